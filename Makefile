@@ -1,0 +1,64 @@
+# Every target makes its own .venv first: `make up` and `make test` work as the first command
+# on a fresh machine that has Python 3.11 or newer, pip and make.
+
+PYTHON ?= python3
+VENV   := .venv
+STAMP  := $(VENV)/.towpath-installed
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+PROGRAMS ?= 5000
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint types contracts unit model bench format clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: $(STAMP) ## start the product (for now: a live demonstration of the engine)
+	@$(BIN)/python -m towpath.demo
+
+test: lint types contracts unit ## everything that must hold before a change lands
+
+lint: $(STAMP) ## formatting and ruff
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP) ## pyright's strict mode, by basedpyright
+	$(BIN)/basedpyright
+
+contracts: $(STAMP) ## who may import whom
+	$(BIN)/lint-imports --no-logo --no-cache
+
+unit: $(STAMP) ## the whole test suite; JOBS=n processes
+	$(BIN)/pytest -n $(JOBS)
+
+model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
+	TOWPATH_MODEL_PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/model -n $(JOBS) --timeout 0
+
+bench: $(STAMP) ## the figures behind every performance claim
+	$(BIN)/python -m benchmarks
+
+format: $(STAMP) ## rewrite the files as ruff wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove .venv and everything that tools left behind
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian's python3 comes without ensurepip unless python3-venv is installed: then the machine's
+# own pip fills the environment from outside. Nothing is ever installed outside of $(VENV).
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'towpath needs Python 3.11 or newer; say which one: make PYTHON=python3.12' >&2; exit 1; }
+	@echo 'setting up $(VENV) ...'
+	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
+	  $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,embedded]'; \
+	elif $(PYTHON) -m venv --without-pip --clear $(VENV) && $(PYTHON) -m pip --version >/dev/null 2>&1; then \
+	  $(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check \
+	    -e '.[dev,embedded]'; \
+	else \
+	  echo 'cannot make $(VENV): this Python has neither ensurepip nor pip;' \
+	    'on Debian or Ubuntu: apt-get install python3-venv' >&2; exit 1; \
+	fi
+	@touch $@

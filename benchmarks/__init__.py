@@ -1,0 +1,1 @@
+"""One script per performance claim; `make bench` runs them all."""

@@ -1,0 +1,129 @@
+"""Time: durations with their unit in the name, the server's clock, and a manual one for tests.
+
+Nothing else in Towpath asks for the time. What decides about jobs is the server's clock, read
+inside the scripts; a worker's own clock is only used to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from towpath.errors import InvalidOption
+
+Duration = timedelta
+
+ZERO = timedelta(0)
+_MILLISECOND = timedelta(milliseconds=1)
+_LONGEST = timedelta(days=36_525)
+"""A century: more is a mistake in the unit, and it keeps every score exact."""
+
+
+def milliseconds(n: float) -> Duration:
+    return timedelta(milliseconds=n)
+
+
+def seconds(n: float) -> Duration:
+    return timedelta(seconds=n)
+
+
+def minutes(n: float) -> Duration:
+    return timedelta(minutes=n)
+
+
+def hours(n: float) -> Duration:
+    return timedelta(hours=n)
+
+
+def days(n: float) -> Duration:
+    return timedelta(days=n)
+
+
+def duration_ms(option: str, value: Duration, *, least: Duration = ZERO) -> int:
+    """The duration in whole milliseconds, rounded up: nothing happens before its time.
+
+    Raises InvalidOption for what is not a timedelta, below *least*, or over a century.
+    """
+    if not isinstance(value, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption(option, value, rule="must be a timedelta, e.g. seconds(30)")
+    if not least <= value <= _LONGEST:
+        raise InvalidOption(option, value, rule=f"must be from {least} to {_LONGEST.days} days")
+    return -(-value // _MILLISECOND)
+
+
+def instant_ms(option: str, value: datetime) -> int:
+    """The instant in ms since 1970, rounded up. Raises InvalidOption unless it has a time zone."""
+    if not isinstance(value, datetime) or value.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption(option, value, rule="must be a datetime with a time zone")
+    since = value - _EPOCH
+    if not ZERO <= since <= 2 * _LONGEST:
+        raise InvalidOption(option, value, rule="must be between 1970 and 2169")
+    return -(-since // _MILLISECOND)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def instant(ms: int) -> datetime:
+    """The instant *ms* milliseconds after 1970, in UTC."""
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def wall_ms() -> int:
+    """This machine's clock: good for the order of ids, never for a decision about a job."""
+    return time.time_ns() // 1_000_000
+
+
+def steady() -> float:
+    """Seconds of a clock that never jumps, for time limits."""
+    return time.monotonic()
+
+
+class Clock(Protocol):
+    """Whose time the scripts go by, and how to wait for it to pass."""
+
+    def stamp(self) -> str:
+        """What a script gets as its clock: ms, or '' for the server's own."""
+        ...
+
+    async def sleep(self, duration: Duration) -> None:
+        """Return when *duration* has passed on this clock."""
+        ...
+
+
+class ServerClock:
+    """The clock of the server itself. The only one outside tests."""
+
+    def stamp(self) -> str:
+        return ""
+
+    async def sleep(self, duration: Duration) -> None:
+        await asyncio.sleep(duration.total_seconds())
+
+
+class ManualClock:
+    """A clock that moves only when it is told to: `advance(hours(3))` makes delayed jobs due."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = instant_ms("start", start)
+        self._moved = asyncio.Event()
+
+    def stamp(self) -> str:
+        return str(self._now)
+
+    @property
+    def now(self) -> datetime:
+        return instant(self._now)
+
+    def advance(self, duration: Duration) -> None:
+        """Let *duration* pass; who sleeps on this clock wakes up if that was enough."""
+        self._now += duration_ms("advance", duration)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def sleep(self, duration: Duration) -> None:
+        until = self._now + duration_ms("sleep", duration)
+        while self._now < until:
+            await self._moved.wait()

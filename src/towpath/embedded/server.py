@@ -1,0 +1,202 @@
+"""A private Valkey or Redis server: what `towpath up` and the tests start."""
+
+import atexit
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from towpath.embedded.binary import ServerBinary, find_server
+from towpath.embedded.config import DURABLE, NO_EVICTION, VOLATILE, Listen, place, rendered
+from towpath.embedded.errors import ServerDidNotStart, ServerNotRunning
+from towpath.embedded.home import Home
+from towpath.embedded.lock import Holder, Lock, locked
+from towpath.embedded.ports import LOOPBACK, free_port
+from towpath.embedded.process import ServerProcess
+from towpath.embedded.resp import Address, Reply, Word, ask
+from towpath.embedded.running import Running
+
+_START_WITHIN = 60.0
+_STOP_WITHIN = 10.0
+_PORT_TRIES = 10
+ANY_FREE_PORT = 0
+
+
+class EmbeddedServer(Running):
+    """A server of this process's own, reachable from this machine only.
+
+    With *data*, a directory, everything acknowledged is on disk (`appendfsync always`), and no
+    second server can run on that directory. Without, nothing is kept. *options* are lines of the
+    server's configuration and win over ours: ``{"maxmemory": "50mb"}``.
+
+    The address stays the same for the life of the object, over any number of restarts. The
+    server ends with this process at the latest, also when this process is killed. `start` and
+    `stop` may be called twice without harm; use it as a context manager, ``with`` or
+    ``async with``.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Path | None = None,
+        listen: Listen = Listen.SOCKET,
+        port: int = ANY_FREE_PORT,
+        options: Mapping[str, str] | None = None,
+        binary: ServerBinary | None = None,
+    ) -> None:
+        self.binary = binary or find_server()
+        self._home = Home(data)
+        self._keeps_data = data is not None
+        self._listen = listen
+        self._port = port
+        self._may_choose_port = listen.on_port and port == ANY_FREE_PORT
+        self._options = dict(options or {})
+        self._process: ServerProcess | None = None
+        self._owner = os.getpid()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start the server and return once it answers, typically in less than 0.1 s.
+
+        Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
+        """
+        if not self.running:
+            self._owner = os.getpid()
+            atexit.register(self._stop_at_exit)
+            with self._right_to_run() as lock:
+                self._start_on_some_port(lock)
+        return self
+
+    def stop(self, *, within: float = _STOP_WITHIN) -> None:
+        """Ask the server to end, kill it after *within* seconds; returns when it has ended."""
+        if self._process is not None and self._process.alive:
+            self._process.stop(within=within)
+        self._process = None
+        atexit.unregister(self._stop_at_exit)
+
+    def kill(self) -> None:
+        """SIGKILL: what a crash of the server looks like. Returns when it has ended."""
+        self._running_process().kill()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it again at the same address."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, as on a frozen machine."""
+        self._running_process().send(signal.SIGSTOP)
+
+    def unpause(self) -> None:
+        """SIGCONT: go on as if nothing had happened."""
+        self._running_process().send(signal.SIGCONT)
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    @property
+    def pid(self) -> int:
+        return self._running_process().pid
+
+    @property
+    def log(self) -> Path:
+        """The server's log; a private directory is removed with this object."""
+        return self._home.log
+
+    @property
+    def directory(self) -> Path:
+        """Where the server's files are: the data directory, or a private one."""
+        return self._home.path
+
+    @property
+    def socket(self) -> Path:
+        """The path of the Unix socket, if it listens on one."""
+        return self._home.socket
+
+    @property
+    def port(self) -> int:
+        """The TCP port; 0 if it listens on none, or has not chosen one yet."""
+        return self._port
+
+    @property
+    def address(self) -> Address:
+        """The socket if there is one, otherwise host and port."""
+        return self.socket if self._listen.on_socket else (LOOPBACK, self._port)
+
+    @property
+    def url(self) -> str:
+        """`unix:///…` if it listens on a socket, otherwise `redis://127.0.0.1:…`."""
+        return f"unix://{quote(str(self.socket))}" if self._listen.on_socket else self.tcp_url
+
+    @property
+    def tcp_url(self) -> str:
+        return f"redis://{LOOPBACK}:{self._port}"
+
+    def ask(self, *words: Word) -> Reply:
+        """Send one raw command on a connection of its own; CommandRefused on an error reply."""
+        return ask(self.address, *words)
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _right_to_run(self) -> AbstractContextManager[Lock | None]:
+        return locked(self._home) if self._keeps_data else nullcontext()
+
+    def _start_on_some_port(self, lock: Lock | None) -> None:
+        """Start it; on a port chosen by us, try another one if someone else was faster."""
+        tries = _PORT_TRIES if self._may_choose_port else 1
+        for left in reversed(range(tries)):
+            if self._may_choose_port:
+                self._port = free_port()
+            try:
+                self._start_once(lock)
+            except ServerDidNotStart as failure:
+                if not left or "ddress already in use" not in failure.tail:
+                    raise
+            else:
+                self._may_choose_port = False
+                return
+
+    def _start_once(self, lock: Lock | None) -> None:
+        self._write_config()
+        keep = [lock.descriptor] if lock else []
+        process = ServerProcess(
+            self._command(), directory=self._home.path, log=self._home.log, keep=keep
+        )
+        self._process = process
+        if lock:
+            lock.sign(self._holder(process.pid))
+        process.wait_for_answer(self.address, within=_START_WITHIN)
+
+    def _command(self) -> list[str]:
+        return [str(self.binary.path), str(self._home.config)]
+
+    def _write_config(self) -> None:
+        self._home.write_config(self._config_text())
+
+    def _config_text(self) -> str:
+        storage = DURABLE if self._keeps_data else VOLATILE
+        return rendered(self._place(), NO_EVICTION, storage, self._options)
+
+    def _place(self) -> dict[str, str]:
+        return place(self._home, self._listen, self._port)
+
+    def _holder(self, server: int) -> Holder:
+        socket = str(self.socket) if self._listen.on_socket else ""
+        return Holder(owner=os.getpid(), server=server, socket=socket, port=self._port)
+
+    def _running_process(self) -> ServerProcess:
+        if self._process is None or not self._process.alive:
+            raise ServerNotRunning
+        return self._process
+
+    def _stop_at_exit(self) -> None:
+        # A forked child has a copy of this object, but not the server.
+        if os.getpid() == self._owner:
+            self.stop()

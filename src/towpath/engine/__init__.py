@@ -1,0 +1,1 @@
+"""The engine: jobs on Redis or Valkey. The only code that talks to the server."""

@@ -1,0 +1,204 @@
+"""Calls that may be repeated: sent again after a lost reply, they have one effect and one answer.
+
+Every writing script is told (channel, number) and remembers the channel's last answer. An
+engine owns a few channels with one call in flight each; a call is repeated under the same
+number until it is answered or the time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from towpath.clock import Clock, Duration, seconds, steady
+from towpath.engine.connect import Line, Link
+from towpath.engine.durability import Durability, ServerFacts, probe
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Call
+from towpath.engine.script import Script
+from towpath.errors import (
+    CallStale,
+    InvalidOption,
+    MemoryFull,
+    ScriptDefect,
+    ServerError,
+    ServerRefused,
+    ServerUnreachable,
+)
+from towpath.ids import QueueName
+
+T = TypeVar("T")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the engine waits for its server."""
+
+    answer: Duration = seconds(5)
+    """For one reply; then the call is sent again."""
+    give_up: Duration = seconds(15)
+    """For a call with all its repeats; then ServerUnreachable."""
+    channels: int = 4
+    """Calls in flight at once."""
+
+    def __post_init__(self) -> None:
+        if not seconds(0) < self.answer <= self.give_up:
+            raise InvalidOption("limits.answer", self.answer, rule="must be above 0, up to give_up")
+        if not 1 <= self.channels <= 1000:
+            raise InvalidOption("limits.channels", self.channels, rule="must be from 1 to 1000")
+
+
+class QueueUnknown(ServerError):
+    """The server knows no options of the queue: it is new there. The engine introduces it."""
+
+    code = "queue_unknown"
+
+
+_PASSING = re.compile(
+    r"\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|MOVED|ASK)\b|non local key"
+)
+"""Refusals that pass by themselves: a fail-over, a start, a slot on its way."""
+
+
+class Channels:
+    """The calls of one engine to its server."""
+
+    def __init__(self, link: Link, clock: Clock, limits: Limits) -> None:
+        self._link, self._clock = link, clock
+        self._answer_s = limits.answer.total_seconds()
+        self._give_up_s = limits.give_up.total_seconds()
+        name = secrets.token_hex(8)
+        self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
+        self._free = asyncio.Semaphore(limits.channels)
+
+    async def call(self, script: Script, queue: QueueName, body: bytes, call: Call | None) -> Any:
+        """The answer to a writing script; safe to be interrupted anywhere but by the caller.
+
+        Raises ServerUnreachable when the time is up, QueueUnknown, MemoryFull, CallStale.
+        """
+        async with self._channel() as channel:
+            name, number = (call.channel, call.number) if call else channel.next_call()
+            args = (keys_of(queue).queue, self._clock.stamp(), name, number, body)
+            return await self._answer(channel.line, script, args)
+
+    async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
+        """The answer to a script that only reads, or that may be repeated by its nature."""
+        async with self._channel() as channel:
+            return await self._answer(channel.line, script, (keys_of(queue).queue, *args))
+
+    async def clocked(self, script: Script, queue: QueueName, *args: Any) -> Any:
+        """The same, for a script whose first argument is the clock."""
+        return await self.read(script, queue, self._clock.stamp(), *args)
+
+    async def command(self, *command: Any) -> Any:
+        """The answer to a plain command that may be repeated."""
+        async with self._channel() as channel:
+            return await self._answer(channel.line, None, command)
+
+    async def confirm(self, key: str, replicas: int) -> int:
+        """How many replicas have everything written to *key*'s server before this call."""
+        limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
+        async with self._channel() as channel:
+            return await self._until_answered(
+                lambda: channel.line.confirm(key, replicas, limit_ms), channel.line.hang_up
+            )
+
+    async def probe(self, declared: Durability | None) -> ServerFacts:
+        """What the servers say about themselves, within the same time limits."""
+        return await self._until_answered(lambda: probe(self._link, declared), _nothing)
+
+    @asynccontextmanager
+    async def _channel(self) -> AsyncIterator[_Channel]:
+        await self._free.acquire()
+        channel = self._idle.pop()
+        try:
+            yield channel
+        finally:
+            self._idle.append(channel)
+            self._free.release()
+
+    async def _answer(self, line: Line, script: Script | None, args: Any) -> Any:
+        return await self._until_answered(lambda: _send(line, script, args), line.hang_up)
+
+    async def _until_answered(
+        self, send: Callable[[], Awaitable[T]], hang_up: Callable[[], Awaitable[None]]
+    ) -> T:
+        give_up_at = steady() + self._give_up_s
+        for attempt in itertools.count():
+            try:
+                async with asyncio.timeout(self._answer_s):
+                    return await send()
+            except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
+                await hang_up()
+                trouble = _translated(error)
+                if trouble is not None:
+                    raise trouble from error
+                pause = min(0.02 * 2**attempt, 0.5)
+                if steady() + pause >= give_up_at:
+                    raise ServerUnreachable(
+                        f"no answer within {self._give_up_s} s: {error or type(error).__name__}"
+                    ) from error
+            await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+
+class _Channel:
+    __slots__ = ("_number", "line", "name")
+
+    def __init__(self, name: str, line: Line) -> None:
+        self.name, self.line = name, line
+        self._number = 0
+
+    def next_call(self) -> tuple[str, int]:
+        self._number += 1
+        return self.name, self._number
+
+
+async def _nothing() -> None:
+    """There is no line to hang up."""
+
+
+async def _send(line: Line, script: Script | None, args: Any) -> Any:
+    if script is None:
+        return await line.send(*args)
+    try:
+        return await line.send("EVALSHA", script.sha, 1, *args)
+    except NoScriptError:
+        # A new or restarted server, or one that was promoted: it learns the script this way.
+        return await line.send("EVAL", script.source, 1, *args)
+
+
+def _translated(error: Exception) -> ServerError | None:
+    """Towpath's error for the server's; None for what passes by itself."""
+    text = str(error)
+    if isinstance(error, AuthenticationError | AuthorizationError):
+        return ServerRefused(text)
+    if isinstance(error, RedisConnectionError | RedisTimeoutError | TimeoutError | OSError):
+        return None
+    if "OOM command" in text:
+        return MemoryFull("the server's memory is full: " + text.partition(" script:")[0])
+    if text.startswith("QUEUE_UNKNOWN"):
+        return QueueUnknown(text)
+    if text.startswith("CALL_STALE"):
+        return CallStale(f"the channel is at call {text.split()[1]} already")
+    if _PASSING.search(text) or isinstance(error, RedisClusterException):
+        return None
+    if isinstance(error, ResponseError) and "script" in text.lower():
+        return ScriptDefect(text)
+    return ServerRefused(text)

@@ -1,0 +1,176 @@
+"""Between values and wire: what scripts are sent (MessagePack) and what their words mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import random
+from typing import Any
+
+import msgspec
+
+from towpath.clock import duration_ms, milliseconds
+from towpath.engine.check import LARGEST_NOTE, check_size, shortened
+from towpath.engine.model import (
+    Bury,
+    Complete,
+    Exchanged,
+    Fail,
+    JobRef,
+    Lease,
+    Outcome,
+    Release,
+    Renew,
+    Settlement,
+    Submitted,
+)
+from towpath.engine.options import QueueOptions
+from towpath.engine.retry import RetryPolicy
+from towpath.engine.states import State
+from towpath.errors import (
+    JobCancelled,
+    JobDead,
+    JobDone,
+    JobNotDead,
+    JobNotFound,
+    JobOpen,
+    LeaseLost,
+    QueueFull,
+    ScriptDefect,
+    TowpathError,
+)
+from towpath.ids import JobId, LaneKey, QueueName, Token
+
+STATES = {state.value.encode(): state for state in State}
+_SAME = {b"same": True, b"differs": False, b"unknown": None}
+_decode_retry = msgspec.json.Decoder(RetryPolicy).decode
+
+
+# ── to the scripts ───────────────────────────────────────────────────────────────────────
+
+
+def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
+    """A settlement as `exchange` takes it: the verb and its arguments."""
+    lease = settlement.lease
+    named = [lease.job.id, str(lease.token)]
+    match settlement:
+        case Complete():
+            return [
+                "complete",
+                *named,
+                check_size("result", settlement.result, options.max_payload),
+            ]
+        case Fail():
+            return ["fail", *named, fail_delay(settlement, options), shortened(settlement.reason)]
+        case Bury():
+            return ["fail", *named, NO_OTHER_ATTEMPT, shortened(settlement.reason)]
+        case Release():
+            return ["release", *named, duration_ms("delay", settlement.delay)]
+        case Renew():
+            return ["renew", *named, lease_ms(settlement.ttl)]
+
+
+NO_OTHER_ATTEMPT = -1
+
+
+def fail_delay(fail: Fail, options: QueueOptions) -> int:
+    """How long until the next attempt, in ms: as asked for, or by the job's retry policy."""
+    delay = fail.delay
+    if delay is None:
+        delay = (fail.lease.retry or options.retry).delay(fail.lease.attempt, random())  # noqa: S311 -- jitter
+    return NO_OTHER_ATTEMPT if delay is None else duration_ms("delay", delay)
+
+
+def lease_ms(lease: Any) -> int:
+    return duration_ms("lease", lease, least=milliseconds(1))
+
+
+def note_bytes(note: bytes) -> bytes:
+    return check_size("progress", note, LARGEST_NOTE)
+
+
+# ── from the scripts ─────────────────────────────────────────────────────────────────────
+
+
+def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathError:
+    """The answer to one job of a submit."""
+    job = JobRef(queue, id)
+    if type(answer) is bytes:
+        return Submitted(job, STATES[answer])
+    match answer:
+        case [b"existed", state, payload]:
+            return Submitted(job, STATES[state], True, _SAME[payload])
+        case [b"QUEUE_FULL", length]:
+            return QueueFull(queue, length)
+        case _:
+            raise ScriptDefect(f"submit answered {answer!r}")
+
+
+def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
+    """A lease as `claim` answers it."""
+    id, load, token, attempt, expires, at, priority, lane, due, most, retry = fields
+    return Lease(
+        JobRef(queue, id.decode()),
+        load,
+        Token(int(token)),
+        attempt,
+        worker,
+        expires,
+        at,
+        priority,
+        LaneKey(lane.decode()) if lane else None,
+        due,
+        most,
+        _decode_retry(retry) if retry else None,
+    )
+
+
+def exchanged(
+    queue: QueueName, worker: str, settlements: list[Settlement], answer: list[Any]
+) -> Exchanged:
+    outcomes = [outcome(it.lease, word) for it, word in zip(settlements, answer[0], strict=True)]
+    return Exchanged(outcomes, [lease(queue, worker, fields) for fields in answer[1]])
+
+
+def outcome(lease: Lease, answer: Any) -> Outcome:
+    """What became of one settled lease: a state, the lease renewed, or the refusal."""
+    match answer:
+        case bytes() if answer in STATES:
+            return STATES[answer]
+        case [b"leased", int(expires)]:
+            return msgspec.structs.replace(lease, expires_ms=expires)
+        case [b"CANCEL_REQUESTED", int(expires)]:
+            return msgspec.structs.replace(lease, expires_ms=expires, cancel_requested=True)
+        case _:
+            return refusal(lease.job, answer, held=lease.token)
+
+
+_REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
+    b"JOB_NOT_FOUND": JobNotFound,
+    b"JOB_DONE": JobDone,
+    b"JOB_DEAD": JobDead,
+    b"JOB_CANCELLED": JobCancelled,
+    b"JOB_NOT_DEAD": lambda job, state: JobNotDead(job, state.decode()),
+    b"JOB_OPEN": lambda job, state: JobOpen(job, state.decode()),
+}
+
+REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {"LEASE_LOST", "QUEUE_FULL"}
+"""Every word by which a script refuses one job; a test compares them with the headers."""
+
+
+def refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:
+    """The error for a script's word. An unknown word is a defect."""
+    match answer:
+        case [b"LEASE_LOST", token, worker, state]:
+            return LeaseLost(
+                job, held=held, current=int(token), worker=worker.decode(), state=state.decode()
+            )
+        case [word, *details] if word in _REFUSALS:
+            return _REFUSALS[word](job, *details)
+        case _:
+            raise ScriptDefect(f"job {job}: a script answered {answer!r}")
+
+
+def pairs(flat: Iterable[Any]) -> dict[str, Any]:
+    """Redis's flat name, value, name, value as a dictionary."""
+    it = iter(flat)
+    return {name.decode(): value for name, value in zip(it, it, strict=True)}

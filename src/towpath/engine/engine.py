@@ -1,0 +1,456 @@
+"""The engine: one method per verb, in the order of a job's life.
+
+Every change of a job is one script on the server, atomic, safe to repeat. Batches are the rule:
+the plain verbs are batches of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Self, TypeVar
+
+from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
+from towpath.engine import codec
+from towpath.engine.batcher import Batcher
+from towpath.engine.channel import Limits
+from towpath.engine.check import check_size, whole
+from towpath.engine.connect import open_link
+from towpath.engine.durability import Durability, ServerFacts
+from towpath.engine.events import Followers
+from towpath.engine.follow import Following
+from towpath.engine.keys import keys_of
+from towpath.engine.model import (
+    NORMAL,
+    Bury,
+    Call,
+    Complete,
+    Exchanged,
+    Fail,
+    JobRef,
+    Lease,
+    NewJob,
+    Outcome,
+    Release,
+    Renew,
+    Settlement,
+    Submitted,
+    new_job,
+)
+from towpath.engine.options import QueueOptions
+from towpath.engine.retry import RetryPolicy
+from towpath.engine.script import Scripts
+from towpath.engine.states import State
+from towpath.engine.store import Store
+from towpath.engine.url import parse_url
+from towpath.engine.waiting import WAIT_CAP, Waker
+from towpath.errors import (
+    DurabilityNotReached,
+    InvalidOption,
+    LaneNotParked,
+    TowpathError,
+)
+from towpath.ids import QueueName, lane_key, queue_name, worker_name
+
+LARGEST_BATCH = 500
+"""Jobs in one script call. A longer list of submits becomes several calls."""
+_LARGEST_CALL_BYTES = 8 * 1024 * 1024
+_WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
+_SETTLING = "settling"
+"""The worker's name in an exchange that claims nothing."""
+
+T = TypeVar("T")
+
+
+class Engine(Following):
+    """Jobs on one deployment of Redis or Valkey.
+
+        async with Engine("redis://localhost") as engine:
+            await engine.submit("thumbnails", b"cat.png")
+            [lease] = await engine.claim("thumbnails", worker="w1", lease=seconds(30))
+            await engine.complete(lease)
+
+    Entering connects, and refuses a server that may evict live jobs (EvictionUnsafe) or does
+    not tell its durability class (DurabilityUnknown; *declared* says it then).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        declared: Durability | None = None,
+        scripts: Scripts | None = None,
+    ) -> None:
+        self.url = parse_url(url)
+        self._clock = clock or ServerClock()
+        self._limits = limits or Limits()
+        self._declared = declared
+        self._scripts = scripts or _shipped_scripts()
+        self._facts: ServerFacts | None = None
+
+    async def __aenter__(self) -> Self:
+        self._link = open_link(self.url)
+        self._store = Store(
+            self._link, clock=self._clock, limits=self._limits, scripts=self._scripts
+        )
+        self._waker = Waker(self._link, self._clock)
+        self._followers = Followers(self._link)
+        self._batcher = Batcher(self._send_submits)
+        try:
+            self._facts = await self._store.probe(self._declared)
+        except BaseException:
+            await self._link.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._batcher.close()
+        await self._followers.close()
+        await self._waker.close()
+        await self._link.close()
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What the server said about itself when the engine was entered."""
+        assert self._facts is not None, "the engine was not entered: use `async with`"
+        return self._facts
+
+    # ── queues ───────────────────────────────────────────────────────────────────────────
+
+    async def configure(self, queue: str, options: QueueOptions) -> None:
+        """Use *queue* with these options. The first to use a queue decides.
+
+        Raises QueueDiffers, naming the fields, if it has others; `reconfigure` changes them.
+        """
+        await self._store.configure(queue_name(queue), options)
+
+    async def reconfigure(self, queue: str, options: QueueOptions) -> None:
+        """Give *queue* other options: in force at once, for jobs that are there too."""
+        await self._store.reconfigure(queue_name(queue), options)
+
+    async def options(self, queue: str) -> QueueOptions:
+        """The options of *queue*; a queue that is new gets the defaults."""
+        return await self._store.options(queue_name(queue))
+
+    async def pause(self, queue: str, *, call: Call | None = None) -> None:
+        """Hand out no jobs of *queue* until `resume`; everything else goes on."""
+        await self._store.write("pause", queue_name(queue), [[]], call)
+
+    async def resume(self, queue: str, *, call: Call | None = None) -> None:
+        """Hand out jobs of *queue* again."""
+        await self._store.write("resume", queue_name(queue), [[]], call)
+
+    # ── a job's life ─────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        id: str | None = None,
+        priority: int = NORMAL,
+        delay: Duration = ZERO,
+        due: datetime | None = None,
+        lane: str | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
+        lease: Duration | None = None,
+        keep: Duration | None = None,
+        durability: Durability | None = None,
+    ) -> Submitted:
+        """Take a job in; when this returns it exists, at the class asked for.
+
+        *priority* is 0 to 100, **higher runs first**. The same *id* twice is one job: the
+        second answer says `existed`. Raises QueueFull, MemoryFull, DurabilityUnavailable,
+        ServerUnreachable (it may exist then: repeat with the same id) and, before anything is
+        sent, InvalidName, InvalidOption, PayloadTooLarge. Concurrent submits share one round
+        trip; a lone one waits for nobody.
+        """
+        name = queue_name(queue)
+        job = new_job(
+            payload, id=id, priority=priority, delay=delay, due=due, lane=lane,
+            max_attempts=max_attempts, retry=retry, lease=lease, keep=keep,
+        )  # fmt: skip
+        options = await self._store.options(name)
+        if len(payload) > options.max_payload:
+            check_size("payload", payload, options.max_payload)
+        answer = await self._batcher.submit(name, job, durability)
+        outcome = codec.submitted(name, job.id, answer)
+        if isinstance(outcome, TowpathError):
+            raise outcome
+        return outcome
+
+    async def submit_many(
+        self,
+        queue: str,
+        jobs: Iterable[NewJob],
+        *,
+        durability: Durability | None = None,
+        call: Call | None = None,
+    ) -> list[Submitted | TowpathError]:
+        """Take many jobs in (made by `new_job`), answered one by one, in order.
+
+        A refused job's answer is its error; the others are in. Up to LARGEST_BATCH jobs are
+        one atomic step, a longer list is several. One round trip per step.
+        """
+        name, wanted = queue_name(queue), list(jobs)
+        limit = (await self._store.options(name)).max_payload
+        for job in wanted:
+            check_size("payload", job.payload, limit)
+        batches = list(_batches(wanted))
+        if call is not None and len(batches) > 1:
+            raise InvalidOption(
+                "call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs"
+            )
+        answers: list[Any] = []
+        for batch in batches:
+            answers += await self._send_submits(name, batch, durability, call)
+        submitted = codec.submitted
+        return [submitted(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
+
+    async def claim(
+        self,
+        queue: str,
+        *,
+        worker: str,
+        lease: Duration,
+        count: int = 1,
+        lane: str | None = None,
+        wait: Duration = ZERO,
+        call: Call | None = None,
+    ) -> list[Lease]:
+        """Lease up to *count* jobs to *worker*, highest priority first, oldest first within it.
+
+        Jobs whose lease has ended and jobs that fell due are taken into account first. With
+        *lane*, only that lane's next job. With *wait*, an empty queue is waited on: the claim
+        returns within milliseconds of a submit or a due time, empty when the time is over.
+        One round trip when there is work.
+        """
+        name = queue_name(queue)
+        if lane is not None and wait > ZERO:
+            raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
+        if call is not None and wait > ZERO:
+            raise InvalidOption("call", call, rule="names one look; a claim that waits looks often")
+        wish, wait_ms = _wish(worker, lease, count, lane), duration_ms("wait", wait)
+        give_up_at = 0
+        while True:
+            leases, due, _, now = await self._store.write("claim", name, wish, call)
+            give_up_at = give_up_at or now + wait_ms
+            if leases or now >= give_up_at:
+                return [codec.lease(name, worker, fields) for fields in leases]
+            # A server's blocking time-outs fire late, so due times are waited for here.
+            until = min(give_up_at, now + _WAIT_CAP_MS, due or give_up_at)
+            await self._waker.wait(name, milliseconds(max(until - now, 0)))
+
+    async def renew(self, lease: Lease, ttl: Duration, *, call: Call | None = None) -> Lease:
+        """Hold the job for another *ttl*, counted from now on the server's clock.
+
+        The token stays the same, so work already begun under it remains valid. The answer's
+        `cancel_requested` says that somebody wants the job to stop. Raises LeaseLost once
+        another worker holds the job; the caller must then stop and discard. One round trip.
+        """
+        return await self._one(Renew(lease, ttl), Lease, call)
+
+    async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
+        """Leave a note on the job for those who look; it replaces the last one. Raises LeaseLost."""
+        item = [lease.id, str(lease.token), codec.note_bytes(note)]
+        [answer] = await self._store.write("progress", lease.queue, [item], call)
+        if not isinstance(answer, bytes):
+            raise codec.refusal(lease.job, answer, held=lease.token)
+
+    async def complete(
+        self, lease: Lease, result: bytes = b"", *, call: Call | None = None
+    ) -> None:
+        """End the job; *result* stays for the queue's `keep`. At most one completion is accepted.
+
+        Raises LeaseLost, JobCancelled, JobDead, JobNotFound; nothing is changed then.
+        """
+        await self._one(Complete(lease, result), State, call)
+
+    async def fail(
+        self,
+        lease: Lease,
+        reason: str,
+        *,
+        delay: Duration | None = None,
+        call: Call | None = None,
+    ) -> State:
+        """End this attempt: DELAYED until the next, or DEAD after the last.
+
+        Without *delay* the retry policy of the job or its queue decides. Raises LeaseLost.
+        """
+        return await self._one(Fail(lease, reason, delay), State, call)
+
+    async def bury(self, lease: Lease, reason: str, *, call: Call | None = None) -> State:
+        """End the job as DEAD now, whatever attempts are left. Raises LeaseLost."""
+        return await self._one(Bury(lease, reason), State, call)
+
+    async def release(
+        self, lease: Lease, *, delay: Duration = ZERO, call: Call | None = None
+    ) -> State:
+        """Give the job back, at its old place or after *delay*; the attempt does not count."""
+        return await self._one(Release(lease, delay), State, call)
+
+    async def exchange(
+        self,
+        queue: str,
+        settlements: Sequence[Settlement],
+        *,
+        worker: str,
+        lease: Duration,
+        count: int,
+        call: Call | None = None,
+    ) -> Exchanged:
+        """Settle what is finished and claim up to *count* jobs (0 = none), in one round trip.
+
+        Each settlement is answered by itself: a state, a renewed lease, or the error.
+        """
+        name = queue_name(queue)
+        if len(settlements) > LARGEST_BATCH:
+            raise InvalidOption("settlements", len(settlements), rule=f"at most {LARGEST_BATCH}")
+        options = await self._store.options(name)
+        for it in settlements:
+            if it.lease.queue != name:
+                raise InvalidOption("settlements", it.lease.job, rule=f"must be of queue {name}")
+        settle = [codec.settlement_item(it, options) for it in settlements]
+        wish = _wish(worker, lease, count, None, least=0)
+        answer = await self._store.write("exchange", name, [settle, wish], call)
+        return codec.exchanged(name, worker, list(settlements), answer)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
+        """Settle leases of any queues: one round trip per queue; answered one by one, in order."""
+        outcomes: dict[int, Outcome] = {}
+        for queue in {it.lease.queue for it in settlements}:
+            mine = [(i, it) for i, it in enumerate(settlements) if it.lease.queue == queue]
+            for start in range(0, len(mine), LARGEST_BATCH):
+                part = mine[start : start + LARGEST_BATCH]
+                exchanged = await self.exchange(
+                    queue, [it for _, it in part], worker=_SETTLING, lease=milliseconds(1), count=0
+                )
+                outcomes |= {i: it for (i, _), it in zip(part, exchanged.outcomes, strict=True)}
+        return [outcomes[i] for i in range(len(settlements))]
+
+    async def cancel(self, job: JobRef, *, call: Call | None = None) -> State:
+        """End a job that has not ended: CANCELLED, or LEASED if its worker was asked to stop.
+
+        Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead.
+        """
+        [answer] = await self._store.write("cancel", job.queue, [[job.id]], call)
+        if answer == b"cancelled":
+            return State.CANCELLED
+        if answer[0] == b"CANCEL_REQUESTED":
+            return State.LEASED
+        raise codec.refusal(job, answer)
+
+    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
+
+    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
+        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
+
+        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
+        """
+        return await self._one_state("retry", job, call)
+
+    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
+        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
+
+        Raises JobNotFound, JobOpen.
+        """
+        await self._one_state("delete", job, call)
+
+    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
+        """Let a parked lane go on without its dead head, which stays listed as dead.
+
+        Answers which job that was. Raises LaneNotParked.
+        """
+        name, key = queue_name(queue), lane_key(lane)
+        [answer] = await self._store.write("drop", name, [[key]], call)
+        if answer[0] != b"dropped":
+            raise LaneNotParked(name, key)
+        return JobRef(name, answer[1].decode())
+
+    # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────
+
+    async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Make due jobs ready, at most *limit*; how many it were."""
+        return await self._duty("promote", queue, limit, call)
+
+    async def reap(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Give back jobs whose lease has ended, at most *limit*; how many it were."""
+        return await self._duty("reap", queue, limit, call)
+
+    async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Remove what was kept long enough, at most *limit* of each kind; how many it were."""
+        return await self._duty("trim", queue, limit, call)
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:
+        item = [whole("limit", limit, 1, 1000)]
+        [count] = await self._store.write(verb, queue_name(queue), [item], call)
+        return count
+
+    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
+        [answer] = await self._store.write(verb, job.queue, [[job.id]], call)
+        if isinstance(answer, bytes):
+            return codec.STATES[answer]
+        raise codec.refusal(job, answer)
+
+    async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
+        options = await self._store.options(settlement.lease.queue)
+        verb, *item = codec.settlement_item(settlement, options)
+        [answer] = await self._store.write(verb, settlement.lease.queue, [item], call)
+        outcome = codec.outcome(settlement.lease, answer)
+        if isinstance(outcome, TowpathError):
+            raise outcome
+        assert isinstance(outcome, kind)
+        return outcome
+
+    async def _send_submits(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None = None,
+    ) -> list[Any]:
+        if durability is not None:
+            self.facts.require(durability)
+        answers = await self._store.write("submit", queue, jobs, call)
+        if durability is not None and durability.replicas:
+            confirmed = await self._store.confirm(keys_of(queue).meta, durability.replicas)
+            if confirmed < durability.replicas:
+                raise DurabilityNotReached(durability.replicas, confirmed)
+        return answers
+
+
+@lru_cache(maxsize=1)
+def _shipped_scripts() -> Scripts:
+    return Scripts()
+
+
+def _wish(
+    worker: str, lease: Duration, count: int, lane: str | None, *, least: int = 1
+) -> list[Any]:
+    return [
+        worker_name(worker),
+        codec.lease_ms(lease),
+        whole("count", count, least, LARGEST_BATCH),
+        lane_key(lane) if lane is not None else "",
+    ]
+
+
+def _batches(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+    """*jobs* in portions that are one script call each: bounded in number and in bytes."""
+    batch: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if len(batch) == LARGEST_BATCH or (batch and size + len(job.payload) > _LARGEST_CALL_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(job)
+        size += len(job.payload)
+    if batch:
+        yield batch

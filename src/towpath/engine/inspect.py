@@ -1,0 +1,312 @@
+"""Read-only questions for people: what is this job, why does it not run, what is in the queue."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from towpath.clock import Duration, instant, milliseconds, seconds
+from towpath.engine.codec import pairs
+from towpath.engine.keys import REGISTRY
+from towpath.engine.model import NORMAL, JobRef
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.engine.store import Store
+from towpath.errors import InvalidOption, JobNotFound
+from towpath.ids import JobId, LaneKey, QueueName, Token, lane_key, queue_name
+
+NOBODY_ASKED_FOR = seconds(12)
+"""Waiting claims ask every 5 s; a queue that nobody asked for longer has no worker."""
+LARGEST_PAGE = 1000
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is at one moment."""
+
+    ref: JobRef
+    state: State
+    payload: bytes
+    priority: int = NORMAL
+    lane: LaneKey | None = None
+    attempts: int = 0
+    max_attempts: int | None = None
+    """Its own limit; None = the queue's."""
+    submitted_at: datetime
+    due_at: datetime | None = None
+    claimed_at: datetime | None = None
+    expires_at: datetime | None = None
+    """While it is leased: when the lease ends."""
+    ended_at: datetime | None = None
+    worker: str | None = None
+    token: Token | None = None
+    cancel_requested: bool = False
+    reason: str | None = None
+    """Why the last attempt failed, or why it is dead."""
+    progress: bytes | None = None
+    result: bytes | None = None
+
+    @property
+    def id(self) -> JobId:
+        return self.ref.id
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a job is from running."""
+
+    ahead: int
+    """Jobs before it: of the whole queue if it is ready, of its lane if it waits there."""
+    in_lane: bool
+    wait: Duration | None
+    """An estimate from the queue's recent service times; None while nothing was completed."""
+
+
+class Why(StrEnum):
+    """Why a job is not running."""
+
+    LEASED = "leased"
+    BEHIND_LANE = "behind_lane"
+    LANE_PARKED = "lane_parked"
+    NOT_DUE = "not_due"
+    PAUSED = "paused"
+    NO_WORKER = "no_worker"
+    BEHIND_OTHERS = "behind_others"
+    NEXT = "next"
+    ENDED = "ended"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    why: Why
+    text: str
+    """One sentence for a person."""
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A page of jobs; give *after* to get the next one. None = this was the last."""
+
+    jobs: list[Job]
+    after: str | None
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs are where, and what the queue has done so far."""
+
+    ready: int
+    delayed: int
+    waiting: int
+    leased: int
+    dead: int
+    kept: int
+    """Done and cancelled jobs that can still be looked at."""
+    lanes: int
+    """Lanes with at least one job."""
+    remembered: int
+    """Ids known after their job is gone."""
+    paused: bool
+    oldest: Duration | None
+    """The age of the oldest ready job."""
+    totals: dict[str, int]
+    """submitted, completed, failed, died, cancelled, released, reaped, promoted, retried, …"""
+
+
+_TOTALS = (
+    "submitted", "completed", "failed", "died", "cancelled", "released", "reaped", "promoted",
+    "retried", "deleted", "trimmed",
+)  # fmt: skip
+
+
+class Inspector:
+    """The questions an engine answers. None changes anything."""
+
+    _store: Store
+
+    async def job(self, ref: JobRef) -> Job:
+        """The job as it is now, payload and result included. Raises JobNotFound. One round trip."""
+        record, payload, facts = await self._look(ref)
+        return _job(ref, record, payload, facts)
+
+    async def state(self, ref: JobRef) -> State:
+        """The job's state; GONE if it ended and is no longer kept, or never was."""
+        try:
+            record, _, _ = await self._look(ref)
+        except JobNotFound:
+            return State.GONE
+        return State(record["state"].decode())
+
+    async def position(self, ref: JobRef) -> Position | None:
+        """How many run before this job, and about how long that takes; O(log n).
+
+        None for a job that does not wait its turn: delayed, leased or ended.
+        """
+        record, _, facts = await self._look(ref)
+        service = float(facts.get("service_ms", 0) or 0)
+        known = "service_ms" in facts
+        match State(record["state"].decode()):
+            case State.READY:
+                ahead = int(facts["rank"])
+                busy = max(1, int(facts["leased"]))
+                wait = milliseconds(service * ahead / busy) if known else None
+                return Position(ahead, False, wait)
+            case State.WAITING:
+                ahead = int(facts["lane_rank"]) + 1
+                wait = milliseconds(service * ahead) if known else None
+                return Position(ahead, True, wait)
+            case _:
+                return None
+
+    async def explain(self, ref: JobRef) -> Explanation:
+        """Why the job is not running, in a word and a sentence. Raises JobNotFound."""
+        record, payload, facts = await self._look(ref)
+        return _explain(_job(ref, record, payload, facts), facts)
+
+    async def list(
+        self,
+        queue: str,
+        state: State,
+        *,
+        lane: str | None = None,
+        after: str | None = None,
+        size: int = 100,
+    ) -> Listed:
+        """A page of the jobs in *state*, in the order they run (or ended). Payloads are left out.
+
+        With *lane*, those that wait in that lane. A page is cut from the queue as it is then:
+        a job that moves meanwhile may be shown twice or not at all, one that stays is shown.
+        """
+        name = queue_name(queue)
+        if state is State.GONE:
+            raise InvalidOption("state", state, rule="gone jobs are not there to be listed")
+        if lane is not None and state is not State.WAITING:
+            raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
+        if not 1 <= size <= LARGEST_PAGE:
+            raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
+        last, score = _cursor(after)
+        rows: list[Any] = await self._store.read(
+            "list", name, state.value, lane_key(lane) if lane else "", last, score, size
+        )
+        jobs = [
+            _job(JobRef(name, JobId(id.decode())), pairs(flat), b"", {})
+            for id, _, flat in rows
+            if flat
+        ]
+        more = _make_cursor(rows[-1][0], rows[-1][1]) if len(rows) == size else None
+        return Listed([job for job in jobs if job.state is state], more)
+
+    async def counts(self, queue: str) -> Counts:
+        """How many jobs are where. O(1) but for one look per priority in use."""
+        meta_flat, facts_flat = await self._store.read("counts", queue_name(queue))
+        meta, facts = pairs(meta_flat), pairs(facts_flat)
+        oldest_at = facts["oldest_at"]
+        return Counts(
+            ready=facts["ready"],
+            delayed=facts["delayed"],
+            waiting=facts["waiting"],
+            leased=facts["leased"],
+            dead=facts["dead"],
+            kept=facts["kept"],
+            lanes=facts["lanes"],
+            remembered=facts["seen"],
+            paused=int(meta.get("paused", 0)) > 0,
+            oldest=milliseconds(facts["now"] - oldest_at) if oldest_at else None,
+            totals={name: int(meta.get(name, 0)) for name in _TOTALS},
+        )
+
+    async def queues(self) -> dict[QueueName, QueueOptions]:
+        """Every queue that was ever used on this server, with its options."""
+        flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
+        return {
+            queue_name(name): msgspec.json.decode(value, type=QueueOptions)
+            for name, value in pairs(flat).items()
+        }
+
+    async def _look(self, ref: JobRef) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
+        answer = await self._store.read("look", ref.queue, ref.id)
+        if not answer:
+            raise JobNotFound(ref)
+        flat, payload, facts = answer
+        return pairs(flat), payload, pairs(facts)
+
+
+def _job(ref: JobRef, record: dict[str, Any], payload: bytes, facts: dict[str, Any]) -> Job:
+    leased = record["state"] == b"leased"
+    return Job(
+        ref=ref,
+        state=State(record["state"].decode()),
+        payload=payload,
+        priority=int(record.get("priority", NORMAL)),
+        lane=LaneKey(record["lane"].decode()) if "lane" in record else None,
+        attempts=int(record.get("attempts", 0)),
+        max_attempts=int(record["max_attempts"]) if "max_attempts" in record else None,
+        submitted_at=instant(int(record["at"])),
+        due_at=_instant(record, "due"),
+        claimed_at=_instant(record, "claimed"),
+        expires_at=instant(int(facts["expires"])) if "expires" in facts else None,
+        ended_at=_instant(record, "ended"),
+        worker=record["worker"].decode() if leased else None,
+        token=Token(int(record["token"])) if "token" in record else None,
+        cancel_requested="cancel" in record,
+        reason=record["reason"].decode(errors="replace") if "reason" in record else None,
+        progress=record.get("progress"),
+        result=record.get("result"),
+    )
+
+
+def _instant(record: dict[str, Any], field: str) -> datetime | None:
+    return instant(int(record[field])) if field in record else None
+
+
+def _explain(job: Job, facts: dict[str, Any]) -> Explanation:
+    match job.state:
+        case State.LEASED:
+            return Explanation(Why.LEASED, f"leased by {job.worker} until {job.expires_at}")
+        case State.DELAYED:
+            return Explanation(Why.NOT_DUE, f"due at {job.due_at}")
+        case State.WAITING:
+            return _explain_waiting(job, facts)
+        case State.READY:
+            return _explain_ready(facts)
+        case _:
+            return Explanation(
+                Why.ENDED, f"{job.state} at {job.ended_at}: {job.reason or 'no reason'}"
+            )
+
+
+def _explain_waiting(job: Job, facts: dict[str, Any]) -> Explanation:
+    holder = facts.get("holder", b"").decode()
+    state = facts.get("holder_state", b"").decode()
+    ahead = int(facts["lane_rank"]) + 1
+    if state == State.DEAD:
+        text = f"lane {job.lane} is parked by dead job {holder}: retry or drop it"
+        return Explanation(Why.LANE_PARKED, text)
+    text = f"behind job {holder} of lane {job.lane}, which is {state}; {ahead} ahead"
+    return Explanation(Why.BEHIND_LANE, text)
+
+
+def _explain_ready(facts: dict[str, Any]) -> Explanation:
+    now, asked = int(facts["now"]), int(facts.get("asked_at", 0))
+    if int(facts.get("paused", 0)) > 0:
+        return Explanation(Why.PAUSED, f"the queue is paused since {instant(int(facts['paused']))}")
+    if now - asked > NOBODY_ASKED_FOR.total_seconds() * 1000:
+        last = f"the last one asked at {instant(asked)}" if asked else "none ever asked"
+        return Explanation(Why.NO_WORKER, f"no worker asks for jobs of this queue; {last}")
+    if ahead := int(facts["rank"]):
+        return Explanation(Why.BEHIND_OTHERS, f"{ahead} jobs run before it")
+    return Explanation(Why.NEXT, "the next worker that asks gets it")
+
+
+def _make_cursor(id: bytes, score: bytes) -> str:
+    return base64.urlsafe_b64encode(score + b" " + id).decode()
+
+
+def _cursor(after: str | None) -> tuple[bytes, bytes]:
+    if not after:
+        return b"", b""
+    try:
+        score, _, id = base64.urlsafe_b64decode(after).partition(b" ")
+        float(score)
+    except ValueError as error:
+        raise InvalidOption("after", after[:80], rule="must be what the last page gave") from error
+    return id, score

@@ -1,0 +1,77 @@
+"""Every key Towpath's engine uses, spelled here and in lua/lib/keys.lua and nowhere else.
+
+A queue is one hash tag, so that every script stays in one slot of a cluster. Ids and lanes may
+contain anything, braces and colons too, so they are always the last part of a key.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from towpath.ids import QueueName
+
+REGISTRY = "towpath:queues"
+"""hash: queue -> its options, for those who look for queues."""
+
+TYPES = {
+    "queue": "zset",
+    "retry": "zset",
+    "leases": "zset",
+    "waiting": "zset",
+    "dead": "zset",
+    "done": "zset",
+    "seen": "zset",
+    "lane": "zset",
+    "lanes": "hash",
+    "meta": "hash",
+    "job": "hash",
+    "load": "string",
+    "lock": "string",
+    "call": "string",
+    "events": "stream",
+    "wake": "list",
+}
+"""The type of each key, as the scripts' headers name them."""
+
+
+class Keys:
+    """The keys of one queue."""
+
+    __slots__ = (
+        "dead", "done", "events", "lanes", "leases", "meta", "queue", "retry", "seen", "tag",
+        "waiting", "wake",
+    )  # fmt: skip
+
+    def __init__(self, queue: QueueName) -> None:
+        self.tag = f"{{{queue}}}"
+        self.queue = f"{self.tag}:queue"
+        self.retry = f"{self.tag}:retry:queue"
+        self.leases = f"{self.tag}:leases"
+        self.waiting = f"{self.tag}:waiting"
+        self.dead = f"{self.tag}:dead"
+        self.done = f"{self.tag}:done"
+        self.seen = f"{self.tag}:seen"
+        self.lanes = f"{self.tag}:lanes"
+        self.meta = f"{self.tag}:meta"
+        self.events = f"{self.tag}:events"
+        self.wake = f"{self.tag}:wake"
+
+    def job(self, id: str) -> str:
+        return f"{self.tag}:job:{id}"
+
+    def load(self, id: str) -> str:
+        return f"{self.tag}:load:{id}"
+
+    def lock(self, id: str) -> str:
+        return f"{self.tag}:lock:{id}"
+
+    def lane(self, lane: str) -> str:
+        return f"{self.tag}:lane:{lane}"
+
+    def call(self, channel: str) -> str:
+        return f"{self.tag}:call:{channel}"
+
+
+@lru_cache(maxsize=1024)
+def keys_of(queue: QueueName) -> Keys:
+    return Keys(queue)

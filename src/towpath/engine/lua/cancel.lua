@@ -1,0 +1,36 @@
+-- cancel: end a job that has not ended; one that is being worked on is asked to stop.
+--
+-- keys   queue    zset     ready ids
+--        retry    zset     delayed ids
+--        waiting  zset     ids behind the head of their lane
+--        lane     zset     the same, one lane
+--        lanes    hash     lane -> its holder: the next one of the lane comes forward
+--        done     zset     cancelled ids, if they are kept
+--        job      hash     the record
+--        load     string   the payload
+--        seen     zset     the id, if a caller chose it
+-- args   id       text
+-- reply  cancelled
+--        CANCEL_REQUESTED <worker>
+--        JOB_NOT_FOUND
+--        JOB_DONE
+--        JOB_DEAD
+-- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends plan close each
+-- runs   each(cancel)
+
+local function cancel(id)
+  local job = read_job(id)
+  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if job.state == 'done' then return { 'JOB_DONE' } end
+  if job.state == 'dead' then return { 'JOB_DEAD' } end
+  if job.state == 'leased' then
+    set(job, 'cancel', 1)
+    note('cancel_requested', id)
+    return { 'CANCEL_REQUESTED', job.worker }
+  end
+  if job.state ~= 'cancelled' then cancel_now(job) end
+  return 'cancelled'
+end

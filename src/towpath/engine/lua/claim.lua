@@ -1,0 +1,50 @@
+-- claim: take ready jobs and lease them to a worker, in one step.
+--
+-- keys   queue    zset     ready ids: highest priority, then longest ready, first
+--        leases   zset     leased ids by expiry, ms
+--        lock     string   a mirror of the lease for outsiders
+--        job      hash     the records
+--        load     string   the payloads
+--        lanes    hash     lane -> its holder
+-- args   worker   text
+--        lease    ms       for jobs that name no lease time of their own
+--        count    int      at most so many
+--        lane     text     of this lane only; '' = of any
+-- reply  leases <next due> <ready left> <now>
+-- moves  ready -> leased
+-- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends reap promote trim choose lease outlook plan close whole
+-- runs   whole(claim, claim_memory, recall_claim)
+
+local REAP_MOST, PROMOTE_LEAST, TRIM_EVERY_MS = 100, 100, 1000
+
+local function sweep(limit)
+  local full_reap = reap(REAP_MOST) == REAP_MOST
+  local full_promote = promote(limit) == limit
+  -- Once a second, and at every claim while there is more than one trim takes.
+  if now - (meta.trimmed_at or 0) >= TRIM_EVERY_MS and trim(2 * limit) < 2 * limit then
+    set_meta('trimmed_at', now)
+  end
+  return full_reap or full_promote
+end
+
+local function claim(worker, lease, most, lane)
+  local swept = sweep(math.max(PROMOTE_LEAST, most))
+  set_meta('asked_at', now)
+  local paused = tonumber(meta.paused or 0) > 0
+  local chosen = {}
+  if not paused then
+    chosen = with_loads(lane == '' and ready_candidates(most) or lane_candidates(lane), most)
+  end
+  local leases = {}
+  for i, it in ipairs(chosen) do
+    lease_job(it.job, worker, lease)
+    leases[i] = lease_answer(it.job, it.load)
+  end
+  local due, left = next_due(swept), ready_left()
+  -- A claimer that got something may be busy for long: whoever else waits should look.
+  local soon = #leases > 0 and due > 0 and due - now < WAIT_CAP_MS
+  wanted = not paused and (left > 0 or soon)
+  return { leases, due, left, now }
+end

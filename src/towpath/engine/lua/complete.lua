@@ -1,0 +1,44 @@
+-- complete: end a job under a lease that is still held.
+--
+-- keys   leases   zset     leased ids by expiry, ms
+--        done     zset     finished ids, if they are kept
+--        job      hash     the record: kept for its retention, or removed
+--        load     string   the payload: the same
+--        lock     string   removed
+--        lanes    hash     lane -> its holder: the next one of the lane comes forward
+--        seen     zset     the id, if a caller chose it
+-- args   id       text
+--        token    text     the fencing token the caller was given
+--        result   bytes    may be empty
+-- reply  done
+--        JOB_NOT_FOUND
+--        JOB_DONE
+--        JOB_DEAD
+--        JOB_CANCELLED
+--        LEASE_LOST <token> <worker> <state>
+-- moves  leased -> done
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends held plan close each
+-- runs   each(complete)
+
+-- A sliding mean of how long a job is worked on: what the wait estimate is made of.
+local function learn_service_time(job)
+  local took = math.max(0, now - job.claimed)
+  local mean = tonumber(meta.service_ms or took)
+  set_meta('service_ms', string.format('%.3f', mean + (took - mean) * 0.05))
+end
+
+local function complete(id, token, result)
+  local job, refusal = held(id, token)
+  if not job then
+    local ended = jobs[id]
+    return ended.state == 'done' and ended.token == token and 'done' or refusal
+  end
+  learn_service_time(job)
+  if result ~= '' then set(job, 'result', result) end
+  count('completed')
+  note('complete', id)
+  finish(job, 'done')
+  return 'done'
+end

@@ -1,0 +1,31 @@
+-- delete: remove a job that has ended, before its time.
+--
+-- keys   dead     zset     dead ids by time of death
+--        done     zset     done and cancelled ids
+--        job      hash     the record
+--        load     string   the payload
+--        lanes    hash     lane -> its holder; a lane parked by this job goes on
+--        seen     zset     the id, if a caller chose it
+-- args   id       text
+-- reply  gone
+--        JOB_NOT_FOUND
+--        JOB_OPEN <state>
+-- moves  done -> gone, cancelled -> gone, dead -> gone
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends plan close each
+-- runs   each(delete)
+
+local function delete(id)
+  local job = read_job(id)
+  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if not (ZSET[job.state] == DONE or job.state == 'dead') then
+    return { 'JOB_OPEN', job.state }
+  end
+  count('deleted')
+  note('delete', id)
+  job.state = nil
+  remove(job, 0)
+  leave_lane(job)
+  return 'gone'
+end

@@ -1,0 +1,24 @@
+-- drop: let a parked lane go on without its dead head.
+--
+-- keys   lanes    hash     lane -> its holder
+--        lane     zset     ids waiting behind it
+--        waiting  zset     the same, all lanes
+--        queue    zset     ready ids
+--        job      hash     the records of both
+-- args   lane     text
+-- reply  dropped <id>
+--        LANE_NOT_PARKED
+-- moves  waiting -> ready, waiting -> delayed
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes plan close each
+-- runs   each(drop)
+
+local function drop(name)
+  local lane = read_lane(name)
+  local holder = lane.holder and read_job(lane.holder)
+  if not holder or holder.state ~= 'dead' then return { 'LANE_NOT_PARKED' } end
+  note('drop', holder.id)
+  advance_lane(lane)
+  return { 'dropped', holder.id }
+end

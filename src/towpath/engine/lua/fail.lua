@@ -1,0 +1,42 @@
+-- fail: end an attempt that did not work: again after a delay, or dead.
+--
+-- keys   leases   zset     leased ids by expiry, ms
+--        retry    zset     delayed ids: when it is tried again
+--        dead     zset     with no attempt left, or none wanted
+--        job      hash     the record
+--        lock     string   removed
+--        lanes    hash     lane -> its holder: with `skip` the lane goes on meanwhile
+-- args   id       text
+--        token    text     the fencing token the caller was given
+--        delay    ms       until the next attempt; -1 = no other attempt
+--        reason   text
+-- reply  delayed
+--        dead
+--        cancelled
+--        JOB_NOT_FOUND
+--        JOB_DONE
+--        JOB_DEAD
+--        JOB_CANCELLED
+--        LEASE_LOST <token> <worker> <state>
+-- moves  leased -> delayed, leased -> dead, leased -> cancelled
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends held plan close each
+-- runs   each(fail)
+
+local function fail(id, token, delay, reason)
+  local job, refusal = held(id, token)
+  if not job then return refusal end
+  count('failed')
+  note('fail', id)
+  if job.cancel then
+    cancel_now(job)
+  elseif delay < 0 or used_up(job) then
+    bury(job, reason)
+  else
+    set(job, 'reason', reason)
+    enter_delayed(job, now + delay)
+    if options.lanes == 'skip' then leave_lane(job) end
+  end
+  return job.state
+end

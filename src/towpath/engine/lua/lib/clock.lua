@@ -1,0 +1,15 @@
+-- clock: what time it is for this call. The server's clock decides; tests may pass one in ms.
+
+local now, now_us
+if ARGV[1] == '' then
+  local time = redis.call('TIME')
+  now_us = time[1] * 1000000 + time[2]
+  now = math.floor(now_us / 1000)
+else
+  now = tonumber(ARGV[1])
+  now_us = now * 1000
+end
+
+-- tostring and '..' keep 14 digits of a number: 1794771968716192 would become 1.7947719687162e+15.
+-- (A number handed to redis.call or returned is exact: Redis itself writes 17 digits.)
+local function int(number) return string.format('%.0f', number) end

@@ -1,0 +1,13 @@
+-- held: the lease a worker speaks for. Equality with the stored token decides, never a clock:
+-- a lease counts until its job was reaped or claimed anew, even after its end.
+
+local ENDED = { done = 'JOB_DONE', dead = 'JOB_DEAD', cancelled = 'JOB_CANCELLED' }
+
+-- The job, or nothing and the word for why not.
+local function held(id, token)
+  local job = read_job(id)
+  if not job.state then return nil, { 'JOB_NOT_FOUND' } end
+  if job.state == 'leased' and job.token == token then return job end
+  if ENDED[job.state] then return nil, { ENDED[job.state] } end
+  return nil, { 'LEASE_LOST', job.token or '0', job.worker or '', job.state }
+end

@@ -1,0 +1,78 @@
+-- lanes: one job of a lane is in the open, its holder; the others wait behind it by
+-- submission tick. What this call moves is remembered here, because nothing is written yet.
+
+local lanes, lanes_touched = {}, {}
+local STRAYS_MOST = 100  -- entries without a record that one look passes over
+
+local function read_lane(name)
+  if lanes[name] then return lanes[name] end
+  local lane = { name = name, left = {}, left_count = 0, joined = {} }
+  lane.holder = redis.call('HGET', LANES, name) or nil
+  lanes[name] = lane
+  lanes_touched[#lanes_touched + 1] = lane
+  return lane
+end
+
+local function hold_lane(lane, id)
+  lane.holder = id
+  lane.changed = true
+end
+
+local function leave_waiting(lane, id)
+  lane.left[id] = true
+  lane.left_count = lane.left_count + 1
+end
+
+local function first_stored(lane)
+  local most = lane.left_count + STRAYS_MOST
+  for _, id in ipairs(redis.call('ZRANGE', LANE(lane.name), 0, most - 1)) do
+    if not lane.left[id] then
+      local job = read_job(id)
+      if job.state == 'waiting' then return job end
+      set_aside(LANE(lane.name), id)
+      remove_entry(WAITING, id)
+    end
+  end
+end
+
+local function first_waiting(lane)
+  local first = first_stored(lane)
+  for _, job in ipairs(lane.joined) do
+    if job.state == 'waiting' and (not first or job.tick - first.tick < 0) then first = job end
+  end
+  return first
+end
+
+-- The holder has left: the longest waiting job takes its place, behind what is ready now,
+-- so that lanes take turns.
+local function advance_lane(lane)
+  local first = first_waiting(lane)
+  hold_lane(lane, first and first.id)
+  if first then
+    leave_waiting(lane, first.id)
+    enter_behind(first)
+  end
+end
+
+-- *job* no longer takes part in its lane.
+local function leave_lane(job)
+  if not job.lane then return end
+  local lane = read_lane(job.lane)
+  if lane.holder == job.id then
+    advance_lane(lane)
+  elseif job.stored == 'waiting' then
+    leave_waiting(lane, job.id)
+  end
+end
+
+-- Whether *job* may be in the open: it has no lane, or its lane is free or already its own.
+-- If not, it waits in its lane at its submission tick.
+local function take_lane(job)
+  if not job.lane then return true end
+  local lane = read_lane(job.lane)
+  if not lane.holder then hold_lane(lane, job.id) end
+  if lane.holder == job.id then return true end
+  enter(job, 'waiting', job.tick)
+  lane.joined[#lane.joined + 1] = job
+  return false
+end

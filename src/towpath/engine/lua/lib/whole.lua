@@ -1,0 +1,7 @@
+-- whole: answer a call that is one request, and remember only what a repeat needs.
+
+local function whole(verb, memory_of, recall)
+  if remembered then return recall(remembered) end
+  local answer = verb(unpack(cmsgpack.unpack(ARGV[4])))
+  return close(answer, memory_of(answer))
+end

@@ -1,0 +1,43 @@
+-- list: a page of the jobs in one state, or of those waiting in one lane.
+--
+-- keys   queue    zset     ready ids
+--        retry    zset     delayed ids
+--        waiting  zset     waiting ids of all lanes
+--        lane     zset     waiting ids of one lane
+--        leases   zset     leased ids
+--        dead     zset     dead ids
+--        done     zset     done and cancelled ids
+--        job      hash     the records
+-- args   clock    ms       '' = the server's
+--        state    text
+--        lane     text     '' = of any lane
+--        after    text     the last id of the page before; '' = from the start
+--        score    text     its score there
+--        size     int
+-- reply  <id, score, record> of each, in order
+-- moves  none
+-- cost   O(log n + size)
+-- full   works
+-- uses   keys clock
+
+local state, lane, after, score, size = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local SETS = {
+  ready = QUEUE, delayed = RETRY, waiting = WAITING, leased = LEASES,
+  dead = DEAD, done = DONE, cancelled = DONE,
+}
+local key = lane ~= '' and LANE(lane) or SETS[state]
+
+-- Where the last page ended, by id. If that job has gone since, by score: jobs may be shown
+-- twice then, but none is passed over.
+local from = 0
+if after ~= '' then
+  local rank = redis.call('ZRANK', key, after)
+  from = rank and rank + 1 or redis.call('ZCOUNT', key, '-inf', '(' .. score)
+end
+
+local found = redis.call('ZRANGE', key, from, from + size - 1, 'WITHSCORES')
+local page = {}
+for i = 1, #found, 2 do
+  page[#page + 1] = { found[i], found[i + 1], redis.call('HGETALL', JOB(found[i])) }
+end
+return page

@@ -1,0 +1,15 @@
+-- pause: hand out no jobs until resume; everything else goes on.
+--
+-- keys   meta     hash     paused
+-- args   none
+-- reply  paused
+-- moves  none
+-- cost   O(1)
+-- full   works
+-- uses   keys clock calls meta jobs lanes plan close each
+-- runs   each(pause)
+
+local function pause()
+  set_meta('paused', now)
+  return 'paused'
+end

@@ -1,0 +1,40 @@
+-- reap: give back the jobs whose lease has ended.
+--
+-- keys   leases   zset     leased ids by expiry, ms
+--        queue    zset     ready ids: back at the place they had
+--        dead     zset     those with no attempt left
+--        done     zset     those that were asked to stop
+--        job      hash     the record
+--        lock     string   removed
+-- args   limit    int      at most so many
+-- reply  <how many>
+-- moves  leased -> ready, leased -> dead, leased -> cancelled
+-- cost   O(limit · log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends plan close each
+-- runs   each(reap)
+
+local function reap_job(job)
+  count('reaped')
+  note('reap', job.id)
+  if job.cancel then
+    cancel_now(job)
+  elseif used_up(job) then
+    bury(job, 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended')
+  else
+    enter_ready(job)
+  end
+end
+
+local function reap(limit)
+  local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)
+  for _, id in ipairs(ids) do
+    local job = read_job(id)
+    if job.stored ~= 'leased' then
+      set_aside(LEASES, id)
+    elseif job.state == 'leased' and not job.score then  -- not settled or renewed just now
+      reap_job(job)
+    end
+  end
+  return #ids
+end

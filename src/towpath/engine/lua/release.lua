@@ -1,0 +1,39 @@
+-- release: give a job back; the attempt does not count.
+--
+-- keys   leases   zset     leased ids by expiry, ms
+--        queue    zset     ready ids: back at the place it had
+--        retry    zset     delayed ids, if a delay is asked for
+--        job      hash     the record
+--        lock     string   removed
+-- args   id       text
+--        token    text     the fencing token the caller was given
+--        delay    ms       0 = at once
+-- reply  ready
+--        delayed
+--        cancelled
+--        JOB_NOT_FOUND
+--        JOB_DONE
+--        JOB_DEAD
+--        JOB_CANCELLED
+--        LEASE_LOST <token> <worker> <state>
+-- moves  leased -> ready, leased -> delayed, leased -> cancelled
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes ends held plan close each
+-- runs   each(release)
+
+local function release(id, token, delay)
+  local job, refusal = held(id, token)
+  if not job then return refusal end
+  count('released')
+  note('release', id)
+  set(job, 'attempts', job.attempts - 1)
+  if job.cancel then
+    cancel_now(job)
+  elseif delay > 0 then
+    enter_delayed(job, now + delay)
+  else
+    enter_ready(job)
+  end
+  return job.state
+end

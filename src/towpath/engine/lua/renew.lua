@@ -1,0 +1,29 @@
+-- renew: hold a job for longer, under the same token.
+--
+-- keys   leases   zset     leased ids by expiry, ms
+--        job      hash     the record
+--        lock     string   the mirror of the lease: its time to live is set anew
+-- args   id       text
+--        token    text     the fencing token the caller was given
+--        ttl      ms       from now
+-- reply  leased <expiry>
+--        CANCEL_REQUESTED <expiry>
+--        JOB_NOT_FOUND
+--        JOB_DONE
+--        JOB_DEAD
+--        JOB_CANCELLED
+--        LEASE_LOST <token> <worker> <state>
+-- moves  none
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes held plan close each
+-- runs   each(renew)
+
+local function renew(id, token, ttl)
+  local job, refusal = held(id, token)
+  if not job then return refusal end
+  job.ttl = ttl
+  job.score = now + ttl
+  -- Also when it was asked to stop: while its worker is alive nobody else may run the job.
+  return { job.cancel and 'CANCEL_REQUESTED' or 'leased', job.score }
+end

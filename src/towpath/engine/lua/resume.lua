@@ -1,0 +1,16 @@
+-- resume: hand out jobs again after pause.
+--
+-- keys   meta     hash     paused
+-- args   none
+-- reply  resumed
+-- moves  none
+-- cost   O(1)
+-- full   works
+-- uses   keys clock calls meta jobs lanes plan close each
+-- runs   each(resume)
+
+local function resume()
+  set_meta('paused', 0)
+  wanted = true
+  return 'resumed'
+end

@@ -1,0 +1,29 @@
+-- retry: give a dead job its attempts back.
+--
+-- keys   dead     zset     dead ids by time of death
+--        queue    zset     ready ids: behind those ready now
+--        waiting  zset     if its lane went on without it
+--        lane     zset     the same, at its submission tick
+--        lanes    hash     lane -> its holder; a parked lane goes on
+--        job      hash     the record
+-- args   id       text
+-- reply  ready
+--        waiting
+--        JOB_NOT_FOUND
+--        JOB_NOT_DEAD <state>
+-- moves  dead -> ready, dead -> waiting
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta jobs lanes plan close each
+-- runs   each(retry)
+
+local function retry(id)
+  local job = read_job(id)
+  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if job.state ~= 'dead' then return { 'JOB_NOT_DEAD', job.state } end
+  for _, field in ipairs({ 'attempts', 'ended', 'due', 'cancel' }) do clear(job, field) end
+  count('retried')
+  note('retry', id)
+  if take_lane(job) then enter_behind(job) end
+  return job.state
+end

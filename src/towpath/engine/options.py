@@ -1,0 +1,93 @@
+"""The options of a queue: written at its first use, the same for everybody who uses it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from towpath.clock import ZERO, Duration, days, duration_ms, hours
+from towpath.engine.check import whole
+from towpath.engine.retry import Exponential, RetryPolicy
+from towpath.engine.wire import pack, unpack
+
+LARGEST_PAYLOAD = 64 * 1024 * 1024
+
+
+class LanePolicy(StrEnum):
+    """What a lane does when its head fails."""
+
+    BLOCK = "block"
+    """It waits while the head retries, and goes on when the head is dead."""
+    SKIP = "skip"
+    """It goes on meanwhile, still one at a time; the head comes back at its own place."""
+    PARK = "park"
+    """It waits while the head retries; a dead head stops it until `retry` or `drop`."""
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue behaves. Every field has a default that suits most queues."""
+
+    max_attempts: int = 5
+    """Deliveries before a job is dead; releases do not count."""
+    retry: RetryPolicy = Exponential()
+    lanes: LanePolicy = LanePolicy.BLOCK
+    keep: Duration = ZERO
+    """How long a finished job and its result can be looked at."""
+    keep_most: int = 100_000
+    keep_dead: Duration = days(30)
+    keep_dead_most: int = 100_000
+    remember: Duration = hours(1)
+    """How long an id that a caller chose is known after its job is gone."""
+    remember_most: int = 1_000_000
+    max_length: int = 0
+    """Jobs that may wait (ready, delayed, behind their lane's head); 0 = no limit."""
+    max_payload: int = 1024 * 1024
+    events: int = 1_000
+    """About how many entries the stream of events keeps; 0 = none are written."""
+
+    def __post_init__(self) -> None:
+        whole("max_attempts", self.max_attempts, 1, 1_000_000)
+        whole("keep_most", self.keep_most, 0, 1_000_000_000)
+        whole("keep_dead_most", self.keep_dead_most, 1, 1_000_000_000)
+        whole("remember_most", self.remember_most, 0, 1_000_000_000)
+        whole("max_length", self.max_length, 0, 1_000_000_000)
+        whole("max_payload", self.max_payload, 1, LARGEST_PAYLOAD)
+        whole("events", self.events, 0, 10_000_000)
+        duration_ms("keep", self.keep)
+        duration_ms("keep_dead", self.keep_dead)
+        duration_ms("remember", self.remember)
+
+    def packed(self) -> bytes:
+        """The form the scripts read: numbers they compare, and the rest for other engines."""
+        return pack(
+            {
+                "max_attempts": self.max_attempts,
+                "lanes": self.lanes,
+                "keep": duration_ms("keep", self.keep),
+                "done_most": self.keep_most,
+                "dead_keep": duration_ms("keep_dead", self.keep_dead),
+                "dead_most": self.keep_dead_most,
+                "seen": duration_ms("remember", self.remember),
+                "seen_most": self.remember_most,
+                "length": self.max_length,
+                "events": self.events,
+                "all": msgspec.json.encode(self),
+            }
+        )
+
+
+def unpacked(packed: bytes) -> QueueOptions:
+    """The options behind what `packed` made, whoever wrote it."""
+    stored: dict[str, Any] = unpack(packed)
+    return msgspec.json.decode(stored["all"], type=QueueOptions)
+
+
+def differences(stored: QueueOptions, wanted: QueueOptions) -> str:
+    """The fields that differ, in words; empty if none does."""
+    return ", ".join(
+        f"{name} is {getattr(stored, name)}, not {getattr(wanted, name)}"
+        for name in QueueOptions.__struct_fields__
+        if getattr(stored, name) != getattr(wanted, name)
+    )

@@ -1,0 +1,73 @@
+"""Retry policies: how long to wait before the next attempt. Values, with no clock of their own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from towpath.clock import Duration, duration_ms, hours, seconds
+from towpath.errors import InvalidOption
+
+
+class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
+    """Wait *first*, then *factor* times as long after each attempt, at most *longest*.
+
+    A share *jitter* of each wait is left to chance, so that jobs that failed together do not
+    come back together.
+    """
+
+    first: Duration = seconds(1)
+    factor: float = 2.0
+    longest: Duration = hours(1)
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        duration_ms("retry.first", self.first)
+        duration_ms("retry.longest", self.longest)
+        if not 1.0 <= self.factor <= 100.0:
+            raise InvalidOption("retry.factor", self.factor, rule="must be from 1 to 100")
+        if not 0.0 <= self.jitter <= 1.0:
+            raise InvalidOption("retry.jitter", self.jitter, rule="must be from 0 to 1")
+
+    def delay(self, attempt: int, chance: float) -> Duration | None:
+        # Beyond 2^60 no wait is shorter than the longest; a float must not overflow.
+        grown = self.first.total_seconds() * min(self.factor ** min(attempt - 1, 60), 2.0**60)
+        wait = min(grown, self.longest.total_seconds())
+        return timedelta(seconds=wait * (1 - self.jitter * chance))
+
+
+class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
+    """Wait the same time before every attempt."""
+
+    every: Duration = seconds(10)
+
+    def __post_init__(self) -> None:
+        duration_ms("retry.every", self.every)
+
+    def delay(self, attempt: int, chance: float) -> Duration | None:
+        return self.every
+
+
+class Listed(msgspec.Struct, frozen=True, tag="listed"):
+    """Wait these times, one after the other; dead after the last."""
+
+    waits: tuple[Duration, ...]
+
+    def __post_init__(self) -> None:
+        for wait in self.waits:
+            duration_ms("retry.waits", wait)
+
+    def delay(self, attempt: int, chance: float) -> Duration | None:
+        return self.waits[attempt - 1] if attempt <= len(self.waits) else None
+
+
+class Never(msgspec.Struct, frozen=True, tag="never"):
+    """Dead at the first failure. A crashed worker's job still comes back."""
+
+    def delay(self, attempt: int, chance: float) -> Duration | None:
+        return None
+
+
+RetryPolicy = Exponential | Fixed | Listed | Never
+"""`delay(attempt, chance)`: the wait after that attempt (1 = the first), None = no other."""

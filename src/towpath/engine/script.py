@@ -1,0 +1,123 @@
+"""The scripts: read from lua/, joined with the pieces each one names, known by their digest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from types import MappingProxyType
+
+import msgspec
+
+ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "submit": ("id", "load", "more"),
+        "claim": ("worker", "lease", "count", "lane"),
+        "renew": ("id", "token", "ttl"),
+        "progress": ("id", "token", "note"),
+        "complete": ("id", "token", "result"),
+        "fail": ("id", "token", "delay", "reason"),
+        "release": ("id", "token", "delay"),
+        "cancel": ("id",),
+        "exchange": ("settle", "claim"),
+        "promote": ("limit",),
+        "reap": ("limit",),
+        "trim": ("limit",),
+        "retry": ("id",),
+        "delete": ("id",),
+        "drop": ("lane",),
+        "pause": (),
+        "resume": (),
+        "configure": ("options", "mode"),
+        "look": ("clock", "id"),
+        "list": ("clock", "state", "lane", "after", "score", "size"),
+        "counts": ("clock",),
+    }
+)
+"""Every script and its arguments in order; a test compares them with the headers."""
+
+_HEADER = re.compile(r"\A(?:--.*\n)+")
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What the comment at the top of a script promises."""
+
+    title: str
+    fields: dict[str, list[str]]
+    """keys, args, reply, moves, cost, full, uses, runs: the lines of each."""
+
+
+class Script(msgspec.Struct, frozen=True):
+    name: str
+    source: str
+    sha: str
+
+
+def header_of(text: str) -> Header:
+    """The header of a Lua file. Raises ValueError if it has none."""
+    match = _HEADER.match(text)
+    if match is None:
+        raise ValueError("a script must open with its header")
+    lines = [line[2:].rstrip() for line in match.group().splitlines()]
+    fields: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines[2:]:
+        word, rest = line[1:8].strip(), line[8:].strip()
+        if word:
+            current = fields.setdefault(word, [])
+        current.append(rest)
+    return Header(lines[0].strip(), fields)
+
+
+def lua_text(name: str) -> str:
+    """The text of a verb, or of a piece of lib/ that verbs are joined with."""
+    folder = files("towpath.engine") / "lua"
+    verb = folder / f"{name}.lua"
+    return (verb if verb.is_file() else folder / "lib" / f"{name}.lua").read_text("utf-8")
+
+
+def _uses(text: str) -> list[str]:
+    if "-- uses" not in text:
+        return []
+    return " ".join(header_of(text).fields["uses"]).split()
+
+
+def pieces_of(name: str) -> list[str]:
+    """The names of all texts a script is made of, each once, in order, its own last."""
+    order: list[str] = []
+
+    def add(piece: str) -> None:
+        for used in _uses(lua_text(piece)):
+            if used not in order:
+                add(used)
+        if piece not in order:
+            order.append(piece)
+
+    add(name)
+    return order
+
+
+def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
+    header = header_of(lua_text(name))
+    parts = [f"local full = '{header.fields['full'][0]}'"]
+    parts += [edit(piece, lua_text(piece)) for piece in pieces_of(name)]
+    if "runs" in header.fields:
+        parts.append(f"return {header.fields['runs'][0]}")
+    source = "\n".join(parts)
+    digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, source, digest)
+
+
+def _unchanged(_name: str, text: str) -> str:
+    return text
+
+
+class Scripts:
+    """All scripts. *edit* may change the text of each piece: how tests plant faults."""
+
+    def __init__(self, edit: Callable[[str, str], str] = _unchanged) -> None:
+        self._scripts = {name: _compose(name, edit) for name in ARGS}
+
+    def __getitem__(self, name: str) -> Script:
+        return self._scripts[name]

@@ -1,0 +1,65 @@
+"""The states of a job, and which verb may move it from where to where.
+
+The `moves` line of each script's header is compared with MOVES by a test.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    READY = "ready"
+    """Can be claimed now."""
+    DELAYED = "delayed"
+    """Its time has not come: submitted with a delay, or to be tried again."""
+    WAITING = "waiting"
+    """Behind the head of its lane."""
+    LEASED = "leased"
+    """In a worker's hands."""
+    DONE = "done"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    """No attempt left, or given up; can be looked at, retried, deleted."""
+    GONE = "gone"
+    """Ended and no longer kept, or never there."""
+
+
+NEW = "new"
+
+_ENDS = {(State.DONE, State.GONE), (State.CANCELLED, State.GONE), (State.DEAD, State.GONE)}
+
+MOVES: dict[str, set[tuple[str, str]]] = {
+    "submit": {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)},
+    "claim": {(State.READY, State.LEASED)},
+    "renew": set(),
+    "progress": set(),
+    "complete": {(State.LEASED, State.DONE)},
+    "fail": {
+        (State.LEASED, State.DELAYED),
+        (State.LEASED, State.DEAD),
+        (State.LEASED, State.CANCELLED),
+    },
+    "release": {
+        (State.LEASED, State.READY),
+        (State.LEASED, State.DELAYED),
+        (State.LEASED, State.CANCELLED),
+    },
+    "cancel": {
+        (State.READY, State.CANCELLED),
+        (State.DELAYED, State.CANCELLED),
+        (State.WAITING, State.CANCELLED),
+    },
+    "promote": {(State.DELAYED, State.READY), (State.DELAYED, State.WAITING)},
+    "reap": {
+        (State.LEASED, State.READY),
+        (State.LEASED, State.DEAD),
+        (State.LEASED, State.CANCELLED),
+    },
+    "retry": {(State.DEAD, State.READY), (State.DEAD, State.WAITING)},
+    "delete": _ENDS,
+    "trim": _ENDS,
+    "drop": {(State.WAITING, State.READY), (State.WAITING, State.DELAYED)},
+    "pause": set(),
+    "resume": set(),
+}

@@ -1,0 +1,342 @@
+"""Every error Towpath raises: what happened, what to do, and whether to try again.
+
+TowpathError
+├── InvalidInput            the caller's value can't be right; nothing was sent
+│   ├── InvalidName         a queue, id, lane or worker name
+│   ├── InvalidOption       a number, time or choice out of its range
+│   └── PayloadTooLarge
+├── JobError                the job is not in a state for this
+│   ├── JobNotFound         never existed, or gone after its retention
+│   ├── JobDone · JobDead · JobCancelled
+│   ├── JobNotDead          retry is for dead jobs
+│   ├── JobOpen             delete is for jobs that have ended
+│   └── StillOpen           the job did not end within the time
+├── LeaseError
+│   └── LeaseLost           another worker holds the job, or it waits again
+├── QueueError
+│   ├── QueueFull           the length limit is reached
+│   ├── QueueDiffers        the queue exists with other options
+│   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
+│   └── LaneNotParked
+└── ServerError             the store can't do it
+    ├── ServerUnreachable   no answer within the time limit
+    ├── ServerRefused       an answer that is an error
+    ├── MemoryFull          the server's memory limit is reached
+    ├── EvictionUnsafe      the server may delete live jobs
+    ├── DurabilityUnknown · DurabilityUnavailable · DurabilityNotReached
+    ├── CallStale           a newer call of the channel came first
+    └── ScriptDefect        a script answered what the engine does not know
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import ClassVar
+
+
+class Retry(StrEnum):
+    """Whether doing the same again can help."""
+
+    NEVER = "never"
+    LATER = "later"
+    SAFE = "safe"
+    """The outcome is unknown; repeating it with the same job id adds nothing."""
+
+
+class TowpathError(Exception):
+    """What every error of Towpath is: a stable code, and the way out."""
+
+    code: ClassVar[str] = "towpath_error"
+    remedy: ClassVar[str] = "Read the message; it says what is wrong."
+    retry: ClassVar[Retry] = Retry.NEVER
+
+
+# ── the caller's values ──────────────────────────────────────────────────────────────────
+
+
+class InvalidInput(TowpathError, ValueError):
+    """A value that can't be right; nothing was sent to the server."""
+
+    code = "invalid_input"
+
+
+class InvalidName(InvalidInput):
+    """A name that a queue, a job, a lane or a worker can't have."""
+
+    code = "invalid_name"
+    remedy = "Choose a name that follows the rule in the message."
+
+    def __init__(self, kind: str, value: object, *, rule: str) -> None:
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "…'"
+        super().__init__(f"{kind} {shown}: {rule}")
+        self.kind, self.value, self.rule = kind, value, rule
+
+
+class InvalidOption(InvalidInput):
+    """A number, time or choice out of its range."""
+
+    code = "invalid_option"
+    remedy = "Choose a value that follows the rule in the message."
+
+    def __init__(self, option: str, value: object, *, rule: str) -> None:
+        super().__init__(f"{option} = {value!r}: {rule}")
+        self.option, self.value, self.rule = option, value, rule
+
+
+class PayloadTooLarge(InvalidInput):
+    """A payload, result, note or reason over its limit."""
+
+    code = "payload_too_large"
+    remedy = "Store the data elsewhere and submit a reference, or raise the queue's max_payload."
+
+    def __init__(self, what: str, size: int, *, limit: int) -> None:
+        super().__init__(f"{what} of {size} bytes: at most {limit}")
+        self.what, self.size, self.limit = what, size, limit
+
+
+# ── jobs and leases ──────────────────────────────────────────────────────────────────────
+
+
+class JobError(TowpathError):
+    """The job is not in a state for what was asked; nothing was changed."""
+
+    code = "job_error"
+
+    def __init__(self, job: object, message: str) -> None:
+        super().__init__(f"job {job}: {message}")
+        self.job = job
+
+
+class JobNotFound(JobError):
+    """The job never existed, or is gone after its end."""
+
+    code = "job_not_found"
+    remedy = "Check queue and id. Finished jobs stay for the queue's `keep`; raise it to see them."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "not found")
+
+
+class JobDone(JobError):
+    """The job was completed before."""
+
+    code = "job_done"
+    remedy = "Nothing to do: the work is done. Submit a new job to do it again."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "already completed")
+
+
+class JobDead(JobError):
+    """The job has used up its attempts, or was given up."""
+
+    code = "job_dead"
+    remedy = "Look at its reason; `retry` gives it new attempts, `delete` removes it."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "dead")
+
+
+class JobCancelled(JobError):
+    """The job was cancelled before."""
+
+    code = "job_cancelled"
+    remedy = "Stop working on it. Submit a new job to do it after all."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "cancelled")
+
+
+class JobNotDead(JobError):
+    """Only dead jobs can be retried."""
+
+    code = "job_not_dead"
+    remedy = "Leave it: a job that is not dead runs, or has run, by itself."
+
+    def __init__(self, job: object, state: str) -> None:
+        super().__init__(job, f"is {state}, not dead")
+        self.state = state
+
+
+class JobOpen(JobError):
+    """Only jobs that have ended can be deleted."""
+
+    code = "job_open"
+    remedy = "Cancel it first."
+
+    def __init__(self, job: object, state: str) -> None:
+        super().__init__(job, f"is {state}; only an ended job can be deleted")
+        self.state = state
+
+
+class StillOpen(JobError):
+    """The job had not ended when the time to wait for it was over; it goes on."""
+
+    code = "still_open"
+    remedy = "Wait again, or ask `explain` why it does not run."
+    retry = Retry.LATER
+
+    def __init__(self, job: object, within: object) -> None:
+        super().__init__(job, f"not ended within {within}")
+
+
+class LeaseError(TowpathError):
+    """The lease does not allow what was asked."""
+
+    code = "lease_error"
+
+
+class LeaseLost(LeaseError):
+    """Another worker holds the job now, or it waits again; nothing was changed."""
+
+    code = "lease_lost"
+    remedy = "Stop this attempt and discard its result; the job runs under a newer lease."
+
+    def __init__(self, job: object, *, held: int, current: int, worker: str, state: str) -> None:
+        where = f"worker {worker}" if state == "leased" else f"the job is {state} again"
+        super().__init__(f"job {job}: token {held} no longer counts (now {current}, {where})")
+        self.job, self.held, self.current = job, held, current
+        self.worker, self.state = worker, state
+
+
+# ── queues ───────────────────────────────────────────────────────────────────────────────
+
+
+class QueueError(TowpathError):
+    """The queue does not allow what was asked."""
+
+    code = "queue_error"
+
+
+class QueueFull(QueueError):
+    """The queue holds as many waiting jobs as its length limit allows."""
+
+    code = "queue_full"
+    remedy = "Submit again later, add workers, or raise the queue's max_length."
+    retry = Retry.LATER
+
+    def __init__(self, queue: str, length: int) -> None:
+        super().__init__(f"queue {queue} is full: {length} jobs wait")
+        self.queue, self.length = queue, length
+
+
+class QueueDiffers(QueueError):
+    """The queue was first used with other options than these."""
+
+    code = "queue_differs"
+    remedy = "Use the stored options everywhere, or call `reconfigure` once to change them."
+
+    def __init__(self, queue: str, differences: str) -> None:
+        super().__init__(f"queue {queue} has other options: {differences}")
+        self.queue, self.differences = queue, differences
+
+
+class QueueHasNoEvents(QueueError):
+    """The queue keeps no events, so nobody can follow it or wait for a result."""
+
+    code = "queue_has_no_events"
+    remedy = "Give the queue an `events` option above 0 with `reconfigure`."
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"queue {queue} keeps no events")
+        self.queue = queue
+
+
+class LaneNotParked(QueueError):
+    """Only a lane that a dead job stopped can be let go on."""
+
+    code = "lane_not_parked"
+    remedy = "Nothing to do: the lane is free or its head is under way."
+
+    def __init__(self, queue: str, lane: str) -> None:
+        super().__init__(f"lane {lane} of queue {queue} is not parked")
+        self.queue, self.lane = queue, lane
+
+
+# ── the server ───────────────────────────────────────────────────────────────────────────
+
+
+class ServerError(TowpathError):
+    """The store can't do what was asked."""
+
+    code = "server_error"
+
+
+class ServerUnreachable(ServerError):
+    """No answer within the time limit. A change may or may not have been made."""
+
+    code = "server_unreachable"
+    remedy = "Check that the server runs and the URL is right; then repeat with the same job id."
+    retry = Retry.SAFE
+
+
+class ServerRefused(ServerError):
+    """The server answered with an error of its own."""
+
+    code = "server_refused"
+    remedy = "Read the server's message; check user, permissions and server version."
+
+
+class MemoryFull(ServerError):
+    """The server's memory limit is reached; nothing was written."""
+
+    code = "memory_full"
+    remedy = "Let workers drain the queue, raise maxmemory, or shorten `keep`."
+    retry = Retry.LATER
+
+
+class EvictionUnsafe(ServerError):
+    """The server may evict keys when memory is full: live jobs would vanish."""
+
+    code = "eviction_unsafe"
+    remedy = (
+        "Run `CONFIG SET maxmemory-policy noeviction` and put it into the server's configuration."
+    )
+
+    def __init__(self, policy: str) -> None:
+        super().__init__(f"the server's maxmemory-policy is {policy}, not noeviction")
+        self.policy = policy
+
+
+class DurabilityUnknown(ServerError):
+    """The server does not tell how durable it is."""
+
+    code = "durability_unknown"
+    remedy = "Allow CONFIG GET for this user, or declare the class with the `durability` setting."
+
+
+class DurabilityUnavailable(ServerError):
+    """The server can't give the durability class that was asked for; nothing was sent."""
+
+    code = "durability_unavailable"
+    remedy = "Set `appendonly yes` and `appendfsync always`, attach replicas, or ask for less."
+
+    def __init__(self, wanted: str, has: str) -> None:
+        super().__init__(f"durability {wanted} was asked for, the server gives {has}")
+        self.wanted, self.has = wanted, has
+
+
+class DurabilityNotReached(ServerError):
+    """The job exists, but fewer replicas than asked for confirmed it in time."""
+
+    code = "durability_not_reached"
+    remedy = "Check the replicas; then repeat the submit with the same job id."
+    retry = Retry.SAFE
+
+    def __init__(self, wanted: int, confirmed: int) -> None:
+        super().__init__(f"{confirmed} of {wanted} replicas confirmed in time")
+        self.wanted, self.confirmed = wanted, confirmed
+
+
+class CallStale(ServerError):
+    """A newer call of the same channel was answered before this one arrived."""
+
+    code = "call_stale"
+    remedy = "Use each call number once, growing; ask for the job's state to see what holds."
+
+
+class ScriptDefect(ServerError):
+    """A script answered what the engine does not know: engine and scripts don't fit."""
+
+    code = "script_defect"
+    remedy = "Report it with the message; nothing was half-written."

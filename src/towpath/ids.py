@@ -1,0 +1,116 @@
+"""Names: what a queue, a job, a lane and a worker may be called, checked in one place."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+from functools import lru_cache
+from typing import NamedTuple, NewType
+
+from towpath.clock import wall_ms
+from towpath.errors import InvalidName
+
+QueueName = NewType("QueueName", str)
+JobId = NewType("JobId", str)
+LaneKey = NewType("LaneKey", str)
+WorkerName = NewType("WorkerName", str)
+Token = NewType("Token", int)
+"""A fencing token: grows with every delivery of a queue, also across a fail-over."""
+
+_QUEUE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_TEXT_RULE = "1 to 512 bytes of UTF-8 without control characters"
+_TEXT_LONGEST = 512
+
+
+@lru_cache(maxsize=1024)
+def queue_name(value: str) -> QueueName:
+    """*value* as a queue's name, or InvalidName."""
+    if not isinstance(value, str) or _QUEUE.fullmatch(value) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidName("queue", value, rule=_QUEUE_RULE)
+    return QueueName(value)
+
+
+def job_id(value: str) -> JobId:
+    """*value* as a job's id, or InvalidName. Colons, '#' and spaces are fine."""
+    return JobId(_text("job id", value))
+
+
+def lane_key(value: str) -> LaneKey:
+    """*value* as a lane's key, or InvalidName."""
+    return LaneKey(_text("lane", value))
+
+
+def worker_name(value: str) -> WorkerName:
+    """*value* as a worker's name, or InvalidName."""
+    return WorkerName(_text("worker", value))
+
+
+def _text(kind: str, value: str) -> str:
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidName(kind, value, rule=f"must be text: {_TEXT_RULE}")
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidName(kind, value, rule=_TEXT_RULE) from error
+    if not 1 <= size <= _TEXT_LONGEST or _CONTROL.search(value) is not None:
+        raise InvalidName(kind, value, rule=_TEXT_RULE)
+    return value
+
+
+# ── new ids ──────────────────────────────────────────────────────────────────────────────
+# A ULID: 48 bits of time and 80 of chance, 26 characters that sort by age. Within one
+# millisecond the last 20 bits count up, so that making one costs two table look-ups.
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_COUNT_BITS = 20
+
+
+class _Series(NamedTuple):
+    """Ids of one millisecond: a head of time and chance, and what counts up behind it."""
+
+    ms: int
+    head: str
+    counter: itertools.count[int]
+
+
+def _encode(number: int, characters: int) -> str:
+    pairs = (_PAIRS[number >> shift & 1023] for shift in range((characters - 2) * 5, -1, -10))
+    return "".join(pairs)
+
+
+def _new_series(ms: int) -> _Series:
+    head = _encode(ms, 10) + _encode(secrets.randbits(60), 12)
+    return _Series(ms, head, itertools.count(secrets.randbits(_COUNT_BITS - 1)))
+
+
+class _Ids:
+    """Where ids come from. Threads may share it: a series is replaced whole, its count is atomic."""
+
+    def __init__(self) -> None:
+        self._series = _new_series(0)
+
+    def restart(self) -> None:
+        """A forked child must not go on with its parent's series."""
+        self._series = _new_series(0)
+
+    def next(self) -> JobId:
+        ms, series = wall_ms(), self._series
+        if ms > series.ms:
+            series = self._series = _new_series(ms)
+        n = next(series.counter)
+        if n >> _COUNT_BITS:
+            series = self._series = _new_series(series.ms)
+            n = next(series.counter)
+        return JobId(series.head + _PAIRS[n >> 10] + _PAIRS[n & 1023])
+
+
+_ids = _Ids()
+new_job_id = _ids.next
+"""A new job id: unique, 26 characters, sorted by the time it was made."""
+
+os.register_at_fork(after_in_child=_ids.restart)

