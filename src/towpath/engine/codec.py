@@ -11,6 +11,7 @@ import msgspec
 from towpath.clock import duration_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened
 from towpath.engine.model import (
+    NORMAL,
     Bury,
     Complete,
     Exchanged,
@@ -106,21 +107,26 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
 
 
 def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
-    """A lease as `claim` answers it."""
-    id, load, token, attempt, expires, at, priority, lane, due, most, retry = fields
+    """A lease as `claim` answers it: six fields, then what is not plain by name."""
+    id, load, token, attempt, expires, at, *more = fields
+    job = JobRef(queue, id.decode())
+    token, attempt, expires, at = Token(int(token)), int(attempt), int(expires), int(at)
+    if not more:
+        return Lease(job, load, token, attempt, worker, expires, at)
+    named = pairs(more)
     return Lease(
-        JobRef(queue, id.decode()),
+        job,
         load,
-        Token(int(token)),
+        token,
         attempt,
         worker,
         expires,
         at,
-        priority,
-        LaneKey(lane.decode()) if lane else None,
-        due,
-        most,
-        _decode_retry(retry) if retry else None,
+        priority=int(named.get("priority", NORMAL)),
+        lane=LaneKey(named["lane"].decode()) if "lane" in named else None,
+        due_ms=int(named.get("due", 0)),
+        max_attempts=int(named["max_attempts"]) if "max_attempts" in named else None,
+        retry=_decode_retry(named["retry"]) if "retry" in named else None,
     )
 
 

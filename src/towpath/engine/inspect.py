@@ -242,7 +242,8 @@ def _job(ref: JobRef, record: dict[str, Any], payload: bytes, facts: dict[str, A
         max_attempts=int(record["max_attempts"]) if "max_attempts" in record else None,
         submitted_at=instant(int(record["at"])),
         due_at=_instant(record, "due"),
-        claimed_at=_instant(record, "claimed"),
+        # A token is the time of its claim, in µs.
+        claimed_at=instant(int(record["token"]) // 1000) if "token" in record else None,
         expires_at=instant(int(facts["expires"])) if "expires" in facts else None,
         ended_at=_instant(record, "ended"),
         worker=record["worker"].decode() if leased else None,

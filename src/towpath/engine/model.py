@@ -121,7 +121,8 @@ class Lease(msgspec.Struct, frozen=True):
     priority: int = NORMAL
     lane: LaneKey | None = None
     due_ms: int = 0
-    max_attempts: int = 0
+    max_attempts: int | None = None
+    """The job's own limit, if it differs from its queue's."""
     retry: RetryPolicy | None = None
     """The job's own policy, if it differs from its queue's."""
     cancel_requested: bool = False

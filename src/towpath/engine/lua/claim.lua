@@ -33,14 +33,14 @@ local function claim(worker, lease, most, lane)
   local swept = sweep(math.max(PROMOTE_LEAST, most))
   set_meta('asked_at', now)
   local paused = tonumber(meta.paused or 0) > 0
-  local chosen = {}
-  if not paused then
-    chosen = with_loads(lane == '' and ready_candidates(most) or lane_candidates(lane), most)
-  end
   local leases = {}
-  for i, it in ipairs(chosen) do
-    lease_job(it.job, worker, lease)
-    leases[i] = lease_answer(it.job, it.load)
+  if not paused then
+    local found = lane == '' and ready_candidates(most) or lane_candidates(lane)
+    local chosen, loads = choose(found, most)
+    for i, job in ipairs(chosen) do
+      lease_job(job, worker, lease)
+      leases[i] = lease_answer(job, loads[i], job.score)
+    end
   end
   local due, left = next_due(swept), ready_left()
   -- A claimer that got something may be busy for long: whoever else waits should look.

@@ -24,9 +24,9 @@
 
 -- A sliding mean of how long a job is worked on: what the wait estimate is made of.
 local function learn_service_time(job)
-  local took = math.max(0, now - job.claimed)
-  local mean = tonumber(meta.service_ms or took)
-  set_meta('service_ms', string.format('%.3f', mean + (took - mean) * 0.05))
+  local took = math.max(0, now - job.token / 1000)
+  local mean = meta.service_ms or took
+  set_meta('service_ms', mean + (took - mean) * 0.05)
 end
 
 local function complete(id, token, result)

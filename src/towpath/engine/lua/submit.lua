@@ -50,13 +50,12 @@ end
 -- A record to write on. What an earlier life under this id left behind is removed first.
 local function blank(id)
   local before = jobs[id]
-  if not before then return new_job(id) end
-  for field in pairs(before) do
-    if field ~= 'id' and field ~= 'stored' then before[field] = nil end
+  local job = new_job(id)
+  if before then
+    before.id = nil  -- no longer a job of this call
+    job.stored, job.anew = before.stored, before.stored
   end
-  before.changes = {}
-  before.anew = before.stored
-  return before
+  return job
 end
 
 local function submit(id, load, more)

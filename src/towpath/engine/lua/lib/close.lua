@@ -37,23 +37,12 @@ local function write_sets()
 end
 
 local function write_record(job)
-  local put, drop = {}, {}
-  for field, value in pairs(job.changes) do
-    if value == '' then
-      push(drop, field)
-    else
-      push(put, field)
-      push(put, value)
-    end
-  end
-  if #drop > 0 then redis.call('HDEL', JOB(job.id), unpack(drop)) end
-  if #put > 0 then redis.call('HSET', JOB(job.id), unpack(put)) end
+  if job.drop then redis.call('HDEL', job.key, unpack(job.drop)) end
+  if #job.put > 0 then redis.call('HSET', job.key, unpack(job.put)) end
+  if job.lock then redis.call('SET', job.lock, job.worker .. ' ' .. int(job.token), 'PX', job.ttl) end
   if job.expire then
-    redis.call('PEXPIRE', JOB(job.id), job.expire)
+    redis.call('PEXPIRE', job.key, job.expire)
     redis.call('PEXPIRE', LOAD(job.id), job.expire)
-  end
-  if job.ttl then
-    redis.call('SET', LOCK(job.id), job.worker .. ' ' .. job.token, 'PX', job.ttl)
   end
 end
 
@@ -94,7 +83,7 @@ local function close(answer, memory)
 
   write_sets()
   for _, job in ipairs(touched) do
-    if not job.gone then write_record(job) end
+    if job.id and not job.gone then write_record(job) end
   end
   write_lanes()
   write_meta()

@@ -28,5 +28,5 @@ end
 -- Also grows across a fail-over that lost writes, because the clock has gone on meanwhile.
 local function next_token()
   set_meta('token', math.max(now_us, (meta.token or 0) + 1))
-  return int(meta.token)
+  return meta.token
 end
