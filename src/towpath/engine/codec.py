@@ -52,7 +52,7 @@ _decode_retry = msgspec.json.Decoder(RetryPolicy).decode
 def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
     """A settlement as `exchange` takes it: the verb and its arguments."""
     lease = settlement.lease
-    named = [lease.job.id, str(lease.token)]
+    named = [lease.job.id, lease.token]
     match settlement:
         case Complete():
             return [
@@ -110,7 +110,6 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
     """A lease as `claim` answers it: six fields, then what is not plain by name."""
     id, load, token, attempt, expires, at, *more = fields
     job = JobRef(queue, id.decode())
-    token, attempt, expires, at = Token(int(token)), int(attempt), int(expires), int(at)
     if not more:
         return Lease(job, load, token, attempt, worker, expires, at)
     named = pairs(more)

@@ -256,7 +256,7 @@ class Engine(Following):
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Leave a note on the job for those who look; it replaces the last one. Raises LeaseLost."""
-        item = [lease.id, str(lease.token), codec.note_bytes(note)]
+        item = [lease.id, lease.token, codec.note_bytes(note)]
         [answer] = await self._store.write("progress", lease.queue, [item], call)
         if not isinstance(answer, bytes):
             raise codec.refusal(lease.job, answer, held=lease.token)

@@ -14,6 +14,7 @@ from towpath.engine.codec import pairs
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NORMAL, JobRef
 from towpath.engine.options import QueueOptions
+from towpath.engine.record import Record, decode
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidOption, JobNotFound
@@ -125,26 +126,26 @@ class Inspector:
 
     async def job(self, ref: JobRef) -> Job:
         """The job as it is now, payload and result included. Raises JobNotFound. One round trip."""
-        record, payload, facts = await self._look(ref)
-        return _job(ref, record, payload, facts)
+        record, payload, result, facts = await self._look(ref)
+        return _job(ref, record, facts, payload=payload, result=result)
 
     async def state(self, ref: JobRef) -> State:
         """The job's state; GONE if it ended and is no longer kept, or never was."""
         try:
-            record, _, _ = await self._look(ref)
+            record, *_ = await self._look(ref)
         except JobNotFound:
             return State.GONE
-        return State(record["state"].decode())
+        return record.state
 
     async def position(self, ref: JobRef) -> Position | None:
         """How many run before this job, and about how long that takes; O(log n).
 
         None for a job that does not wait its turn: delayed, leased or ended.
         """
-        record, _, facts = await self._look(ref)
+        record, _, _, facts = await self._look(ref)
         service = float(facts.get("service_ms", 0) or 0)
         known = "service_ms" in facts
-        match State(record["state"].decode()):
+        match record.state:
             case State.READY:
                 ahead = int(facts["rank"])
                 busy = max(1, int(facts["leased"]))
@@ -159,8 +160,8 @@ class Inspector:
 
     async def explain(self, ref: JobRef) -> Explanation:
         """Why the job is not running, in a word and a sentence. Raises JobNotFound."""
-        record, payload, facts = await self._look(ref)
-        return _explain(_job(ref, record, payload, facts), facts)
+        record, _, _, facts = await self._look(ref)
+        return _explain(_job(ref, record, facts), facts)
 
     async def list(
         self,
@@ -188,9 +189,7 @@ class Inspector:
             "list", name, state.value, lane_key(lane) if lane else "", last, score, size
         )
         jobs = [
-            _job(JobRef(name, JobId(id.decode())), pairs(flat), b"", {})
-            for id, _, flat in rows
-            if flat
+            _job(JobRef(name, JobId(id.decode())), decode(text), {}) for id, _, text in rows if text
         ]
         more = _make_cursor(rows[-1][0], rows[-1][1]) if len(rows) == size else None
         return Listed([job for job in jobs if job.state is state], more)
@@ -222,41 +221,43 @@ class Inspector:
             for name, value in pairs(flat).items()
         }
 
-    async def _look(self, ref: JobRef) -> tuple[dict[str, Any], bytes, dict[str, Any]]:
+    async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)
         if not answer:
             raise JobNotFound(ref)
-        flat, payload, facts = answer
-        return pairs(flat), payload, pairs(facts)
+        text, payload, result, facts = answer
+        return decode(text), payload, result, pairs(facts)
 
 
-def _job(ref: JobRef, record: dict[str, Any], payload: bytes, facts: dict[str, Any]) -> Job:
-    leased = record["state"] == b"leased"
+def _job(
+    ref: JobRef, record: Record, facts: dict[str, Any], *, payload: bytes = b"", result: bytes = b""
+) -> Job:
+    more = record.more
     return Job(
         ref=ref,
-        state=State(record["state"].decode()),
+        state=record.state,
         payload=payload,
-        priority=int(record.get("priority", NORMAL)),
-        lane=LaneKey(record["lane"].decode()) if "lane" in record else None,
-        attempts=int(record.get("attempts", 0)),
-        max_attempts=int(record["max_attempts"]) if "max_attempts" in record else None,
-        submitted_at=instant(int(record["at"])),
-        due_at=_instant(record, "due"),
+        priority=more.get("priority", NORMAL),
+        lane=LaneKey(more["lane"].decode()) if "lane" in more else None,
+        attempts=record.attempts,
+        max_attempts=more.get("max_attempts"),
+        submitted_at=instant(record.submitted_ms),
+        due_at=_instant(more.get("due")),
         # A token is the time of its claim, in µs.
-        claimed_at=instant(int(record["token"]) // 1000) if "token" in record else None,
-        expires_at=instant(int(facts["expires"])) if "expires" in facts else None,
-        ended_at=_instant(record, "ended"),
-        worker=record["worker"].decode() if leased else None,
-        token=Token(int(record["token"])) if "token" in record else None,
-        cancel_requested="cancel" in record,
-        reason=record["reason"].decode(errors="replace") if "reason" in record else None,
-        progress=record.get("progress"),
-        result=record.get("result"),
+        claimed_at=_instant(record.token // 1000),
+        expires_at=_instant(int(facts["expires"])) if "expires" in facts else None,
+        ended_at=_instant(more.get("ended")),
+        worker=record.worker if record.state is State.LEASED else None,
+        token=Token(record.token) if record.token else None,
+        cancel_requested="cancel" in more,
+        reason=more["reason"].decode(errors="replace") if "reason" in more else None,
+        progress=more.get("progress"),
+        result=result or None,
     )
 
 
-def _instant(record: dict[str, Any], field: str) -> datetime | None:
-    return instant(int(record[field])) if field in record else None
+def _instant(ms: float | None) -> datetime | None:
+    return instant(int(ms)) if ms else None
 
 
 def _explain(job: Job, facts: dict[str, Any]) -> Explanation:

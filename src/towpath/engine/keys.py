@@ -24,8 +24,9 @@ TYPES = {
     "lane": "zset",
     "lanes": "hash",
     "meta": "hash",
-    "job": "hash",
+    "job": "string",
     "load": "string",
+    "result": "string",
     "lock": "string",
     "call": "string",
     "events": "stream",
@@ -61,6 +62,9 @@ class Keys:
 
     def load(self, id: str) -> str:
         return f"{self.tag}:load:{id}"
+
+    def result(self, id: str) -> str:
+        return f"{self.tag}:result:{id}"
 
     def lock(self, id: str) -> str:
         return f"{self.tag}:lock:{id}"

@@ -16,3 +16,8 @@ def pack(value: Any) -> bytes:
 def unpack(packed: bytes) -> Any:
     """What `pack` was given; its texts must be UTF-8."""
     return msgpack.unpackb(packed)
+
+
+def unpack_raw(packed: bytes) -> Any:
+    """What a script packed, its texts as bytes."""
+    return msgpack.unpackb(packed, raw=True)

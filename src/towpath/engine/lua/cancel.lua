@@ -6,7 +6,7 @@
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward
 --        done     zset     cancelled ids, if they are kept
---        job      hash     the record
+--        job      string   the record
 --        load     string   the payload
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
@@ -18,16 +18,17 @@
 -- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends plan close each
--- runs   each(cancel)
+-- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
+-- runs   each(cancel, first)
 
 local function cancel(id)
   local job = read_job(id)
-  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
   if job.state == 'done' then return { 'JOB_DONE' } end
   if job.state == 'dead' then return { 'JOB_DEAD' } end
   if job.state == 'leased' then
     set(job, 'cancel', 1)
+    change(job)
     note('cancel_requested', id)
     return { 'CANCEL_REQUESTED', job.worker }
   end

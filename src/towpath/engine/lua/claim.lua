@@ -3,7 +3,7 @@
 -- keys   queue    zset     ready ids: highest priority, then longest ready, first
 --        leases   zset     leased ids by expiry, ms
 --        lock     string   a mirror of the lease for outsiders
---        job      hash     the records
+--        job      string   the records
 --        load     string   the payloads
 --        lanes    hash     lane -> its holder
 -- args   worker   text
@@ -14,7 +14,7 @@
 -- moves  ready -> leased
 -- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
 -- full   works
--- uses   keys clock calls meta jobs lanes ends reap promote trim choose lease outlook plan close whole
+-- uses   keys clock calls meta record jobs moves lanes ends reap promote trim choose lease outlook plan close tell whole
 -- runs   whole(claim, claim_memory, recall_claim)
 
 local REAP_MOST, PROMOTE_LEAST, TRIM_EVERY_MS = 100, 100, 1000
@@ -23,7 +23,7 @@ local function sweep(limit)
   local full_reap = reap(REAP_MOST) == REAP_MOST
   local full_promote = promote(limit) == limit
   -- Once a second, and at every claim while there is more than one trim takes.
-  if now - (meta.trimmed_at or 0) >= TRIM_EVERY_MS and trim(2 * limit) < 2 * limit then
+  if now - meta.trimmed_at >= TRIM_EVERY_MS and trim(2 * limit) < 2 * limit then
     set_meta('trimmed_at', now)
   end
   return full_reap or full_promote
@@ -32,7 +32,7 @@ end
 local function claim(worker, lease, most, lane)
   local swept = sweep(math.max(PROMOTE_LEAST, most))
   set_meta('asked_at', now)
-  local paused = tonumber(meta.paused or 0) > 0
+  local paused = meta.paused > 0
   local leases = {}
   if not paused then
     local found = lane == '' and ready_candidates(most) or lane_candidates(lane)

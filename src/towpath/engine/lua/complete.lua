@@ -2,8 +2,9 @@
 --
 -- keys   leases   zset     leased ids by expiry, ms
 --        done     zset     finished ids, if they are kept
---        job      hash     the record: kept for its retention, or removed
+--        job      string   the record: kept for its retention, or removed
 --        load     string   the payload: the same
+--        result   string   what the worker returned, if it is kept
 --        lock     string   removed
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward
 --        seen     zset     the id, if a caller chose it
@@ -19,13 +20,14 @@
 -- moves  leased -> done
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends held plan close each
--- runs   each(complete)
+-- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- runs   each(complete, first)
 
--- A sliding mean of how long a job is worked on: what the wait estimate is made of.
+-- A sliding mean of how long a job is worked on: what the wait estimate is made of. A token
+-- is the time of its claim in µs.
 local function learn_service_time(job)
   local took = math.max(0, now - job.token / 1000)
-  local mean = meta.service_ms or took
+  local mean = meta.service_ms > 0 and meta.service_ms or took
   set_meta('service_ms', mean + (took - mean) * 0.05)
 end
 
@@ -33,10 +35,11 @@ local function complete(id, token, result)
   local job, refusal = held(id, token)
   if not job then
     local ended = jobs[id]
-    return ended.state == 'done' and ended.token == token and 'done' or refusal
+    return ended.token == token and (ended.state == 'done' or ended.completed) and 'done' or refusal
   end
   learn_service_time(job)
-  if result ~= '' then set(job, 'result', result) end
+  job.completed = true
+  if result ~= '' then job.result = result end
   count('completed')
   note('complete', id)
   finish(job, 'done')

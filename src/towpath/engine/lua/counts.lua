@@ -9,13 +9,13 @@
 --        seen     zset     remembered ids
 --        lanes    hash     lanes with a job in the open
 --        meta     hash     totals
---        job      hash     the oldest ready job of each priority
+--        job      string   the oldest ready job of each priority
 -- args   clock    ms       '' = the server's
 -- reply  <facts>
 -- moves  none
 -- cost   O(priorities in use · log n)
 -- full   works
--- uses   keys clock
+-- uses   keys clock record
 
 local PRIORITIES = 101
 
@@ -25,7 +25,8 @@ local function oldest_ready()
   for _ = 1, PRIORITIES do
     local head = redis.call('ZRANGEBYSCORE', QUEUE, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if #head == 0 then break end
-    local at = tonumber(redis.call('HGET', JOB(head[1]), 'at') or nil)
+    local text = redis.call('GET', JOB .. head[1])
+    local at = text and decode(head[1], text).at
     if at and (not oldest or at < oldest) then oldest = at end
     from = int((math.floor(head[2] / 1e13) + 1) * 1e13)
   end

@@ -2,8 +2,9 @@
 --
 -- keys   dead     zset     dead ids by time of death
 --        done     zset     done and cancelled ids
---        job      hash     the record
+--        job      string   the record
 --        load     string   the payload
+--        result   string   the result
 --        lanes    hash     lane -> its holder; a lane parked by this job goes on
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
@@ -13,19 +14,18 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends plan close each
--- runs   each(delete)
+-- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
+-- runs   each(delete, first)
 
 local function delete(id)
   local job = read_job(id)
-  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
   if not (ZSET[job.state] == DONE or job.state == 'dead') then
     return { 'JOB_OPEN', job.state }
   end
   count('deleted')
   note('delete', id)
-  job.state = nil
-  remove(job, 0)
+  remove(job)
   leave_lane(job)
   return 'gone'
 end

@@ -4,14 +4,14 @@
 --        lane     zset     ids waiting behind it
 --        waiting  zset     the same, all lanes
 --        queue    zset     ready ids
---        job      hash     the records of both
+--        job      string   the records of both
 -- args   lane     text
 -- reply  dropped <id>
 --        LANE_NOT_PARKED
 -- moves  waiting -> ready, waiting -> delayed
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes plan close each
+-- uses   keys clock calls meta record jobs moves lanes plan close tell each
 -- runs   each(drop)
 
 local function drop(name)

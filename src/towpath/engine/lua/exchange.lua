@@ -7,13 +7,15 @@
 -- moves  those of the verbs it is made of
 -- cost   the sum of them
 -- full   works
--- uses   keys clock calls meta jobs lanes ends held complete fail release renew claim plan close whole
+-- uses   keys clock calls meta record jobs moves lanes ends held complete fail release renew claim plan close tell whole
 -- runs   whole(exchange, exchange_memory, recall_exchange)
 
 local VERBS = { complete = complete, fail = fail, release = release, renew = renew }
 
 local function exchange(settle, wish)
-  local answers = {}
+  local answers, ids = {}, {}
+  for i, item in ipairs(settle) do ids[i] = item[2] end
+  read_jobs(ids)
   for i, item in ipairs(settle) do answers[i] = VERBS[item[1]](unpack(item, 2)) end
   if wish[3] == 0 then return { answers, {}, 0, 0, now } end
   local claimed = claim(unpack(wish))

@@ -3,7 +3,7 @@
 -- keys   leases   zset     leased ids by expiry, ms
 --        retry    zset     delayed ids: when it is tried again
 --        dead     zset     with no attempt left, or none wanted
---        job      hash     the record
+--        job      string   the record
 --        lock     string   removed
 --        lanes    hash     lane -> its holder: with `skip` the lane goes on meanwhile
 -- args   id       text
@@ -21,8 +21,8 @@
 -- moves  leased -> delayed, leased -> dead, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends held plan close each
--- runs   each(fail)
+-- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- runs   each(fail, first)
 
 local function fail(id, token, delay, reason)
   local job, refusal = held(id, token)
@@ -31,6 +31,7 @@ local function fail(id, token, delay, reason)
   note('fail', id)
   if job.cancel then
     cancel_now(job)
+    return 'cancelled'
   elseif delay < 0 or used_up(job) then
     bury(job, reason)
   else

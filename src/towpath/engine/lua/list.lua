@@ -7,7 +7,7 @@
 --        leases   zset     leased ids
 --        dead     zset     dead ids
 --        done     zset     done and cancelled ids
---        job      hash     the records
+--        job      string   the records
 -- args   clock    ms       '' = the server's
 --        state    text
 --        lane     text     '' = of any lane
@@ -25,7 +25,7 @@ local SETS = {
   ready = QUEUE, delayed = RETRY, waiting = WAITING, leased = LEASES,
   dead = DEAD, done = DONE, cancelled = DONE,
 }
-local key = lane ~= '' and LANE(lane) or SETS[state]
+local key = lane ~= '' and LANE .. lane or SETS[state]
 
 -- Where the last page ended, by id. If that job has gone since, by score: jobs may be shown
 -- twice then, but none is passed over.
@@ -38,6 +38,6 @@ end
 local found = redis.call('ZRANGE', key, from, from + size - 1, 'WITHSCORES')
 local page = {}
 for i = 1, #found, 2 do
-  page[#page + 1] = { found[i], found[i + 1], redis.call('HGETALL', JOB(found[i])) }
+  page[#page + 1] = { found[i], found[i + 1], redis.call('GET', JOB .. found[i]) or '' }
 end
 return page

@@ -1,7 +1,8 @@
 -- look: everything about one job that a person may ask.
 --
--- keys   job      hash     the record
+-- keys   job      string   the record
 --        load     string   the payload
+--        result   string   the result
 --        queue    zset     its rank among the ready
 --        retry    zset     how many are delayed
 --        leases   zset     when its lease ends
@@ -10,18 +11,17 @@
 --        meta     hash     paused, last claim, service time
 -- args   clock    ms       '' = the server's
 --        id       text
--- reply  <record> <payload> <facts>
+-- reply  <record> <payload> <result> <facts>
 --        nothing
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock
+-- uses   keys clock record
 
 local id = ARGV[2]
-local flat = redis.call('HGETALL', JOB(id))
-local job = {}
-for i = 1, #flat, 2 do job[flat[i]] = flat[i + 1] end
-if not job.state or (job.gone_at and tonumber(job.gone_at) <= now) then return {} end
+local text = redis.call('GET', JOB .. id)
+local job = text and decode(id, text)
+if not job or (job.gone_at and job.gone_at <= now) then return {} end
 
 local facts = { 'now', now, 'ready', redis.call('ZCARD', QUEUE), 'leased', redis.call('ZCARD', LEASES) }
 local function fact(name, value)
@@ -38,9 +38,9 @@ if job.state == 'ready' then fact('rank', redis.call('ZRANK', QUEUE, id)) end
 if job.state == 'leased' then fact('expires', redis.call('ZSCORE', LEASES, id)) end
 if job.lane then
   local holder = redis.call('HGET', LANES, job.lane)
-  fact('lane_rank', redis.call('ZRANK', LANE(job.lane), id))
+  local record = holder and redis.call('GET', JOB .. holder)
+  fact('lane_rank', redis.call('ZRANK', LANE .. job.lane, id))
   fact('holder', holder)
-  fact('holder_state', holder and redis.call('HGET', JOB(holder), 'state'))
-  fact('holder_rank', holder and redis.call('ZRANK', QUEUE, holder))
+  fact('holder_state', record and decode(holder, record).state)
 end
-return { flat, redis.call('GET', LOAD(id)) or '', facts }
+return { text, redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or '', facts }

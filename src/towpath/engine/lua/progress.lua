@@ -1,6 +1,6 @@
 -- progress: leave a note on a job that is being worked on.
 --
--- keys   job      hash     the record
+-- keys   job      string   the record
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        note     bytes    replaces the last one
@@ -14,13 +14,14 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys clock calls meta jobs lanes held plan close each
--- runs   each(progress)
+-- uses   keys clock calls meta record jobs moves lanes held plan close tell each
+-- runs   each(progress, first)
 
 local function progress(id, token, text)
   local job, refusal = held(id, token)
   if not job then return refusal end
   set(job, 'progress', text)
+  change(job)
   note('progress', id)
   return job.cancel and 'CANCEL_REQUESTED' or 'leased'
 end

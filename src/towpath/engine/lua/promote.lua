@@ -5,37 +5,37 @@
 --        waiting  zset     those whose lane went on without them
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
---        job      hash     the record
+--        job      string   the record
 -- args   limit    int      at most so many
 -- reply  <how many>
 -- moves  delayed -> ready, delayed -> waiting
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends plan close each
+-- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
 -- runs   each(promote)
 
 local function by_due_then_tick(a, b)
-  if a.due ~= b.due then return a.due - b.due < 0 end
-  return a.tick - b.tick < 0
+  if a.due ~= b.due then return a.due < b.due end
+  return a.tick < b.tick
 end
 
 local function due_jobs(limit)
   local due = {}
   local ids = redis.call('ZRANGEBYSCORE', RETRY, '-inf', now, 'LIMIT', 0, limit)
+  read_jobs(ids)
   for _, id in ipairs(ids) do
-    local job = read_job(id)
-    if job.state == 'delayed' then due[#due + 1] = job else set_aside(RETRY, id) end
+    if jobs[id].state == 'delayed' then due[#due + 1] = jobs[id] else set_aside(RETRY, id) end
   end
-  return due
+  return due, #ids
 end
 
 local function promote(limit)
-  local due = due_jobs(limit)
+  local due, found = due_jobs(limit)
   table.sort(due, by_due_then_tick)
   for _, job in ipairs(due) do
     count('promoted')
     note('promote', job.id)
     if take_lane(job) then enter_behind(job) end
   end
-  return #due
+  return found
 end

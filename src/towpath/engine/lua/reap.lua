@@ -4,14 +4,14 @@
 --        queue    zset     ready ids: back at the place they had
 --        dead     zset     those with no attempt left
 --        done     zset     those that were asked to stop
---        job      hash     the record
+--        job      string   the record
 --        lock     string   removed
 -- args   limit    int      at most so many
 -- reply  <how many>
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends plan close each
+-- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
 -- runs   each(reap)
 
 local function reap_job(job)
@@ -28,11 +28,12 @@ end
 
 local function reap(limit)
   local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)
+  read_jobs(ids)
   for _, id in ipairs(ids) do
-    local job = read_job(id)
+    local job = jobs[id]
     if job.stored ~= 'leased' then
       set_aside(LEASES, id)
-    elseif job.state == 'leased' and not job.score then  -- not settled or renewed just now
+    elseif not job.changed then  -- neither settled nor renewed by this very call
       reap_job(job)
     end
   end

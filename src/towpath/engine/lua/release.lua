@@ -3,7 +3,7 @@
 -- keys   leases   zset     leased ids by expiry, ms
 --        queue    zset     ready ids: back at the place it had
 --        retry    zset     delayed ids, if a delay is asked for
---        job      hash     the record
+--        job      string   the record
 --        lock     string   removed
 -- args   id       text
 --        token    text     the fencing token the caller was given
@@ -19,17 +19,18 @@
 -- moves  leased -> ready, leased -> delayed, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends held plan close each
--- runs   each(release)
+-- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- runs   each(release, first)
 
 local function release(id, token, delay)
   local job, refusal = held(id, token)
   if not job then return refusal end
   count('released')
   note('release', id)
-  set(job, 'attempts', job.attempts - 1)
+  job.attempts = job.attempts - 1
   if job.cancel then
     cancel_now(job)
+    return 'cancelled'
   elseif delay > 0 then
     enter_delayed(job, now + delay)
   else

@@ -1,7 +1,7 @@
 -- renew: hold a job for longer, under the same token.
 --
 -- keys   leases   zset     leased ids by expiry, ms
---        job      hash     the record
+--        job      string   the record
 --        lock     string   the mirror of the lease: its time to live is set anew
 -- args   id       text
 --        token    text     the fencing token the caller was given
@@ -16,14 +16,14 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes held plan close each
--- runs   each(renew)
+-- uses   keys clock calls meta record jobs moves lanes held plan close tell each
+-- runs   each(renew, first)
 
 local function renew(id, token, ttl)
   local job, refusal = held(id, token)
   if not job then return refusal end
-  job.ttl = ttl
-  job.score = now + ttl
+  job.ttl, job.score = ttl, now + ttl
+  change(job)
   -- Also when it was asked to stop: while its worker is alive nobody else may run the job.
   return { job.cancel and 'CANCEL_REQUESTED' or 'leased', job.score }
 end

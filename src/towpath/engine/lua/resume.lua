@@ -6,7 +6,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   works
--- uses   keys clock calls meta jobs lanes plan close each
+-- uses   keys clock calls meta record jobs moves lanes plan close tell each
 -- runs   each(resume)
 
 local function resume()

@@ -5,7 +5,7 @@
 --        waiting  zset     if its lane went on without it
 --        lane     zset     the same, at its submission tick
 --        lanes    hash     lane -> its holder; a parked lane goes on
---        job      hash     the record
+--        job      string   the record
 -- args   id       text
 -- reply  ready
 --        waiting
@@ -14,14 +14,14 @@
 -- moves  dead -> ready, dead -> waiting
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes plan close each
--- runs   each(retry)
+-- uses   keys clock calls meta record jobs moves lanes plan close tell each
+-- runs   each(retry, first)
 
 local function retry(id)
   local job = read_job(id)
-  if not job.state then return { 'JOB_NOT_FOUND' } end
+  if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
   if job.state ~= 'dead' then return { 'JOB_NOT_DEAD', job.state } end
-  for _, field in ipairs({ 'attempts', 'ended', 'due', 'cancel' }) do clear(job, field) end
+  job.attempts, job.ended, job.due, job.cancel = 0, nil, nil, nil
   count('retried')
   note('retry', id)
   if take_lane(job) then enter_behind(job) end

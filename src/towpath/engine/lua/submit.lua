@@ -5,7 +5,7 @@
 --        waiting  zset     ids behind the head of their lane
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
---        job      hash     the record
+--        job      string   the record
 --        load     string   the payload
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
@@ -19,13 +19,12 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
--- uses   keys clock calls meta jobs lanes plan close each
--- runs   each(submit)
+-- uses   keys clock calls meta record jobs moves lanes plan close tell each
+-- runs   each(submit, named)
 
-local PLAIN = {}
 local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'named' }
+local SAME = { [true] = 'same', [false] = 'differs' }
 local length
-local EXISTED = { [true] = 'same', [false] = 'differs' }
 
 local function full_up()
   if options.length == 0 then return false end
@@ -38,8 +37,8 @@ end
 local function existing(id, load)
   local job = read_job(id)
   if job.state then
-    local kept = job.load or redis.call('GET', LOAD(id))
-    return { 'existed', job.state, kept and EXISTED[kept == load] or 'unknown' }
+    local kept = job.load or redis.call('GET', LOAD .. id)
+    return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }
   end
   local forget_at = redis.call('ZSCORE', SEEN, id)
   if forget_at and tonumber(forget_at) > now then
@@ -47,34 +46,38 @@ local function existing(id, load)
   end
 end
 
--- A record to write on. What an earlier life under this id left behind is removed first.
+-- A record to write on. Of an earlier life under this id only the place it had counts.
 local function blank(id)
   local before = jobs[id]
   local job = new_job(id)
-  if before then
-    before.id = nil  -- no longer a job of this call
-    job.stored, job.anew = before.stored, before.stored
-  end
+  job.stored = before and before.stored
+  job.anew = job.stored
+  job.tick = next_tick()
   return job
 end
 
-local function submit(id, load, more)
-  more = more or PLAIN
-  local known = (more.named or jobs[id]) and existing(id, load)
-  if known then return known end
-  if full_up() then return { 'QUEUE_FULL', options.length } end
+-- Ids that we made ourselves need no look-up.
+local function named(item) return item[3] and item[3].named and item[1] or nil end
 
-  local job = blank(id)
-  job.load = load
-  set(job, 'at', now)
-  set(job, 'tick', next_tick())
-  for _, field in ipairs(more == PLAIN and PLAIN or COPIED) do
+local function take_options(job, more)
+  for _, field in ipairs(COPIED) do
     if more[field] then set(job, field, more[field]) end
   end
   local due = more.due or (more.delay and now + more.delay) or 0
   if due > now then set(job, 'due', due) end
+end
+
+local function submit(id, load, more)
+  if jobs[id] or (more and more.named) then
+    local known = existing(id, load)
+    if known then return known end
+  end
+  if full_up() then return { 'QUEUE_FULL', options.length } end
+  local job = blank(id)
+  job.load = load
+  if more then take_options(job, more) end
   if take_lane(job) then
-    if due > now then enter_delayed(job, due) else enter_ready(job) end
+    if job.due then enter_delayed(job, job.due) else enter_ready(job) end
   end
   if length then length = length + 1 end
   count('submitted')

@@ -3,14 +3,15 @@
 -- keys   done     zset     done and cancelled ids by the time their retention ends
 --        dead     zset     dead ids by time of death
 --        seen     zset     remembered ids by the time to forget them
---        job      hash     the record
+--        job      string   the record
 --        load     string   the payload
+--        result   string   the result
 -- args   limit    int      at most so many of each
 -- reply  <how many>
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta jobs lanes ends plan close each
+-- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
 -- runs   each(trim)
 
 local function outdated(key, before, most, limit)
@@ -21,30 +22,32 @@ local function outdated(key, before, most, limit)
   return redis.call('ZRANGE', key, 0, excess - 1)
 end
 
-local function trim_dead(id)
-  local job = read_job(id)
+local function trim_dead(job)
   if job.stored ~= 'dead' then
-    remove_entry(DEAD, id)
-  elseif job.lane and read_lane(job.lane).holder == id then
-    job.score = now  -- it parks its lane: kept until somebody decides
+    take_out(DEAD, job.id)
+  elseif job.lane and read_lane(job.lane).holder == job.id then
+    enter(job, 'dead', now)  -- it parks its lane: kept until somebody decides
   else
     count('trimmed')
-    remove(job, 0)
+    remove(job)
   end
 end
 
 -- The record decides: under this id a new job may have begun since.
-local function trim_done(id)
-  local state = redis.call('HGET', JOB(id), 'state')
-  if state and ZSET[state] ~= DONE then return remove_entry(DONE, id) end
-  local job = new_job(id)
-  job.stored, job.gone = 'done', true
+local function trim_done(job)
+  if ZSET[job.stored] == DONE or not job.stored then
+    job.stored, job.state = 'done', 'gone'
+    change(job)
+  else
+    take_out(DONE, job.id)
+  end
 end
 
--- What this call itself has touched is left for the next time.
+-- What this call itself has changed is left for the next time.
 local function trim_each(ids, trim_one)
+  read_jobs(ids)
   for _, id in ipairs(ids) do
-    if not jobs[id] then trim_one(id) end
+    if not jobs[id].changed then trim_one(jobs[id]) end
   end
   return #ids
 end
@@ -53,6 +56,6 @@ local function trim(limit)
   local done = outdated(DONE, now, options.done_most, limit)
   local dead = outdated(DEAD, now - options.dead_keep, options.dead_most, limit)
   local seen = outdated(SEEN, now, options.seen_most, limit)
-  for _, id in ipairs(seen) do remove_entry(SEEN, id) end
+  for _, id in ipairs(seen) do take_out(SEEN, id) end
   return trim_each(done, trim_done) + trim_each(dead, trim_dead) + #seen
 end

@@ -3,22 +3,22 @@
 -- reply was lost can be sent again: it then has no effect and gets the same answer.
 
 local CALL_KEPT_MS = 600000  -- a silent channel is forgotten; the expiry is garbage collection
-local channel, number = ARGV[2], tonumber(ARGV[3])
+local channel, number = ARGV[2], ARGV[3]
 local remembered             -- what this very call was answered before
 
 do
-  local stored = redis.call('GET', CALL(channel))
+  local stored = redis.call('GET', CALL .. channel)
   if stored then
     local last = string.match(stored, '^%d+')
-    if tonumber(last) == number then
+    if last == number then
       remembered = cmsgpack.unpack(string.sub(stored, #last + 2))
-    elseif tonumber(last) > number then
+    elseif tonumber(last) > tonumber(number) then
       return redis.error_reply('CALL_STALE ' .. last)
     end
   end
 end
 
 local function remember(answer)
-  local memory = int(number) .. ' ' .. cmsgpack.pack(answer)
-  redis.call('SET', CALL(channel), memory, 'PX', CALL_KEPT_MS)
+  local memory = number .. ' ' .. cmsgpack.pack(answer)
+  redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)
 end

@@ -1,21 +1,21 @@
 -- choose: which ready jobs a claim gets: highest priority first, then longest ready.
 
 local function by_place(a, b)
-  if a.place ~= b.place then return a.place < b.place end
+  if a.score ~= b.score then return a.score < b.score end
   return a.id < b.id
 end
 
 -- The first of the stored ready set, in order.
 local function stored_ready(most)
+  local ids = redis.call('ZRANGE', QUEUE, 0, most - 1)
+  read_jobs(ids)
   local found = {}
-  local stored = redis.call('ZRANGE', QUEUE, 0, most - 1, 'WITHSCORES')
-  for i = 1, #stored, 2 do
-    local job = read_job(stored[i])
+  for i = 1, #ids do
+    local job = jobs[ids[i]]
     if job.state == 'ready' and job.stored == 'ready' then
-      job.place = tonumber(stored[i + 1])
       found[#found + 1] = job
     else
-      set_aside(QUEUE, stored[i])
+      set_aside(QUEUE, ids[i])
     end
   end
   return found
@@ -24,15 +24,17 @@ end
 -- Those, and what this call itself made ready: it is nowhere in the store yet.
 local function ready_candidates(most)
   local found = stored_ready(most)
-  local stored_count = #found
-  for _, job in ipairs(touched) do
-    if job.state == 'ready' and job.stored ~= 'ready' then
-      job.place = job.score
-      found[#found + 1] = job
-    end
+  local risen = {}
+  for i = 1, #changed do
+    if changed[i].state == 'ready' then risen[#risen + 1] = changed[i] end
   end
-  if #found > stored_count then table.sort(found, by_place) end
-  return found
+  if #risen == 0 then return found end
+  for _, job in ipairs(found) do
+    job.score = (100 - (job.priority or 50)) * 1e13 + (job.turn or job.tick)
+    risen[#risen + 1] = job
+  end
+  table.sort(risen, by_place)
+  return risen
 end
 
 local function lane_candidates(name)
@@ -44,12 +46,13 @@ end
 -- The first *most* with their payloads; jobs without one are set aside: no worker can run them.
 local function choose(found, most)
   local names, chosen, payloads = {}, {}, {}
-  for i = 1, math.min(most, #found) do names[i] = LOAD(found[i].id) end
+  for i = 1, math.min(most, #found) do names[i] = LOAD .. found[i].id end
   if #names == 0 then return chosen, payloads end
-  for i, load in ipairs(redis.call('MGET', unpack(names))) do
-    if load then
+  local texts = redis.call('MGET', unpack(names))
+  for i = 1, #names do
+    if texts[i] then
       chosen[#chosen + 1] = found[i]
-      payloads[#payloads + 1] = load
+      payloads[#payloads + 1] = texts[i]
     else
       bury(found[i], 'NO_PAYLOAD: the payload is not there')
     end

@@ -1,8 +1,15 @@
 -- each: answer a batch item by item, in order, then write once.
 
-local function each(verb)
+local function first(item) return item[1] end
+
+-- *id_of* tells which record an item is about: those of the whole batch are read in one step.
+local function each(verb, id_of)
   if remembered then return remembered end
-  local answers = {}
-  for i, item in ipairs(cmsgpack.unpack(ARGV[4])) do answers[i] = verb(unpack(item)) end
+  local items, ids, answers = cmsgpack.unpack(ARGV[4]), {}, {}
+  if id_of then
+    for _, item in ipairs(items) do ids[#ids + 1] = id_of(item) end
+    read_jobs(ids)
+  end
+  for i, item in ipairs(items) do answers[i] = verb(unpack(item)) end
   return close(answers, answers)
 end

@@ -3,32 +3,33 @@
 -- Ids that callers chose are remembered after the job is gone, so that a late repeat of the
 -- submit adds nothing. Written with the time to forget when the end comes, not when the
 -- record goes: nobody has to be there at that moment.
-local function remove(job, keep)
-  job.gone = true
+local function remember_id(job, keep)
   if job.named then job.forget_at = now + keep + options.seen end
 end
 
+local function remove(job)
+  remember_id(job, 0)
+  job.state = 'gone'
+  change(job)
+end
+
 local function finish(job, state)
-  local keep = tonumber(job.keep or options.keep)
-  remove(job, keep)
-  job.state = state
+  local keep = job.keep or options.keep
   if keep > 0 then
-    job.gone = false
+    remember_id(job, keep)
     job.expire = keep
     set(job, 'ended', now)
     set(job, 'gone_at', now + keep)
     enter(job, state, now + keep)
+  else
+    remove(job)
   end
   leave_lane(job)
 end
 
 -- Dead jobs stay where people can see them. With `park` the lane waits for somebody's word.
 local function bury(job, reason)
-  set(job, 'ended', now)
-  set(job, 'reason', reason)
-  enter(job, 'dead', now)
-  count('died')
-  note('dead', job.id)
+  enter_dead(job, reason)
   if options.lanes ~= 'park' then leave_lane(job) end
 end
 
@@ -39,5 +40,5 @@ local function cancel_now(job)
 end
 
 local function used_up(job)
-  return (job.attempts or 0) - (job.max_attempts or options.max_attempts) >= 0
+  return job.attempts >= (job.max_attempts or options.max_attempts)
 end

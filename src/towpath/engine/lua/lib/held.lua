@@ -6,8 +6,9 @@ local ENDED = { done = 'JOB_DONE', dead = 'JOB_DEAD', cancelled = 'JOB_CANCELLED
 -- The job, or nothing and the word for why not.
 local function held(id, token)
   local job = read_job(id)
-  if not job.state then return nil, { 'JOB_NOT_FOUND' } end
-  if job.state == 'leased' and job.token == token then return job end
-  if ENDED[job.state] then return nil, { ENDED[job.state] } end
-  return nil, { 'LEASE_LOST', job.token or '0', job.worker or '', job.state }
+  local state = job.state
+  if state == 'leased' and job.token == token then return job end
+  if not state or state == 'gone' then return nil, { 'JOB_NOT_FOUND' } end
+  if ENDED[state] then return nil, { ENDED[state] } end
+  return nil, { 'LEASE_LOST', job.token, job.worker, state }
 end

@@ -8,9 +8,6 @@ local LEASES, WAITING = tag .. ':leases', tag .. ':waiting'
 local DEAD, DONE, SEEN = tag .. ':dead', tag .. ':done', tag .. ':seen'
 local LANES, META = tag .. ':lanes', tag .. ':meta'
 local EVENTS, WAKE = tag .. ':events', tag .. ':wake'
-
-local function JOB(id) return tag .. ':job:' .. id end
-local function LOAD(id) return tag .. ':load:' .. id end
-local function LOCK(id) return tag .. ':lock:' .. id end
-local function LANE(name) return tag .. ':lane:' .. name end
-local function CALL(channel) return tag .. ':call:' .. channel end
+local JOB, LOAD, LOCK = tag .. ':job:', tag .. ':load:', tag .. ':lock:'   -- .. id
+local RESULT = tag .. ':result:'                                           -- .. id
+local LANE, CALL = tag .. ':lane:', tag .. ':call:'                        -- .. lane, .. channel

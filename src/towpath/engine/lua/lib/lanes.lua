@@ -25,12 +25,12 @@ end
 
 local function first_stored(lane)
   local most = lane.left_count + STRAYS_MOST
-  for _, id in ipairs(redis.call('ZRANGE', LANE(lane.name), 0, most - 1)) do
+  for _, id in ipairs(redis.call('ZRANGE', LANE .. lane.name, 0, most - 1)) do
     if not lane.left[id] then
       local job = read_job(id)
       if job.state == 'waiting' then return job end
-      set_aside(LANE(lane.name), id)
-      remove_entry(WAITING, id)
+      set_aside(LANE .. lane.name, id)
+      take_out(WAITING, id)
     end
   end
 end

@@ -1,13 +1,18 @@
--- meta: the queue's own numbers: options, tick, token, counters. Read once, written once.
+-- meta: the queue's own numbers: options, tick, token, totals. Read once, written once.
 
+local META_FIELDS = {
+  'options', 'tick', 'token', 'paused', 'service_ms', 'trimmed_at',
+  'submitted', 'completed', 'failed', 'died', 'cancelled', 'released', 'reaped', 'promoted',
+  'retried', 'deleted', 'trimmed',
+}
 local meta, meta_changes, options = {}, {}, nil
 do
-  local flat = redis.call('HGETALL', META)
-  for i = 1, #flat, 2 do meta[flat[i]] = flat[i + 1] end
-  if not meta.options then
+  local values = redis.call('HMGET', META, unpack(META_FIELDS))
+  if not values[1] then
     return redis.error_reply('QUEUE_UNKNOWN')
   end
-  options = cmsgpack.unpack(meta.options)
+  options = cmsgpack.unpack(values[1])
+  for i = 2, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
 end
 
 local function set_meta(field, value)
@@ -16,17 +21,17 @@ local function set_meta(field, value)
 end
 
 local function count(field)
-  set_meta(field, (meta[field] or 0) + 1)
+  set_meta(field, meta[field] + 1)
 end
 
 -- An order number, never a time: after a million quick submits it is far ahead of the clock.
 local function next_tick()
-  set_meta('tick', math.max(now, (meta.tick or 0) + 1))
+  set_meta('tick', math.max(now, meta.tick + 1))
   return meta.tick
 end
 
 -- Also grows across a fail-over that lost writes, because the clock has gone on meanwhile.
 local function next_token()
-  set_meta('token', math.max(now_us, (meta.token or 0) + 1))
+  set_meta('token', math.max(now_us, meta.token + 1))
   return meta.token
 end

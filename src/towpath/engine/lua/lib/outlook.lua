@@ -9,17 +9,18 @@ end
 local function next_due(swept)
   if swept then return now end
   local due = math.min(first_after_now(RETRY) or math.huge, first_after_now(LEASES) or math.huge)
-  for _, job in ipairs(touched) do
-    if job.state == 'delayed' and job.score then due = math.min(due, job.score) end
+  for i = 1, #changed do
+    if changed[i].state == 'delayed' then due = math.min(due, changed[i].due) end
   end
   return due < math.huge and due or 0
 end
 
 local function ready_left()
-  local left = redis.call('ZCARD', QUEUE) - #(removals[QUEUE] or {})
-  for _, job in ipairs(touched) do
-    if job.stored == 'ready' and job.state ~= 'ready' then left = left - 1 end
-    if job.state == 'ready' and job.stored ~= 'ready' then left = left + 1 end
+  local left = redis.call('ZCARD', QUEUE) - #(strays[QUEUE] or {})
+  for i = 1, #changed do
+    local stored, state = changed[i].stored, changed[i].state
+    if stored == 'ready' and state ~= 'ready' then left = left - 1 end
+    if state == 'ready' and stored ~= 'ready' then left = left + 1 end
   end
   return left
 end

@@ -1,73 +1,80 @@
 -- plan: what the changes in memory come to, key by key. Still nothing is written.
 
-local plan, plan_order = {}, {}   -- zset key -> {add = {...}, rem = {...}}
-local loads = {}                  -- key, payload, key, payload, ...
-local fresh, unlinks = {}, {}     -- keys to be written anew, and to be removed
+local sets, set_keys = {}, {}        -- zset key -> {add = {...}, rem = {...}}
+local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be removed
+local fresh, locks, expiries = {}, {}, {}
 
 local function zset(key)
-  local sets = plan[key]
-  if not sets then
-    sets = { add = {}, rem = {} }
-    plan[key] = sets
-    plan_order[#plan_order + 1] = key
+  local set = sets[key]
+  if not set then
+    set = { add = {}, rem = {} }
+    sets[key] = set
+    set_keys[#set_keys + 1] = key
   end
-  return sets
+  return set
 end
 
-local function push(list, value) list[#list + 1] = value end
-
-local function zrem(key, id) push(zset(key).rem, id) end
+local function zrem(key, id)
+  local rem = zset(key).rem
+  rem[#rem + 1] = id
+end
 
 local function zadd(key, score, id)
   local add = zset(key).add
-  add[#add + 1] = score
-  add[#add + 1] = id
+  local n = #add
+  add[n + 1] = score
+  add[n + 2] = id
 end
 
-local function plan_lane(job)
-  if job.stored == 'waiting' and job.state ~= 'waiting' then
-    zrem(LANE(job.lane), job.id)
-  elseif job.state == 'waiting' and job.stored ~= 'waiting' then
-    zadd(LANE(job.lane), job.tick, job.id)
+local function put(key, value)
+  local n = #puts
+  puts[n + 1] = key
+  puts[n + 2] = value
+end
+
+local function plan_lane(job, stored, state)
+  if stored == 'waiting' and state ~= 'waiting' then
+    zrem(LANE .. job.lane, job.id)
+  elseif state == 'waiting' and stored ~= 'waiting' then
+    zadd(LANE .. job.lane, job.tick, job.id)
   end
 end
 
-local function plan_sets(job)
-  local from, to = ZSET[job.stored], not job.gone and ZSET[job.state] or nil
-  if from and from ~= to then zrem(from, job.id) end
-  if to and job.score then zadd(to, job.score, job.id) end
-  if job.lane then plan_lane(job) end
-  if job.forget_at then zadd(SEEN, job.forget_at, job.id) end
+local function plan_removal(job, id)
+  local n = #unlinks
+  unlinks[n + 1] = JOB .. id
+  unlinks[n + 2] = LOAD .. id
+  if job.gone_at then unlinks[n + 3] = RESULT .. id end
 end
 
-local function plan_load(job)
-  local key = LOAD(job.id)
-  push(fresh, key)
-  push(loads, key)
-  push(loads, job.load)
+local function plan_rest(job, id)
+  if job.load then put(LOAD .. id, job.load) end
+  if job.anew then unlinks[#unlinks + 1] = RESULT .. id end
+  if job.result then
+    fresh[#fresh + 1] = RESULT .. id
+    put(RESULT .. id, job.result)
+  end
+  if job.expire then
+    fresh[#fresh + 1] = LOAD .. id
+    expiries[#expiries + 1] = job
+  end
 end
 
-local function plan_keys(job)
-  if job.load then plan_load(job) end
+local function plan_job(job)
+  local id, stored, state = job.id, job.stored, job.state
+  local from, to = ZSET[stored], ZSET[state]
+  if from and from ~= to then zrem(from, id) end
+  if to and job.score then zadd(to, job.score, id) end
+  if job.lane then plan_lane(job, stored, state) end
+  if job.forget_at then zadd(SEEN, job.forget_at, id) end
   if job.ttl then
-    job.lock = LOCK(job.id)
-    push(fresh, job.lock)
+    locks[#locks + 1] = job
+    fresh[#fresh + 1] = LOCK .. id
+  elseif stored == 'leased' and state ~= 'leased' then
+    unlinks[#unlinks + 1] = LOCK .. id
   end
-  if job.expire then push(fresh, LOAD(job.id)) end
-  if not job.stored and job.state then push(fresh, job.key) end
-  if job.stored == 'leased' and job.state ~= 'leased' then push(unlinks, LOCK(job.id)) end
-  if job.gone or job.anew then push(unlinks, job.key) end
-  if job.gone then push(unlinks, LOAD(job.id)) end
-end
-
-local function plan_all()
-  for key, ids in pairs(removals) do
-    for _, id in ipairs(ids) do zrem(key, id) end
-  end
-  for _, job in ipairs(touched) do
-    if job.id then
-      plan_sets(job)
-      plan_keys(job)
-    end
-  end
+  if state == 'gone' then return plan_removal(job, id) end
+  put(JOB .. id, encode(job))
+  if not stored then fresh[#fresh + 1] = JOB .. id end
+  plan_rest(job, id)
 end

@@ -1,0 +1,43 @@
+-- moves: how a job enters a state: which set it is in then, and at what score.
+
+local function enter(job, state, score)
+  job.state, job.score = state, score
+  change(job)
+end
+
+-- At its own place: a job that comes back keeps the score it had.
+local function enter_ready(job)
+  wanted = true
+  enter(job, 'ready', (100 - (job.priority or 50)) * 1e13 + (job.turn or job.tick))
+end
+
+local function enter_delayed(job, due)
+  if due - now < WAIT_CAP_MS then wanted = true end
+  set(job, 'due', due)
+  enter(job, 'delayed', due)
+end
+
+-- Behind those that are ready now; delayed if its time has not come.
+local function enter_behind(job)
+  local due = job.due or 0
+  if due > now then return enter_delayed(job, due) end
+  set(job, 'turn', next_tick())
+  enter_ready(job)
+end
+
+local function enter_dead(job, reason)
+  set(job, 'ended', now)
+  set(job, 'reason', reason)
+  enter(job, 'dead', now)
+  count('died')
+  note('dead', job.id)
+end
+
+-- An entry without a record becomes a dead job, so that it is seen and the queue goes on.
+local function set_aside(key, id)
+  take_out(key, id)
+  local job = read_job(id)
+  if job.stored then return end  -- its record says where it is: only the entry was wrong
+  job.tick = next_tick()
+  enter_dead(job, 'NO_RECORD: an entry of ' .. key .. ' has no job behind it')
+end

@@ -1,0 +1,51 @@
+"""A job's record as the scripts write it: a head of fixed fields, and a map of what is not plain.
+
+lua/lib/record.lua is the other side; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+from towpath.engine.states import State
+from towpath.engine.wire import unpack_raw
+
+_HEAD = struct.Struct("<Bdddd")
+
+STATES = (
+    State.READY, State.DELAYED, State.WAITING, State.LEASED, State.DONE, State.CANCELLED, State.DEAD,
+)  # fmt: skip
+"""By code, from 1."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    state: State
+    submitted_ms: int
+    tick: int
+    token: int
+    attempts: int
+    worker: str
+    more: dict[str, Any]
+    """turn, priority, lane, due, max_attempts, lease, keep, retry, named, cancel, reason, progress,
+    ended, gone_at: those that are set; texts as bytes."""
+
+
+def decode(text: bytes) -> Record:
+    """The record behind what a script wrote."""
+    code, at, tick, token, attempts = _HEAD.unpack_from(text)
+    end = text.index(b"\0", _HEAD.size)
+    worker = text[_HEAD.size : end].decode()
+    rest = text[end + 1 :]
+    more: dict[bytes, Any] = unpack_raw(rest) if rest else {}
+    return Record(
+        STATES[code - 1],
+        int(at),
+        int(tick),
+        int(token),
+        int(attempts),
+        worker,
+        {name.decode(): value for name, value in more.items()},
+    )
