@@ -144,6 +144,9 @@ class _DirectLink:
 class _ClusterLink:
     def __init__(self, client: RedisCluster) -> None:
         self._client = client
+        # Replies are wanted as the server gives them, like those of a single server.
+        for command in ("INFO", "HGETALL", "XRANGE", "XREVRANGE", "XREAD", "BLPOP"):
+            client.response_callbacks.pop(command, None)
 
     def line(self) -> _ClusterLine:
         return _ClusterLine(self._client)
