@@ -18,7 +18,7 @@
 -- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
 -- runs   each(cancel, first)
 
 local function cancel(id)

@@ -20,7 +20,7 @@
 -- moves  leased -> done
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
 -- runs   each(complete, first)
 
 -- A sliding mean of how long a job is worked on: what the wait estimate is made of. A token

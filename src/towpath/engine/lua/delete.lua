@@ -14,7 +14,7 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
 -- runs   each(delete, first)
 
 local function delete(id)

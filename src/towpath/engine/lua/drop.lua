@@ -11,7 +11,7 @@
 -- moves  waiting -> ready, waiting -> delayed
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes plan send close each
 -- runs   each(drop)
 
 local function drop(name)

@@ -21,7 +21,7 @@
 -- moves  leased -> delayed, leased -> dead, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
 -- runs   each(fail, first)
 
 local function fail(id, token, delay, reason)

@@ -6,7 +6,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes plan send close each
 -- runs   each(pause)
 
 local function pause()

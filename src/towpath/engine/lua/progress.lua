@@ -14,7 +14,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys clock calls meta record jobs moves lanes held plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes held plan send close each
 -- runs   each(progress, first)
 
 local function progress(id, token, text)

@@ -11,7 +11,7 @@
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
 -- runs   each(reap)
 
 local function reap_job(job)

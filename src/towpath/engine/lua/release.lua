@@ -19,7 +19,7 @@
 -- moves  leased -> ready, leased -> delayed, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes ends held plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
 -- runs   each(release, first)
 
 local function release(id, token, delay)

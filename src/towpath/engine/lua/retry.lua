@@ -14,7 +14,7 @@
 -- moves  dead -> ready, dead -> waiting
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record jobs moves lanes plan close tell each
+-- uses   keys clock calls meta record tell jobs moves lanes plan send close each
 -- runs   each(retry, first)
 
 local function retry(id)

@@ -19,68 +19,57 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
--- uses   keys clock calls meta record jobs moves lanes plan close tell each
--- runs   each(submit, named)
+-- uses   keys clock calls meta record tell send known accept
+-- runs   submit(cmsgpack.unpack(ARGV[4]))
 
-local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'named' }
-local SAME = { [true] = 'same', [false] = 'differs' }
-local length
-
-local function full_up()
-  if options.length == 0 then return false end
-  length = length
-    or redis.call('ZCARD', QUEUE) + redis.call('ZCARD', RETRY) + redis.call('ZCARD', WAITING)
-  return length >= options.length
+local function length()
+  return redis.call('ZCARD', QUEUE) + redis.call('ZCARD', RETRY) + redis.call('ZCARD', WAITING)
 end
 
--- The answer for an id that is known, or was within the window that ids are remembered for.
-local function existing(id, load)
-  local job = read_job(id)
-  if job.state then
-    local kept = job.load or redis.call('GET', LOAD .. id)
-    return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }
+local function answer_all()
+  local room = options.length > 0 and options.length - length() or math.huge
+  local fresh = {}
+  for i = 1, #items do
+    local id, load, more = items[i][1], items[i][2], items[i][3]
+    local answer = known(id, load, more and more.named)
+    if not answer and room <= 0 then answer = { 'QUEUE_FULL', options.length } end
+    if not answer then
+      answer = accept(id, load, more)
+      room = room - 1
+      fresh[#fresh + 1] = id
+      place[id] = i
+    end
+    answers[i] = answer
   end
-  local forget_at = redis.call('ZSCORE', SEEN, id)
-  if forget_at and tonumber(forget_at) > now then
-    return { 'existed', 'gone', 'unknown' }
-  end
+  return fresh
 end
 
--- A record to write on. Of an earlier life under this id only the place it had counts.
-local function blank(id)
-  local before = jobs[id]
-  local job = new_job(id)
-  job.stored = before and before.stored
-  job.anew = job.stored
-  job.tick = next_tick()
-  return job
+-- What can fail comes first: each set is read with its own type; MSET writes all or nothing.
+local function write(fresh)
+  local wake = somebody_should_look()
+  for _, key in ipairs(set_keys) do redis.call('ZCARD', key) end
+  if #taken > 0 then redis.call('HLEN', LANES) end
+
+  send('MSET', puts)
+  for _, key in ipairs(set_keys) do send('ZADD', sets[key], key) end
+  send('HSET', taken, LANES)
+  for _, id in ipairs(outlived) do
+    redis.call('ZREM', DONE, id)
+    redis.call('UNLINK', RESULT .. id)
+  end
+  set_meta('submitted', meta.submitted + #fresh)
+  write_meta()
+  if #fresh > 0 then
+    notes.submit, noted[1] = fresh, 'submit'
+  end
+  tell(wake)
+  remember(answers)
 end
 
--- Ids that we made ourselves need no look-up.
-local function named(item) return item[3] and item[3].named and item[1] or nil end
-
-local function take_options(job, more)
-  for _, field in ipairs(COPIED) do
-    if more[field] then set(job, field, more[field]) end
-  end
-  local due = more.due or (more.delay and now + more.delay) or 0
-  if due > now then set(job, 'due', due) end
-end
-
-local function submit(id, load, more)
-  if jobs[id] or (more and more.named) then
-    local known = existing(id, load)
-    if known then return known end
-  end
-  if full_up() then return { 'QUEUE_FULL', options.length } end
-  local job = blank(id)
-  job.load = load
-  if more then take_options(job, more) end
-  if take_lane(job) then
-    if job.due then enter_delayed(job, job.due) else enter_ready(job) end
-  end
-  if length then length = length + 1 end
-  count('submitted')
-  note('submit', id)
-  return job.state
+local function submit(batch)
+  if remembered then return remembered end
+  items = batch
+  read_named()
+  write(answer_all())
+  return answers
 end

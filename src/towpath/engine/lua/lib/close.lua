@@ -2,34 +2,19 @@
 -- a later write fails, so what can fail is tried first: each set is read with its own type,
 -- each key that is new is looked for (in a slot that is being moved, that fails).
 
--- unpack() takes at most 8,000 values.
-local function send(command, list, key)
-  for from = 1, #list, 4000 do
-    local to = math.min(from + 3999, #list)
-    if key then
-      redis.call(command, key, unpack(list, from, to))
-    else
-      redis.call(command, unpack(list, from, to))
-    end
-  end
-end
-
 local function check_keys()
   for _, key in ipairs(set_keys) do redis.call('ZCARD', key) end
   if #lanes_touched > 0 then redis.call('HLEN', LANES) end
-  if full == 'works' then send('EXISTS', fresh) end
+  send('EXISTS', fresh)
 end
 
 -- With memory full Redis refuses a script whose first write may grow it. Work that is under
--- way must go on, so its first write is one that can't; a submit's first write may.
+-- way must go on, so its first write is one that can't.
 local function write_jobs()
-  if full == 'works' then
-    if #unlinks == 0 then unlinks[1] = LOCK end  -- no job has an empty id
-    send('UNLINK', unlinks)
-  end
+  if #unlinks == 0 then unlinks[1] = LOCK end  -- no job has an empty id
+  send('UNLINK', unlinks)
   for _, key in ipairs(set_keys) do send('ZREM', sets[key].rem, key) end
   send('MSET', puts)
-  if full == 'refused' then send('UNLINK', unlinks) end
   for _, key in ipairs(set_keys) do send('ZADD', sets[key].add, key) end
   for _, job in ipairs(locks) do
     redis.call('SET', LOCK .. job.id, job.worker .. ' ' .. int(job.token), 'PX', job.ttl)
@@ -51,11 +36,19 @@ local function write_lanes()
   end
 end
 
-local function write_meta()
-  local fields = {}
-  for field, value in pairs(meta_changes) do
-    fields[#fields + 1] = field
-    fields[#fields + 1] = value
+-- Write everything, and keep *memory* for a repeat of this call.
+local function close(answer, memory)
+  for key, ids in pairs(strays) do
+    for _, id in ipairs(ids) do zrem(key, id) end
   end
-  if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
+  for i = 1, #changed do plan_job(changed[i]) end
+  local wake = somebody_should_look()
+  check_keys()
+
+  write_jobs()
+  write_lanes()
+  write_meta()
+  tell(wake)
+  remember(memory)
+  return answer
 end

@@ -3,9 +3,6 @@
 
 local jobs, changed = {}, {}  -- by id; those to be written
 local strays = {}             -- zset key -> entries to take out that no record accounts for
-local notes, noted = {}, {}   -- event -> ids, and the events in the order they came
-local wanted = false          -- whether a waiting worker should look
-local WAIT_CAP_MS = 5000      -- nobody waits longer without looking
 
 local ZSET = {
   ready = QUEUE, delayed = RETRY, waiting = WAITING, leased = LEASES,
@@ -57,16 +54,6 @@ end
 local function set(job, field, value)
   job[field] = value
   job.more = true
-end
-
-local function note(event, id)
-  local ids = notes[event]
-  if not ids then
-    ids = {}
-    notes[event] = ids
-    noted[#noted + 1] = event
-  end
-  ids[#ids + 1] = id
 end
 
 local function take_out(key, id)

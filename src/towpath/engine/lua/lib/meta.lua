@@ -35,3 +35,12 @@ local function next_token()
   set_meta('token', math.max(now_us, meta.token + 1))
   return meta.token
 end
+
+local function write_meta()
+  local fields = {}
+  for field, value in pairs(meta_changes) do
+    fields[#fields + 1] = field
+    fields[#fields + 1] = value
+  end
+  if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
+end

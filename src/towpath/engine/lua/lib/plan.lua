@@ -48,8 +48,6 @@ local function plan_removal(job, id)
 end
 
 local function plan_rest(job, id)
-  if job.load then put(LOAD .. id, job.load) end
-  if job.anew then unlinks[#unlinks + 1] = RESULT .. id end
   if job.result then
     fresh[#fresh + 1] = RESULT .. id
     put(RESULT .. id, job.result)

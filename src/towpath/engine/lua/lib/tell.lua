@@ -1,14 +1,18 @@
 -- tell: let those know who wait or watch. Nobody's job depends on it, so a key that somebody
 -- gave another type stops no work: pcall.
 
-local function tell_watchers()
-  if #noted == 0 or options.events == 0 then return end
-  local entry = {}
-  for i, event in ipairs(noted) do
-    entry[2 * i - 1] = event
-    entry[2 * i] = table.concat(notes[event], '\n')
+local notes, noted = {}, {}  -- event -> ids, and the events in the order they came
+local wanted = false         -- whether a waiting worker should look
+local WAIT_CAP_MS = 5000     -- nobody waits longer without looking
+
+local function note(event, id)
+  local ids = notes[event]
+  if not ids then
+    ids = {}
+    notes[event] = ids
+    noted[#noted + 1] = event
   end
-  redis.pcall('XADD', EVENTS, 'MAXLEN', '~', options.events, '*', unpack(entry))
+  ids[#ids + 1] = id
 end
 
 -- At most one token: who takes it and leaves work behind puts it back.
@@ -16,20 +20,14 @@ local function somebody_should_look()
   return wanted and redis.pcall('LLEN', WAKE) == 0
 end
 
--- Write everything, and keep *memory* for a repeat of this call.
-local function close(answer, memory)
-  for key, ids in pairs(strays) do
-    for _, id in ipairs(ids) do zrem(key, id) end
+local function tell(wake)
+  if #noted > 0 and options.events > 0 then
+    local entry = {}
+    for i, event in ipairs(noted) do
+      entry[2 * i - 1] = event
+      entry[2 * i] = table.concat(notes[event], '\n')
+    end
+    redis.pcall('XADD', EVENTS, 'MAXLEN', '~', options.events, '*', unpack(entry))
   end
-  for i = 1, #changed do plan_job(changed[i]) end
-  local wake = somebody_should_look()
-  check_keys()
-
-  write_jobs()
-  write_lanes()
-  write_meta()
-  tell_watchers()
   if wake then redis.pcall('RPUSH', WAKE, '1') end
-  remember(memory)
-  return answer
 end

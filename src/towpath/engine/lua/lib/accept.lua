@@ -1,0 +1,71 @@
+-- accept: where a new job goes, and all that is written for it. A submit moves no other job, so
+-- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
+
+local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'named' }
+local puts, sets, set_keys = {}, {}, {}  -- key, value, ...; zset key -> score, id, ...
+local holders = {}                       -- lane -> its holder, as far as this call knows
+local taken = {}                         -- lane, holder, ...: lanes that this call took
+
+local function zadd(key, score, id)
+  local add = sets[key]
+  if not add then
+    add = {}
+    sets[key] = add
+    set_keys[#set_keys + 1] = key
+  end
+  local n = #add
+  add[n + 1] = score
+  add[n + 2] = id
+end
+
+local function holder_of(lane)
+  if holders[lane] == nil then holders[lane] = redis.call('HGET', LANES, lane) end
+  return holders[lane]
+end
+
+-- Whether the job has to wait behind the head of its lane; if not, it is the head.
+local function waits(lane, id)
+  if holder_of(lane) then return true end
+  holders[lane] = id
+  taken[#taken + 1] = lane
+  taken[#taken + 1] = id
+  return false
+end
+
+-- The state of the new job, its place, and its record but for the head.
+local function place_special(id, tick, more)
+  local record = {}
+  for _, field in ipairs(COPIED) do record[field] = more[field] end
+  local due = more.due or (more.delay and now + more.delay) or 0
+  if due > now then record.due = due end
+  local state = 'ready'
+  if more.lane and waits(more.lane, id) then
+    state = 'waiting'
+    zadd(WAITING, tick, id)
+    zadd(LANE .. more.lane, tick, id)
+  elseif due > now then
+    state = 'delayed'
+    zadd(RETRY, due, id)
+    wanted = wanted or due - now < WAIT_CAP_MS
+  else
+    zadd(QUEUE, (100 - (more.priority or 50)) * 1e13 + tick, id)
+    wanted = true
+  end
+  return state, cmsgpack.pack(record)
+end
+
+local function accept(id, load, more)
+  local tick, state, rest = next_tick(), 'ready', ''
+  if more then
+    state, rest = place_special(id, tick, more)
+  else
+    zadd(QUEUE, 5e14 + tick, id)
+    wanted = true
+  end
+  local n = #puts
+  puts[n + 1] = JOB .. id
+  puts[n + 2] = struct.pack(HEAD, CODES[state], now, tick, 0, 0, '') .. rest
+  puts[n + 3] = LOAD .. id
+  puts[n + 4] = load
+  return state
+end
