@@ -49,6 +49,11 @@ def worker_name(value: str) -> WorkerName:
     return WorkerName(_text("worker", value))
 
 
+def channel_name(value: str) -> str:
+    """*value* as the name of a channel of calls, or InvalidName."""
+    return _text("channel", value)
+
+
 def _text(kind: str, value: str) -> str:
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidName(kind, value, rule=f"must be text: {_TEXT_RULE}")

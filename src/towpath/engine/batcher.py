@@ -12,6 +12,7 @@ from typing import Any
 
 from towpath.engine.durability import Durability
 from towpath.engine.model import NewJob
+from towpath.errors import ScriptDefect
 from towpath.ids import QueueName
 
 FLIGHTS = 2
@@ -72,6 +73,8 @@ class Batcher:
     async def _carry(self, lot: _Lot, batch: list[tuple[NewJob, asyncio.Future[Any]]]) -> None:
         try:
             answers = await self._send(lot.queue, [job for job, _ in batch], lot.durability)
+            if len(answers) != len(batch):
+                raise ScriptDefect(f"{len(batch)} jobs were submitted, {len(answers)} answered")
         except BaseException as error:
             for _, future in batch:
                 if not future.done():

@@ -22,7 +22,6 @@ from redis.exceptions import (
     NoScriptError,
     RedisClusterException,
     RedisError,
-    ResponseError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -70,6 +69,12 @@ class QueueUnknown(ServerError):
     code = "queue_unknown"
 
 
+class QueueChanged(ServerError):
+    """The queue has other options than the caller went by. The engine asks for them."""
+
+    code = "queue_changed"
+
+
 _PASSING = re.compile(
     r"\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|MOVED|ASK)\b|non local key"
 )
@@ -87,14 +92,17 @@ class Channels:
         self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
         self._free = asyncio.Semaphore(limits.channels)
 
-    async def call(self, script: Script, queue: QueueName, body: bytes, call: Call | None) -> Any:
+    async def call(
+        self, script: Script, queue: QueueName, body: bytes, version: str, call: Call | None
+    ) -> Any:
         """The answer to a writing script; safe to be interrupted anywhere but by the caller.
 
-        Raises ServerUnreachable when the time is up, QueueUnknown, MemoryFull, CallStale.
+        Raises ServerUnreachable when the time is up, QueueUnknown, QueueChanged, MemoryFull,
+        CallStale.
         """
         async with self._channel() as channel:
             name, number = (call.channel, call.number) if call else channel.next_call()
-            args = (keys_of(queue).queue, self._clock.stamp(), name, number, body)
+            args = (keys_of(queue).queue, self._clock.stamp(), name, number, body, version)
             return await self._answer(channel.line, script, args)
 
     async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
@@ -184,6 +192,14 @@ async def _send(line: Line, script: Script | None, args: Any) -> Any:
         return await line.send("EVAL", script.source, 1, *args)
 
 
+_WORDS: dict[str, Callable[[str], ServerError]] = {
+    "QUEUE_UNKNOWN": QueueUnknown,
+    "QUEUE_CHANGED": QueueChanged,
+    "CALL_STALE": lambda text: CallStale(f"the channel is at call {text.split()[1]} already"),
+}
+"""The words by which a script refuses a whole call; a test compares them with the Lua."""
+
+
 def _translated(error: Exception) -> ServerError | None:
     """Towpath's error for the server's; None for what passes by itself."""
     text = str(error)
@@ -191,14 +207,10 @@ def _translated(error: Exception) -> ServerError | None:
         return ServerRefused(text)
     if isinstance(error, RedisConnectionError | RedisTimeoutError | TimeoutError | OSError):
         return None
+    if (word := text.partition(" ")[0]) in _WORDS:
+        return _WORDS[word](text)
     if "OOM command" in text:
         return MemoryFull("the server's memory is full: " + text.partition(" script:")[0])
-    if text.startswith("QUEUE_UNKNOWN"):
-        return QueueUnknown(text)
-    if text.startswith("CALL_STALE"):
-        return CallStale(f"the channel is at call {text.split()[1]} already")
     if _PASSING.search(text) or isinstance(error, RedisClusterException):
         return None
-    if isinstance(error, ResponseError) and "script" in text.lower():
-        return ScriptDefect(text)
-    return ServerRefused(text)
+    return ScriptDefect(text) if "user_script" in text else ServerRefused(text)

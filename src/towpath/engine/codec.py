@@ -35,11 +35,12 @@ from towpath.errors import (
     JobNotFound,
     JobOpen,
     LeaseLost,
+    PayloadTooLarge,
     QueueFull,
     ScriptDefect,
     TowpathError,
 )
-from towpath.ids import JobId, LaneKey, QueueName, Token
+from towpath.ids import JobId, LaneKey, QueueName
 
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
@@ -102,6 +103,8 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
             return Submitted(job, STATES[state], True, _SAME[payload])
         case [b"QUEUE_FULL", length]:
             return QueueFull(queue, length)
+        case [b"PAYLOAD_TOO_LARGE", size, limit]:
+            return PayloadTooLarge("payload", size, limit=limit)
         case _:
             raise ScriptDefect(f"submit answered {answer!r}")
 
@@ -154,11 +157,16 @@ _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
     b"JOB_DONE": JobDone,
     b"JOB_DEAD": JobDead,
     b"JOB_CANCELLED": JobCancelled,
-    b"JOB_NOT_DEAD": lambda job, state: JobNotDead(job, state.decode()),
-    b"JOB_OPEN": lambda job, state: JobOpen(job, state.decode()),
+    b"JOB_NOT_DEAD": JobNotDead,
+    b"JOB_OPEN": JobOpen,
 }
 
-REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {"LEASE_LOST", "QUEUE_FULL"}
+REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
+    "LEASE_LOST",
+    "QUEUE_FULL",
+    "PAYLOAD_TOO_LARGE",
+    "LANE_NOT_PARKED",
+}
 """Every word by which a script refuses one job; a test compares them with the headers."""
 
 
@@ -170,7 +178,7 @@ def refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:
                 job, held=held, current=int(token), worker=worker.decode(), state=state.decode()
             )
         case [word, *details] if word in _REFUSALS:
-            return _REFUSALS[word](job, *details)
+            return _REFUSALS[word](job, *(detail.decode() for detail in details))
         case _:
             raise ScriptDefect(f"job {job}: a script answered {answer!r}")
 

@@ -49,6 +49,7 @@ from towpath.errors import (
     DurabilityNotReached,
     InvalidOption,
     LaneNotParked,
+    PayloadTooLarge,
     TowpathError,
 )
 from towpath.ids import QueueName, lane_key, queue_name, worker_name
@@ -137,11 +138,11 @@ class Engine(Following):
 
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out no jobs of *queue* until `resume`; everything else goes on."""
-        await self._store.write("pause", queue_name(queue), [[]], call)
+        await self._store.write("pause", queue_name(queue), lambda _: [[]], call)
 
     async def resume(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out jobs of *queue* again."""
-        await self._store.write("resume", queue_name(queue), [[]], call)
+        await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
 
@@ -174,9 +175,9 @@ class Engine(Following):
             payload, id=id, priority=priority, delay=delay, due=due, lane=lane,
             max_attempts=max_attempts, retry=retry, lease=lease, keep=keep,
         )  # fmt: skip
-        options = await self._store.options(name)
+        options = await self._store.known_options(name)
         if len(payload) > options.max_payload:
-            check_size("payload", payload, options.max_payload)
+            raise PayloadTooLarge("payload", len(payload), limit=options.max_payload)
         answer = await self._batcher.submit(name, job, durability)
         outcome = codec.submitted(name, job.id, answer)
         if isinstance(outcome, TowpathError):
@@ -197,7 +198,7 @@ class Engine(Following):
         one atomic step, a longer list is several. One round trip per step.
         """
         name, wanted = queue_name(queue), list(jobs)
-        limit = (await self._store.options(name)).max_payload
+        limit = (await self._store.known_options(name)).max_payload
         for job in wanted:
             check_size("payload", job.payload, limit)
         batches = list(_batches(wanted))
@@ -230,14 +231,14 @@ class Engine(Following):
         One round trip when there is work.
         """
         name = queue_name(queue)
-        if lane is not None and wait > ZERO:
-            raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
-        if call is not None and wait > ZERO:
-            raise InvalidOption("call", call, rule="names one look; a claim that waits looks often")
         wish, wait_ms = _wish(worker, lease, count, lane), duration_ms("wait", wait)
+        if lane is not None and wait_ms:
+            raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
+        if call is not None and wait_ms:
+            raise InvalidOption("call", call, rule="names one look; a claim that waits looks often")
         give_up_at = 0
         while True:
-            leases, due, _, now = await self._store.write("claim", name, wish, call)
+            leases, due, _, now = await self._store.write("claim", name, lambda _: wish, call)
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]
@@ -257,7 +258,7 @@ class Engine(Following):
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Leave a note on the job for those who look; it replaces the last one. Raises LeaseLost."""
         item = [lease.id, lease.token, codec.note_bytes(note)]
-        [answer] = await self._store.write("progress", lease.queue, [item], call)
+        [answer] = await self._store.write("progress", lease.queue, lambda _: [item], call)
         if not isinstance(answer, bytes):
             raise codec.refusal(lease.job, answer, held=lease.token)
 
@@ -311,13 +312,15 @@ class Engine(Following):
         name = queue_name(queue)
         if len(settlements) > LARGEST_BATCH:
             raise InvalidOption("settlements", len(settlements), rule=f"at most {LARGEST_BATCH}")
-        options = await self._store.options(name)
+        wish = _wish(worker, lease, count, None, least=0)
         for it in settlements:
             if it.lease.queue != name:
                 raise InvalidOption("settlements", it.lease.job, rule=f"must be of queue {name}")
-        settle = [codec.settlement_item(it, options) for it in settlements]
-        wish = _wish(worker, lease, count, None, least=0)
-        answer = await self._store.write("exchange", name, [settle, wish], call)
+
+        def body(options: QueueOptions) -> Any:
+            return [[codec.settlement_item(it, options) for it in settlements], wish]
+
+        answer = await self._store.write("exchange", name, body, call)
         return codec.exchanged(name, worker, list(settlements), answer)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
@@ -338,7 +341,7 @@ class Engine(Following):
 
         Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead.
         """
-        [answer] = await self._store.write("cancel", job.queue, [[job.id]], call)
+        [answer] = await self._store.write("cancel", job.queue, lambda _: [[job.id]], call)
         if answer == b"cancelled":
             return State.CANCELLED
         if answer[0] == b"CANCEL_REQUESTED":
@@ -367,7 +370,7 @@ class Engine(Following):
         Answers which job that was. Raises LaneNotParked.
         """
         name, key = queue_name(queue), lane_key(lane)
-        [answer] = await self._store.write("drop", name, [[key]], call)
+        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
         if answer[0] != b"dropped":
             raise LaneNotParked(name, key)
         return JobRef(name, answer[1].decode())
@@ -390,19 +393,23 @@ class Engine(Following):
 
     async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:
         item = [whole("limit", limit, 1, 1000)]
-        [count] = await self._store.write(verb, queue_name(queue), [item], call)
+        [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
         return count
 
     async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
-        [answer] = await self._store.write(verb, job.queue, [[job.id]], call)
+        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
         if isinstance(answer, bytes):
             return codec.STATES[answer]
         raise codec.refusal(job, answer)
 
     async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
-        options = await self._store.options(settlement.lease.queue)
-        verb, *item = codec.settlement_item(settlement, options)
-        [answer] = await self._store.write(verb, settlement.lease.queue, [item], call)
+        queue = settlement.lease.queue
+        verb, *_ = codec.settlement_item(settlement, QueueOptions())
+
+        def body(options: QueueOptions) -> Any:
+            return [codec.settlement_item(settlement, options)[1:]]
+
+        [answer] = await self._store.write(verb, queue, body, call)
         outcome = codec.outcome(settlement.lease, answer)
         if isinstance(outcome, TowpathError):
             raise outcome
@@ -418,7 +425,7 @@ class Engine(Following):
     ) -> list[Any]:
         if durability is not None:
             self.facts.require(durability)
-        answers = await self._store.write("submit", queue, jobs, call)
+        answers = await self._store.write("submit", queue, lambda _: jobs, call)
         if durability is not None and durability.replicas:
             confirmed = await self._store.confirm(keys_of(queue).meta, durability.replicas)
             if confirmed < durability.replicas:

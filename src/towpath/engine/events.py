@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from redis.exceptions import RedisClusterException, RedisError
@@ -60,10 +60,10 @@ class Followers:
         reader = self._readers.get(queue)
         if reader is None:
             reader = self._readers[queue] = _Reader(self._link.line(), queue)
-        inbox: asyncio.Queue[Event | FellBehind] = asyncio.Queue(_UNREAD_MOST)
+        inbox = _Inbox()
         await reader.add(inbox)
         try:
-            yield _events(inbox)
+            yield inbox
         finally:
             await reader.remove(inbox)
 
@@ -72,12 +72,28 @@ class Followers:
             await reader.close()
 
 
-async def _events(inbox: asyncio.Queue[Event | FellBehind]) -> AsyncIterator[Event]:
-    while True:
-        event = await inbox.get()
+class _Inbox:
+    """The events that one follower has not read yet."""
+
+    def __init__(self) -> None:
+        self._unread: asyncio.Queue[Event | FellBehind] = asyncio.Queue()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await self._unread.get()
         if isinstance(event, FellBehind):
             raise event
-        yield event
+        return event
+
+    def put(self, events: list[Event]) -> None:
+        if self._unread.qsize() + len(events) > _UNREAD_MOST:
+            self._unread = asyncio.Queue()
+            self._unread.put_nowait(FellBehind("events came faster than they were read"))
+            return
+        for event in events:
+            self._unread.put_nowait(event)
 
 
 class _Reader:
@@ -86,17 +102,17 @@ class _Reader:
     def __init__(self, line: Line, queue: QueueName) -> None:
         self._line, self._queue = line, queue
         self._key = keys_of(queue).events
-        self._inboxes: list[asyncio.Queue[Event | FellBehind]] = []
+        self._inboxes: list[_Inbox] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, inbox: asyncio.Queue[Event | FellBehind]) -> None:
+    async def add(self, inbox: _Inbox) -> None:
         self._inboxes.append(inbox)
         if self._task is None or self._task.done():
             reading = asyncio.Event()
             self._task = asyncio.create_task(self._read(reading))
             await reading.wait()
 
-    async def remove(self, inbox: asyncio.Queue[Event | FellBehind]) -> None:
+    async def remove(self, inbox: _Inbox) -> None:
         self._inboxes.remove(inbox)
         if not self._inboxes:
             await self.close()
@@ -134,10 +150,4 @@ class _Reader:
 
     def _deliver(self, events: list[Event]) -> None:
         for inbox in self._inboxes:
-            for event in events:
-                if inbox.full():
-                    while not inbox.empty():
-                        inbox.get_nowait()
-                    inbox.put_nowait(FellBehind("events came faster than they were read"))
-                    break
-                inbox.put_nowait(event)
+            inbox.put(events)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from towpath.clock import Duration
+from towpath.engine.check import whole
 from towpath.engine.events import Event, FellBehind, Followers, read_entries
 from towpath.engine.inspect import Inspector, Job
 from towpath.engine.keys import keys_of
@@ -27,16 +29,9 @@ class Following(Inspector):
 
     async def events(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first, after the cursor of another event."""
-        if not 1 <= size <= LARGEST_PAGE:
-            raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE} entries")
-        stamp, _, number = after.partition("-")
-        if not (stamp.isdecimal() and number.isdecimal()):
-            raise InvalidOption("after", after[:80], rule="must be an event's cursor")
-        name = queue_name(queue)
-        key = keys_of(name).events
-        entries: list[Any] = await self._store.command(
-            "XRANGE", key, f"{stamp}-{int(number) + 1}", "+", "COUNT", size
-        )
+        name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
+        key, first = keys_of(name).events, _after(after)
+        entries: list[Any] = await self._store.command("XRANGE", key, first, "+", "COUNT", size)
         return read_entries(name, entries)
 
     @asynccontextmanager
@@ -78,5 +73,16 @@ class Following(Inspector):
                 continue
 
     async def _require_events(self, queue: QueueName) -> None:
-        if (await self._store.options(queue)).events == 0:
+        if (await self._store.known_options(queue)).events == 0:
             raise QueueHasNoEvents(queue)
+
+
+_CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
+
+
+def _after(cursor: str) -> str:
+    """The first place in a stream behind *cursor*."""
+    match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+    if match is None:
+        raise InvalidOption("after", cursor, rule="must be the cursor of an event")
+    return f"{match[1]}-{int(match[2]) + 1}"

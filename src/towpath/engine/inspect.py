@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from towpath.clock import Duration, instant, milliseconds, seconds
+from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NORMAL, JobRef
@@ -182,17 +184,13 @@ class Inspector:
             raise InvalidOption("state", state, rule="gone jobs are not there to be listed")
         if lane is not None and state is not State.WAITING:
             raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
-        if not 1 <= size <= LARGEST_PAGE:
-            raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
+        size = whole("size", size, 1, LARGEST_PAGE)
         last, score = _cursor(after)
-        rows: list[Any] = await self._store.read(
-            "list", name, state.value, lane_key(lane) if lane else "", last, score, size
-        )
-        jobs = [
-            _job(JobRef(name, JobId(id.decode())), decode(text), {}) for id, _, text in rows if text
-        ]
+        of_lane = lane_key(lane) if lane is not None else ""
+        rows, now = await self._store.read("list", name, state.value, of_lane, last, score, size)
+        jobs = [_listed(name, row, now) for row in rows]
         more = _make_cursor(rows[-1][0], rows[-1][1]) if len(rows) == size else None
-        return Listed([job for job in jobs if job.state is state], more)
+        return Listed([job for job in jobs if job and job.state is state], more)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""
@@ -256,6 +254,16 @@ def _job(
     )
 
 
+def _listed(queue: QueueName, row: list[Any], now: int) -> Job | None:
+    """The job of one row; None if it is gone, or no longer kept."""
+    id, score, text = row
+    record = decode(text) if text else None
+    if record is None or record.more.get("gone_at", now + 1) <= now:
+        return None
+    leased = {"expires": score} if record.state is State.LEASED else {}
+    return _job(JobRef(queue, JobId(id.decode(errors="replace"))), record, leased)
+
+
 def _instant(ms: float | None) -> datetime | None:
     return instant(int(ms)) if ms else None
 
@@ -303,12 +311,16 @@ def _make_cursor(id: bytes, score: bytes) -> str:
     return base64.urlsafe_b64encode(score + b" " + id).decode()
 
 
+_SCORE = re.compile(rb"[0-9]{1,17}")
+
+
 def _cursor(after: str | None) -> tuple[bytes, bytes]:
-    if not after:
+    if after is None:
         return b"", b""
     try:
-        score, _, id = base64.urlsafe_b64decode(after).partition(b" ")
-        float(score)
-    except ValueError as error:
-        raise InvalidOption("after", after[:80], rule="must be what the last page gave") from error
+        score, _, id = base64.urlsafe_b64decode(after.encode()).partition(b" ")
+    except (ValueError, AttributeError) as error:
+        raise InvalidOption("after", after, rule="must be what the last page gave") from error
+    if not id or not _SCORE.fullmatch(score):
+        raise InvalidOption("after", after, rule="must be what the last page gave")
     return id, score

@@ -9,10 +9,20 @@ import msgspec
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
-from towpath.engine.retry import RetryPolicy
+from towpath.engine.retry import RetryPolicy, retry_policy
 from towpath.engine.states import State
 from towpath.errors import InvalidOption, TowpathError
-from towpath.ids import JobId, LaneKey, QueueName, Token, job_id, lane_key, new_job_id, queue_name
+from towpath.ids import (
+    JobId,
+    LaneKey,
+    QueueName,
+    Token,
+    channel_name,
+    job_id,
+    lane_key,
+    new_job_id,
+    queue_name,
+)
 
 LOW, NORMAL, HIGH = 0, 50, 100
 """Priorities: 0 to 100, higher runs first."""
@@ -68,7 +78,7 @@ def new_job(
     if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("payload", type(payload).__name__, rule="must be bytes")
     more: dict[str, Any] = {}
-    if priority != NORMAL:
+    if priority is not NORMAL:
         more["priority"] = whole("priority", priority, 0, 100)
     if delay is not ZERO:
         more["delay"] = duration_ms("delay", delay)
@@ -81,7 +91,7 @@ def new_job(
     if max_attempts is not None:
         more["max_attempts"] = whole("max_attempts", max_attempts, 1, 1_000_000)
     if retry is not None:
-        more["retry"] = msgspec.json.encode(retry)
+        more["retry"] = msgspec.json.encode(retry_policy(retry))
     if lease is not None:
         more["lease"] = duration_ms("lease", lease, least=milliseconds(1))
     if keep is not None:
@@ -209,3 +219,7 @@ class Call(msgspec.Struct, frozen=True):
 
     channel: str
     number: int
+
+    def __post_init__(self) -> None:
+        channel_name(self.channel)
+        whole("call.number", self.number, 1, 2**53 - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 from typing import Any
 
@@ -9,8 +10,9 @@ import msgspec
 
 from towpath.clock import ZERO, Duration, days, duration_ms, hours
 from towpath.engine.check import whole
-from towpath.engine.retry import Exponential, RetryPolicy
+from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
 from towpath.engine.wire import pack, unpack
+from towpath.errors import InvalidOption
 
 LARGEST_PAYLOAD = 64 * 1024 * 1024
 
@@ -55,6 +57,9 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         whole("max_length", self.max_length, 0, 1_000_000_000)
         whole("max_payload", self.max_payload, 1, LARGEST_PAYLOAD)
         whole("events", self.events, 0, 10_000_000)
+        retry_policy(self.retry)
+        if not isinstance(self.lanes, LanePolicy):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption("lanes", self.lanes, rule="must be a LanePolicy")
         duration_ms("keep", self.keep)
         duration_ms("keep_dead", self.keep_dead)
         duration_ms("remember", self.remember)
@@ -64,7 +69,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         return pack(
             {
                 "max_attempts": self.max_attempts,
-                "lanes": self.lanes,
+                "lanes": self.lanes.value,
                 "keep": duration_ms("keep", self.keep),
                 "done_most": self.keep_most,
                 "dead_keep": duration_ms("keep_dead", self.keep_dead),
@@ -72,10 +77,23 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "seen": duration_ms("remember", self.remember),
                 "seen_most": self.remember_most,
                 "length": self.max_length,
+                "payload": self.max_payload,
                 "events": self.events,
                 "all": msgspec.json.encode(self),
             }
         )
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """The options a queue has now. Scripts refuse a caller that goes by another version."""
+
+    options: QueueOptions
+    version: str
+
+
+def version_of(packed: bytes) -> str:
+    """A short name for one set of options."""
+    return hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:16]
 
 
 def unpacked(packed: bytes) -> QueueOptions:

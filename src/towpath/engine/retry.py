@@ -71,3 +71,12 @@ class Never(msgspec.Struct, frozen=True, tag="never"):
 
 RetryPolicy = Exponential | Fixed | Listed | Never
 """`delay(attempt, chance)`: the wait after that attempt (1 = the first), None = no other."""
+
+
+def retry_policy(value: RetryPolicy) -> RetryPolicy:
+    """*value* if it is one of the policies, else InvalidOption."""
+    if not isinstance(value, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption(
+            "retry", value, rule="must be an Exponential, Fixed, Listed or Never policy"
+        )
+    return value

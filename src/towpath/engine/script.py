@@ -29,7 +29,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "drop": ("lane",),
         "pause": (),
         "resume": (),
-        "configure": ("options", "mode"),
+        "configure": ("options", "version", "mode"),
         "look": ("clock", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from towpath.clock import Clock
-from towpath.engine.channel import Channels, Limits, QueueUnknown
+from towpath.engine.channel import Channels, Limits, QueueChanged, QueueUnknown
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Call
-from towpath.engine.options import QueueOptions, differences, unpacked
+from towpath.engine.options import InForce, QueueOptions, differences, unpacked, version_of
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
-from towpath.errors import QueueDiffers
+from towpath.errors import QueueDiffers, ScriptDefect
 from towpath.ids import QueueName
+
+Body = Callable[[QueueOptions], Any]
+"""What a script is sent, made from the queue's options of that moment."""
+
+_CHANGES_MOST = 5
+"""How often a queue's options may change under one call before that is an error."""
 
 
 class Store:
@@ -25,7 +34,8 @@ class Store:
     def __init__(self, link: Link, *, clock: Clock, limits: Limits, scripts: Scripts) -> None:
         self._scripts = scripts
         self._channels = Channels(link, clock, limits)
-        self._options: dict[QueueName, QueueOptions] = {}
+        self._in_force: dict[QueueName, InForce] = {}
+        self._introducing: dict[QueueName, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def probe(self, declared: Durability | None) -> ServerFacts:
         """What the servers say about themselves. Raises EvictionUnsafe, DurabilityUnknown."""
@@ -33,17 +43,21 @@ class Store:
 
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
-    async def write(self, verb: str, queue: QueueName, body: Any, call: Call | None = None) -> Any:
-        """The answer of a writing script; a queue that is new to the server is introduced."""
-        script, packed = self._scripts[verb], pack(body)
-        if queue not in self._options:
-            await self.options(queue)
-        try:
-            return await self._channels.call(script, queue, packed, call)
-        except QueueUnknown:
-            # The server lost everything, or is another one: nothing was done, so ask again.
-            await self._introduce(queue, self._options[queue])
-            return await self._channels.call(script, queue, packed, call)
+    async def write(self, verb: str, queue: QueueName, body: Body, call: Call | None = None) -> Any:
+        """The answer of a writing script.
+
+        A queue that is new to the server is introduced; one that got other options meanwhile
+        is asked again by those. In both cases nothing had been done.
+        """
+        script = self._scripts[verb]
+        for _ in range(_CHANGES_MOST):
+            in_force = self._in_force.get(queue) or await self._first_use(queue)
+            packed = pack(body(in_force.options))
+            try:
+                return await self._channels.call(script, queue, packed, in_force.version, call)
+            except (QueueUnknown, QueueChanged):
+                await self._write_options(queue, in_force.options, "first")
+        raise ScriptDefect(f"the options of queue {queue} change with every call")
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
@@ -59,31 +73,35 @@ class Store:
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
-    async def options(self, queue: QueueName) -> QueueOptions:
-        """The options of *queue*: those it has, or the defaults if this is its first use."""
-        known = self._options.get(queue)
-        return known or await self.configure(queue, None)
+    async def known_options(self, queue: QueueName) -> QueueOptions:
+        """The options of *queue* as last heard of: what a caller's values are checked with."""
+        return (self._in_force.get(queue) or await self._first_use(queue)).options
 
-    async def configure(self, queue: QueueName, wanted: QueueOptions | None) -> QueueOptions:
-        """Use *queue* with these options (None = whatever it has). Raises QueueDiffers."""
-        stored = await self._introduce(queue, wanted or QueueOptions())
-        if wanted is not None and (found := differences(stored, wanted)):
+    async def options(self, queue: QueueName) -> QueueOptions:
+        """The options of *queue* now; the defaults if this is its first use. One round trip."""
+        return (await self._write_options(queue, QueueOptions(), "first")).options
+
+    async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
+        """Use *queue* with these options. Raises QueueDiffers if it has others."""
+        in_force = await self._write_options(queue, wanted, "first")
+        if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
-        self._options[queue] = stored
-        return stored
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for everybody and at once."""
         await self._write_options(queue, options, "replace")
-        self._options[queue] = options
 
-    async def _introduce(self, queue: QueueName, options: QueueOptions) -> QueueOptions:
-        return await self._write_options(queue, options, "first")
+    async def _first_use(self, queue: QueueName) -> InForce:
+        async with self._introducing[queue]:
+            known = self._in_force.get(queue)
+            return known or await self._write_options(queue, QueueOptions(), "first")
 
-    async def _write_options(
-        self, queue: QueueName, options: QueueOptions, mode: str
-    ) -> QueueOptions:
-        configure = self._scripts["configure"]
-        stored = unpacked(await self._channels.read(configure, queue, options.packed(), mode))
-        await self._channels.command("HSET", REGISTRY, queue, msgspec.json.encode(stored))
-        return stored
+    async def _write_options(self, queue: QueueName, options: QueueOptions, mode: str) -> InForce:
+        packed = options.packed()
+        stored, version = await self._channels.read(
+            self._scripts["configure"], queue, packed, version_of(packed), mode
+        )
+        in_force = InForce(unpacked(stored), version.decode())
+        self._in_force[queue] = in_force
+        await self._channels.command("HSET", REGISTRY, queue, msgspec.json.encode(in_force.options))
+        return in_force

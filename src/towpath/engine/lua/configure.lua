@@ -1,7 +1,8 @@
 -- configure: write a queue's options, at its first use or in place of others.
 --
--- keys   meta     hash     options
+-- keys   meta     hash     options and their version
 -- args   options  bytes    packed
+--        version  text     tells options apart
 --        mode     text     first = keep those that are there; replace
 -- reply  <the options now in force>
 -- moves  none
@@ -9,8 +10,8 @@
 -- full   refused
 -- uses   keys
 
-local packed, mode = ARGV[1], ARGV[2]
-local stored = redis.call('HGET', META, 'options')
-if stored and mode == 'first' then return stored end
-redis.call('HSET', META, 'options', packed)
-return packed
+local packed, version, mode = ARGV[1], ARGV[2], ARGV[3]
+local stored = redis.call('HMGET', META, 'options', 'version')
+if stored[1] and mode == 'first' then return stored end
+redis.call('HSET', META, 'options', packed, 'version', version)
+return { packed, version }

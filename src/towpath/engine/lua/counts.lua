@@ -33,14 +33,15 @@ local function oldest_ready()
   return oldest
 end
 
+local later = '(' .. int(now)
 return {
   redis.call('HGETALL', META),
   {
     'now', now,
     'ready', redis.call('ZCARD', QUEUE), 'delayed', redis.call('ZCARD', RETRY),
     'waiting', redis.call('ZCARD', WAITING), 'leased', redis.call('ZCARD', LEASES),
-    'dead', redis.call('ZCARD', DEAD), 'kept', redis.call('ZCARD', DONE),
-    'seen', redis.call('ZCARD', SEEN), 'lanes', redis.call('HLEN', LANES),
+    'dead', redis.call('ZCARD', DEAD), 'kept', redis.call('ZCOUNT', DONE, later, '+inf'),
+    'seen', redis.call('ZCOUNT', SEEN, later, '+inf'), 'lanes', redis.call('HLEN', LANES),
     'oldest_at', oldest_ready() or 0,
   },
 }

@@ -14,7 +14,7 @@
 --        after    text     the last id of the page before; '' = from the start
 --        score    text     its score there
 --        size     int
--- reply  <id, score, record> of each, in order
+-- reply  <id, score, record> of each, in order; <now>
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
@@ -40,4 +40,4 @@ local page = {}
 for i = 1, #found, 2 do
   page[#page + 1] = { found[i], found[i + 1], redis.call('GET', JOB .. found[i]) or '' }
 end
-return page
+return { page, now }

@@ -16,6 +16,7 @@
 --        waiting
 --        existed <state> <same | differs | unknown>
 --        QUEUE_FULL <length>
+--        PAYLOAD_TOO_LARGE <size> <limit>
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
@@ -33,6 +34,7 @@ local function answer_all()
     local id, load, more = items[i][1], items[i][2], items[i][3]
     local answer = known(id, load, more and more.named)
     if not answer and room <= 0 then answer = { 'QUEUE_FULL', options.length } end
+    if #load > options.payload then answer = { 'PAYLOAD_TOO_LARGE', #load, options.payload } end
     if not answer then
       answer = accept(id, load, more)
       room = room - 1

@@ -1,7 +1,7 @@
 -- meta: the queue's own numbers: options, tick, token, totals. Read once, written once.
 
 local META_FIELDS = {
-  'options', 'tick', 'token', 'paused', 'service_ms', 'trimmed_at',
+  'options', 'version', 'tick', 'token', 'paused', 'service_ms', 'trimmed_at',
   'submitted', 'completed', 'failed', 'died', 'cancelled', 'released', 'reaped', 'promoted',
   'retried', 'deleted', 'trimmed',
 }
@@ -11,8 +11,11 @@ do
   if not values[1] then
     return redis.error_reply('QUEUE_UNKNOWN')
   end
+  if values[2] ~= ARGV[5] then
+    return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
+  end
   options = cmsgpack.unpack(values[1])
-  for i = 2, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
+  for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
 end
 
 local function set_meta(field, value)

@@ -33,11 +33,21 @@ local function enter_dead(job, reason)
   note('dead', job.id)
 end
 
+-- An entry that could not be anybody's id is shown under a name that can be one.
+local function showable(id)
+  if string.find(id, '^[\32-\126]+$') and #id <= 512 then return id end
+  local hex = string.gsub(string.sub(id, 1, 100), '.', function(c)
+    return string.format('%02x', string.byte(c))
+  end)
+  return 'stray-' .. hex
+end
+
 -- An entry without a record becomes a dead job, so that it is seen and the queue goes on.
 local function set_aside(key, id)
   take_out(key, id)
-  local job = read_job(id)
-  if job.stored then return end  -- its record says where it is: only the entry was wrong
+  if read_job(id).stored then return end  -- its record says where it is: only the entry was wrong
+  local job = read_job(showable(id))
+  if job.stored then return end
   job.tick = next_tick()
   enter_dead(job, 'NO_RECORD: an entry of ' .. key .. ' has no job behind it')
 end
