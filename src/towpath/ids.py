@@ -94,7 +94,7 @@ def _new_series(ms: int) -> _Series:
 
 
 class _Ids:
-    """Where ids come from. Threads may share it: a series is replaced whole, its count is atomic."""
+    """Where ids come from. Threads may share it: a series is replaced whole, counts are atomic."""
 
     def __init__(self) -> None:
         self._series = _new_series(0)

@@ -73,8 +73,6 @@ class Batcher:
     async def _carry(self, lot: _Lot, batch: list[tuple[NewJob, asyncio.Future[Any]]]) -> None:
         try:
             answers = await self._send(lot.queue, [job for job, _ in batch], lot.durability)
-            if len(answers) != len(batch):
-                raise ScriptDefect(f"{len(batch)} jobs were submitted, {len(answers)} answered")
         except BaseException as error:
             for _, future in batch:
                 if not future.done():
@@ -82,6 +80,9 @@ class Batcher:
             if not isinstance(error, Exception):
                 raise
             return
+        if len(answers) != len(batch):
+            defect = ScriptDefect(f"{len(batch)} jobs were submitted, {len(answers)} answered")
+            answers = [defect] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)

@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -132,7 +132,7 @@ class Channels:
         return await self._until_answered(lambda: probe(self._link, declared), _nothing)
 
     @asynccontextmanager
-    async def _channel(self) -> AsyncIterator[_Channel]:
+    async def _channel(self) -> AsyncGenerator[_Channel]:
         await self._free.acquire()
         channel = self._idle.pop()
         try:

@@ -1,4 +1,4 @@
-"""Checks of plain values where they enter: numbers in their range, bytes and texts of their size."""
+"""Checks of plain values where they enter: numbers in their range, bytes of their size."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import SlotNotCoveredError
 
 from towpath.engine.url import ServerUrl, Topology
 
@@ -63,7 +64,7 @@ class _DirectLine:
         if not connection.is_connected:
             await connection.connect()
         await connection.send_packed_command(connection.pack_command(*command), check_health=False)
-        return await connection.read_response()
+        return await _reply(connection)
 
     async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
         return await _confirm(self._connection, key, replicas, limit_ms)
@@ -83,7 +84,8 @@ class _ClusterLine:
 
     async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
         node = self._client.get_node_from_key(key)
-        assert node is not None  # the cluster client raises for a slot that nobody serves
+        if node is None:
+            raise SlotNotCoveredError(f"no node serves the slot of {key}")
         connection = node.acquire_connection()
         try:
             return await _confirm(connection, key, replicas, limit_ms)
@@ -113,9 +115,12 @@ class _NodeLine:
 async def _confirm(connection: AbstractConnection, key: str, replicas: int, limit_ms: int) -> int:
     await connection.send_command("PEXPIRE", key, _CONFIRM_KEPT_MS)
     await connection.send_command("WAIT", replicas, limit_ms)
-    await connection.read_response()
-    confirmed: int = await connection.read_response()
-    return confirmed
+    await _reply(connection)
+    return int(await _reply(connection))
+
+
+async def _reply(connection: AbstractConnection) -> Any:
+    return await connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
 
 
 class _DirectLink:
@@ -183,7 +188,9 @@ def open_link(url: ServerUrl) -> Link:
                 "socket_connect_timeout": CONNECT_SECONDS,
             }
             sentinel = Sentinel(list(url.hosts), sentinel_kwargs=watching)
-            client = sentinel.master_for(url.path, db=url.db, ssl=url.tls, **options)
+            client: Redis = sentinel.master_for(  # pyright: ignore[reportUnknownMemberType] -- redis-py types it in part
+                url.path, db=url.db, ssl=url.tls, **options
+            )
             return _DirectLink(client, sentinel)
         case Topology.SINGLE:
             if not url.hosts:

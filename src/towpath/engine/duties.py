@@ -27,7 +27,7 @@ async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
 async def keep_sweeping(
     engine: Engine, queues: Iterable[str], *, every: Duration = SWEEP_EVERY
 ) -> None:
-    """Sweep *queues* until cancelled; a queue with more than one sweep takes is swept again at once."""
+    """Sweep *queues* until cancelled; one with more than a sweep takes is swept again at once."""
     names = list(queues)
     while True:
         for queue in names:

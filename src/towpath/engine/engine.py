@@ -50,6 +50,7 @@ from towpath.errors import (
     InvalidOption,
     LaneNotParked,
     PayloadTooLarge,
+    ScriptDefect,
     TowpathError,
 )
 from towpath.ids import QueueName, lane_key, queue_name, worker_name
@@ -116,7 +117,8 @@ class Engine(Following):
     @property
     def facts(self) -> ServerFacts:
         """What the server said about itself when the engine was entered."""
-        assert self._facts is not None, "the engine was not entered: use `async with`"
+        if self._facts is None:
+            raise RuntimeError("the engine was not entered: use `async with Engine(…)`")
         return self._facts
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
@@ -256,7 +258,7 @@ class Engine(Following):
         return await self._one(Renew(lease, ttl), Lease, call)
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
-        """Leave a note on the job for those who look; it replaces the last one. Raises LeaseLost."""
+        """Leave a note on the job in place of the last one. Raises LeaseLost."""
         item = [lease.id, lease.token, codec.note_bytes(note)]
         [answer] = await self._store.write("progress", lease.queue, lambda _: [item], call)
         if not isinstance(answer, bytes):
@@ -413,7 +415,8 @@ class Engine(Following):
         outcome = codec.outcome(settlement.lease, answer)
         if isinstance(outcome, TowpathError):
             raise outcome
-        assert isinstance(outcome, kind)
+        if not isinstance(outcome, kind):
+            raise ScriptDefect(f"{verb} answered {answer!r}")
         return outcome
 
     async def _send_submits(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -55,7 +55,7 @@ class Followers:
         self._readers: dict[QueueName, _Reader] = {}
 
     @asynccontextmanager
-    async def follow(self, queue: QueueName) -> AsyncIterator[AsyncIterator[Event]]:
+    async def follow(self, queue: QueueName) -> AsyncGenerator[AsyncIterator[Event]]:
         """What happens in *queue* from the moment this is entered."""
         reader = self._readers.get(queue)
         if reader is None:
@@ -133,7 +133,7 @@ class _Reader:
                     if last is None:
                         last = await self._newest()
                     reading.set()
-                    answer = await self._line.send(
+                    answer: Any = await self._line.send(
                         "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, last
                     )
             except (TimeoutError, OSError, RedisError, RedisClusterException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ class Following(Inspector):
         return read_entries(name, entries)
 
     @asynccontextmanager
-    async def follow(self, queue: str) -> AsyncIterator[AsyncIterator[Event]]:
+    async def follow(self, queue: str) -> AsyncGenerator[AsyncIterator[Event]]:
         """The events of *queue* from the moment this is entered, as they happen.
 
         One blocking read per queue and process, however many follow. A follower that is far

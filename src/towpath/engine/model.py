@@ -55,7 +55,7 @@ class NewJob(NamedTuple):
     """What is not plain."""
 
 
-def new_job(
+def new_job(  # noqa: C901 -- one flat check per option
     payload: bytes,
     *,
     id: str | None = None,

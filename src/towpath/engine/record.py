@@ -16,7 +16,8 @@ from towpath.engine.wire import unpack_raw
 _HEAD = struct.Struct("<Bdddd")
 
 STATES = (
-    State.READY, State.DELAYED, State.WAITING, State.LEASED, State.DONE, State.CANCELLED, State.DEAD,
+    State.READY, State.DELAYED, State.WAITING, State.LEASED,
+    State.DONE, State.CANCELLED, State.DEAD,
 )  # fmt: skip
 """By code, from 1."""
 
@@ -39,7 +40,7 @@ def decode(text: bytes) -> Record:
     end = text.index(b"\0", _HEAD.size)
     worker = text[_HEAD.size : end].decode()
     rest = text[end + 1 :]
-    more: dict[bytes, Any] = unpack_raw(rest) if rest else {}
+    more: dict[Any, Any] = unpack_raw(rest) if rest else {}
     return Record(
         STATES[code - 1],
         int(at),
@@ -47,5 +48,5 @@ def decode(text: bytes) -> Record:
         int(token),
         int(attempts),
         worker,
-        {name.decode(): value for name, value in more.items()},
+        {str(name, "ascii"): value for name, value in more.items()},
     )

@@ -25,10 +25,8 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
     def __post_init__(self) -> None:
         duration_ms("retry.first", self.first)
         duration_ms("retry.longest", self.longest)
-        if not 1.0 <= self.factor <= 100.0:
-            raise InvalidOption("retry.factor", self.factor, rule="must be from 1 to 100")
-        if not 0.0 <= self.jitter <= 1.0:
-            raise InvalidOption("retry.jitter", self.jitter, rule="must be from 0 to 1")
+        _between("retry.factor", self.factor, 1, 100)
+        _between("retry.jitter", self.jitter, 0, 1)
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         # Beyond 2^60 no wait is shorter than the longest; a float must not overflow.
@@ -71,6 +69,11 @@ class Never(msgspec.Struct, frozen=True, tag="never"):
 
 RetryPolicy = Exponential | Fixed | Listed | Never
 """`delay(attempt, chance)`: the wait after that attempt (1 = the first), None = no other."""
+
+
+def _between(option: str, value: float, least: float, most: float) -> None:
+    if not isinstance(value, int | float) or not least <= value <= most:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption(option, value, rule=f"must be a number from {least} to {most}")
 
 
 def retry_policy(value: RetryPolicy) -> RetryPolicy:

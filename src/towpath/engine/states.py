@@ -5,6 +5,7 @@ The `moves` line of each script's header is compared with MOVES by a test.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from enum import StrEnum
 
 
@@ -29,7 +30,7 @@ NEW = "new"
 
 _ENDS = {(State.DONE, State.GONE), (State.CANCELLED, State.GONE), (State.DEAD, State.GONE)}
 
-MOVES: dict[str, set[tuple[str, str]]] = {
+MOVES: Mapping[str, Set[tuple[str, str]]] = {
     "submit": {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)},
     "claim": {(State.READY, State.LEASED)},
     "renew": set(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class Store:
         self._scripts = scripts
         self._channels = Channels(link, clock, limits)
         self._in_force: dict[QueueName, InForce] = {}
-        self._introducing: dict[QueueName, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
 
     async def probe(self, declared: Durability | None) -> ServerFacts:
         """What the servers say about themselves. Raises EvictionUnsafe, DurabilityUnknown."""
@@ -92,9 +91,13 @@ class Store:
         await self._write_options(queue, options, "replace")
 
     async def _first_use(self, queue: QueueName) -> InForce:
-        async with self._introducing[queue]:
-            known = self._in_force.get(queue)
-            return known or await self._write_options(queue, QueueOptions(), "first")
+        """All who come at the same time share one introduction, and go on together."""
+        task = self._introducing.get(queue)
+        if task is None:
+            task = asyncio.create_task(self._write_options(queue, QueueOptions(), "first"))
+            self._introducing[queue] = task
+            task.add_done_callback(lambda _: self._introducing.pop(queue))
+        return await asyncio.shield(task)
 
     async def _write_options(self, queue: QueueName, options: QueueOptions, mode: str) -> InForce:
         packed = options.packed()

@@ -62,22 +62,34 @@ _RULE = (
 )
 
 
+def _wrong(what: str) -> InvalidOption:
+    """A URL that is wrong may have its password anywhere: no part of it is repeated."""
+    return InvalidOption("url", "…", rule=f"{what}; must be one of {_RULE}")
+
+
 def parse_url(url: str) -> ServerUrl:
-    """The parts of *url*. Raises InvalidOption that never repeats a password."""
-    scheme = url.partition("://")[0].lower()
-    if scheme not in _SCHEMES or "://" not in url:
-        raise InvalidOption("url", f"{scheme[:40]}://…", rule=f"must be one of {_RULE}")
-    topology, tls = _SCHEMES[scheme]
-    parts = urlsplit(url)
+    """The parts of *url*. Raises InvalidOption that never repeats any of it."""
+    scheme, _, _ = url.partition("://") if isinstance(url, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+    if scheme.lower() not in _SCHEMES:
+        raise _wrong("has no scheme that Towpath knows")
+    topology, tls = _SCHEMES[scheme.lower()]
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _wrong("can not be read") from error
+    if parts.fragment:
+        raise _wrong("has a '#' that must be written as %23")
     query = dict(parse_qsl(parts.query))
     credentials, _, places = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
-    hosts = () if scheme == "unix" else _hosts(places, topology)
-    path, db = _path_and_db(scheme, topology, unquote(parts.path), query)
+    is_socket = scheme.lower() == "unix"
+    if is_socket and places:
+        raise _wrong("names no absolute path of a socket")
+    path, db = _path_and_db(topology, unquote(parts.path), query, is_socket=is_socket)
     return ServerUrl(
         topology=topology,
         tls=tls,
-        hosts=hosts,
+        hosts=() if is_socket else _hosts(places, topology),
         path=path,
         db=db,
         username=unquote(username) or None,
@@ -95,31 +107,33 @@ def _hosts(places: str, topology: Topology) -> tuple[tuple[str, int], ...]:
             parts = urlsplit(f"//{place}")
             found.append((parts.hostname or "", parts.port or usual))
         except ValueError as error:
-            raise InvalidOption("url", place, rule=f"must be host:port; {_RULE}") from error
+            raise _wrong("has a host that is not host:port") from error
         if not found[-1][0]:
-            raise InvalidOption("url", place, rule=f"names no host; must be one of {_RULE}")
+            raise _wrong("names no host")
+    if topology is Topology.SINGLE and len(found) > 1:
+        raise _wrong("names several hosts")
     return tuple(found)
 
 
 def _path_and_db(
-    scheme: str, topology: Topology, path: str, query: dict[str, str]
+    topology: Topology, path: str, query: dict[str, str], *, is_socket: bool
 ) -> tuple[str, int]:
-    if scheme == "unix":
-        if not path.startswith("/"):
-            raise InvalidOption("url", path, rule="must be unix:///absolute/path")
+    if is_socket:
+        if len(path) < 2:
+            raise _wrong("names no absolute path of a socket")
         return path, _db(query.get("db", "0"))
     first, _, second = path.strip("/").partition("/")
     if topology is Topology.SENTINEL:
         if not first:
-            raise InvalidOption("url", path, rule="names no service: redis+sentinel://host/service")
+            raise _wrong("names no service")
         return first, _db(second or query.get("db", "0"))
     db = _db(first or query.get("db", "0"))
     if topology is Topology.CLUSTER and db:
-        raise InvalidOption("url", path, rule="a cluster has only database 0")
+        raise _wrong("asks for a database, but a cluster has only 0")
     return "", db
 
 
 def _db(text: str) -> int:
-    if not text.isdecimal():
-        raise InvalidOption("url", text, rule="the database must be a whole number")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 4):
+        raise _wrong("has a database that is no whole number")
     return int(text)

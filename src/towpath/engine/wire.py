@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 
 
 def pack(value: Any) -> bytes:
     """*value* for a script. Bytes and text arrive there as the same thing."""
-    packed: bytes = msgpack.packb(value, use_bin_type=False)
-    return packed
+    return cast("bytes", msgpack.packb(value, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
 
 
 def unpack(packed: bytes) -> Any:
     """What `pack` was given; its texts must be UTF-8."""
-    return msgpack.unpackb(packed)
+    return cast("Any", msgpack.unpackb(packed))  # pyright: ignore[reportUnknownMemberType]
 
 
 def unpack_raw(packed: bytes) -> Any:
     """What a script packed, its texts as bytes."""
-    return msgpack.unpackb(packed, raw=True)
+    return cast("Any", msgpack.unpackb(packed, raw=True))  # pyright: ignore[reportUnknownMemberType]
