@@ -7,9 +7,8 @@ the plain verbs are batches of one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import lru_cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
 from towpath.engine import codec
@@ -22,12 +21,12 @@ from towpath.engine.events import Followers
 from towpath.engine.follow import Following
 from towpath.engine.keys import keys_of
 from towpath.engine.model import (
-    NORMAL,
     Bury,
     Call,
     Complete,
     Exchanged,
     Fail,
+    JobOptions,
     JobRef,
     Lease,
     NewJob,
@@ -39,7 +38,6 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
-from towpath.engine.retry import RetryPolicy
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -153,33 +151,22 @@ class Engine(Following):
         queue: str,
         payload: bytes,
         *,
-        id: str | None = None,
-        priority: int = NORMAL,
-        delay: Duration = ZERO,
-        due: datetime | None = None,
-        lane: str | None = None,
-        max_attempts: int | None = None,
-        retry: RetryPolicy | None = None,
-        lease: Duration | None = None,
-        keep: Duration | None = None,
         durability: Durability | None = None,
+        **options: Unpack[JobOptions],
     ) -> Submitted:
         """Take a job in; when this returns it exists, at the class asked for.
 
-        *priority* is 0 to 100, **higher runs first**. The same *id* twice is one job: the
-        second answer says `existed`. Raises QueueFull, MemoryFull, DurabilityUnavailable,
+        Options are those of `new_job`: id, priority (0 to 100, **higher runs first**), delay or
+        due, lane, max_attempts, retry, lease, keep. The same *id* twice is one job: the second
+        answer says `existed`. Raises QueueFull, MemoryFull, DurabilityUnavailable,
         ServerUnreachable (it may exist then: repeat with the same id) and, before anything is
         sent, InvalidName, InvalidOption, PayloadTooLarge. Concurrent submits share one round
         trip; a lone one waits for nobody.
         """
-        name = queue_name(queue)
-        job = new_job(
-            payload, id=id, priority=priority, delay=delay, due=due, lane=lane,
-            max_attempts=max_attempts, retry=retry, lease=lease, keep=keep,
-        )  # fmt: skip
-        options = await self._store.known_options(name)
-        if len(payload) > options.max_payload:
-            raise PayloadTooLarge("payload", len(payload), limit=options.max_payload)
+        name, job = queue_name(queue), new_job(payload, **options)
+        limit = (await self._store.known_options(name)).max_payload
+        if len(payload) > limit:
+            raise PayloadTooLarge("payload", len(payload), limit=limit)
         answer = await self._batcher.submit(name, job, durability)
         outcome = codec.submitted(name, job.id, answer)
         if isinstance(outcome, TowpathError):

@@ -140,7 +140,8 @@ class _Reader:
                 await self._line.hang_up()
                 await asyncio.sleep(0.1)
                 continue
-            for _, entries in answer or []:
+            if answer:
+                entries: list[Any] = answer[0][1]
                 last = entries[-1][0]
                 self._deliver(read_entries(self._queue, entries))
 

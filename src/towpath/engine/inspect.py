@@ -87,7 +87,7 @@ class Explanation(msgspec.Struct, frozen=True):
     """One sentence for a person."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, frozen=True):
     """A page of jobs; give *after* to get the next one. None = this was the last."""
 
     jobs: list[Job]
@@ -173,7 +173,7 @@ class Inspector:
         lane: str | None = None,
         after: str | None = None,
         size: int = 100,
-    ) -> Listed:
+    ) -> Page:
         """A page of the jobs in *state*, in the order they run (or ended). Payloads are left out.
 
         With *lane*, those that wait in that lane. A page is cut from the queue as it is then:
@@ -190,7 +190,7 @@ class Inspector:
         rows, now = await self._store.read("list", name, state.value, of_lane, last, score, size)
         jobs = [_listed(name, row, now) for row in rows]
         more = _make_cursor(rows[-1][0], rows[-1][1]) if len(rows) == size else None
-        return Listed([job for job in jobs if job and job.state is state], more)
+        return Page([job for job in jobs if job and job.state is state], more)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -55,51 +56,60 @@ class NewJob(NamedTuple):
     """What is not plain."""
 
 
-def new_job(  # noqa: C901 -- one flat check per option
-    payload: bytes,
-    *,
-    id: str | None = None,
-    priority: int = NORMAL,
-    delay: Duration = ZERO,
-    due: datetime | None = None,
-    lane: str | None = None,
-    max_attempts: int | None = None,
-    retry: RetryPolicy | None = None,
-    lease: Duration | None = None,
-    keep: Duration | None = None,
-) -> NewJob:
-    """A job to submit; every value is checked here.
+class JobOptions(TypedDict, total=False):
+    """What may be said about a job when it is submitted. What is left out, its queue decides."""
 
-    *priority* is 0 to 100, **higher runs first** (LOW, NORMAL, HIGH). *delay* counts from the
-    moment the server takes the job in; *due* is an instant; give one of them. Jobs with the
-    same *lane* run one at a time in the order they were submitted. What is left out comes from
-    the queue's options. Raises InvalidName, InvalidOption.
-    """
-    if not isinstance(payload, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+    id: str | None
+    """The caller's own id: the same one twice is one job. None = one is made."""
+    priority: int
+    """0 to 100, **higher runs first** (LOW, NORMAL, HIGH)."""
+    delay: Duration
+    """Counted from the moment the server takes the job in."""
+    due: datetime | None
+    """An instant; give a delay or a due time, not both."""
+    lane: str | None
+    """Jobs of one lane run one at a time, in the order they were submitted."""
+    max_attempts: int | None
+    retry: RetryPolicy | None
+    lease: Duration | None
+    """How long a worker may be silent; decides over the lease time that a claim names."""
+    keep: Duration | None
+    """How long the finished job and its result can be looked at."""
+
+
+def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
+    """A job to submit; every value is checked here. Raises InvalidName, InvalidOption."""
+    if type(payload) is not bytes:
         raise InvalidOption("payload", type(payload).__name__, rule="must be bytes")
+    if not options:
+        return NewJob(new_job_id(), payload)
     more: dict[str, Any] = {}
-    if priority is not NORMAL:
-        more["priority"] = whole("priority", priority, 0, 100)
-    if delay is not ZERO:
-        more["delay"] = duration_ms("delay", delay)
-    if due is not None:
-        if "delay" in more:
-            raise InvalidOption("due", due, rule="give a delay or a due time, not both")
-        more["due"] = instant_ms("due", due)
-    if lane is not None:
-        more["lane"] = lane_key(lane)
-    if max_attempts is not None:
-        more["max_attempts"] = whole("max_attempts", max_attempts, 1, 1_000_000)
-    if retry is not None:
-        more["retry"] = msgspec.json.encode(retry_policy(retry))
-    if lease is not None:
-        more["lease"] = duration_ms("lease", lease, least=milliseconds(1))
-    if keep is not None:
-        more["keep"] = duration_ms("keep", keep)
-    if id is None:
+    for name, value in options.items():
+        if name not in _CHECKS:
+            raise InvalidOption(name, value, rule=f"is no option of a job: {', '.join(_CHECKS)}")
+        if value is not None or name in _NEVER_NONE:
+            more[name] = _CHECKS[name](value)
+    if "delay" in more and "due" in more:
+        raise InvalidOption("due", options.get("due"), rule="give a delay or a due time, not both")
+    if "id" not in more:
         return NewJob(new_job_id(), payload, more or None)
-    more["named"] = 1
-    return NewJob(job_id(id), payload, more)
+    id = more.pop("id")
+    return NewJob(id, payload, more | {"named": 1})
+
+
+_NEVER_NONE = {"priority", "delay"}
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "id": job_id,
+    "priority": lambda value: whole("priority", value, 0, 100),
+    "delay": lambda value: duration_ms("delay", value),
+    "due": lambda value: instant_ms("due", value),
+    "lane": lane_key,
+    "max_attempts": lambda value: whole("max_attempts", value, 1, 1_000_000),
+    "retry": lambda value: msgspec.json.encode(retry_policy(value)),
+    "lease": lambda value: duration_ms("lease", value, least=milliseconds(1)),
+    "keep": lambda value: duration_ms("keep", value),
+}
 
 
 class Submitted(msgspec.Struct, frozen=True):

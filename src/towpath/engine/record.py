@@ -6,7 +6,7 @@ lua/lib/record.lua is the other side; a test compares the two.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -36,7 +36,8 @@ class Record(msgspec.Struct, frozen=True):
 
 def decode(text: bytes) -> Record:
     """The record behind what a script wrote."""
-    code, at, tick, token, attempts = _HEAD.unpack_from(text)
+    head = cast("tuple[int, float, float, float, float]", _HEAD.unpack_from(text))
+    code, at, tick, token, attempts = head
     end = text.index(b"\0", _HEAD.size)
     worker = text[_HEAD.size : end].decode()
     rest = text[end + 1 :]

@@ -1,0 +1,134 @@
+"""Submit, look up and wait from code without an event loop: scripts, Django views, notebooks.
+
+    with BlockingEngine("redis://localhost") as engine:
+        job = engine.submit("thumbnails", b"cat.png")
+        print(engine.ended(job.job, within=seconds(30)).result)
+
+One background thread runs one event loop with one Engine; calls from any number of threads go
+through it and share its round trips. There is no second implementation of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from typing import Any, Self, TypeVar, Unpack
+
+from towpath.clock import Clock, Duration
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability, ServerFacts
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts, Explanation, Job, Page, Position
+from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import TowpathError
+
+T = TypeVar("T")
+
+
+class BlockingEngine:
+    """The engine for code that blocks. Enter it once per process and share it."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        declared: Durability | None = None,
+    ) -> None:
+        self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._run(self._engine.__aenter__())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._run(self._engine.__aexit__())
+        finally:
+            self._stop()
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What the server said about itself when the engine was entered."""
+        return self._engine.facts
+
+    def configure(self, queue: str, options: QueueOptions) -> None:
+        """Use *queue* with these options. Raises QueueDiffers if it has others."""
+        self._run(self._engine.configure(queue, options))
+
+    def submit(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Submitted:
+        """Take a job in, as Engine.submit does; submits of several threads share round trips."""
+        return self._run(self._engine.submit(queue, payload, durability=durability, **options))
+
+    def submit_many(
+        self, queue: str, jobs: Iterable[NewJob], *, durability: Durability | None = None
+    ) -> list[Submitted | TowpathError]:
+        """Take many jobs in, answered one by one."""
+        return self._run(self._engine.submit_many(queue, jobs, durability=durability))
+
+    def cancel(self, job: JobRef) -> State:
+        """End a job that has not ended: CANCELLED, or LEASED if its worker was asked to stop."""
+        return self._run(self._engine.cancel(job))
+
+    def job(self, job: JobRef) -> Job:
+        """The job as it is now. Raises JobNotFound."""
+        return self._run(self._engine.job(job))
+
+    def state(self, job: JobRef) -> State:
+        """The job's state; GONE if it is no longer kept, or never was."""
+        return self._run(self._engine.state(job))
+
+    def position(self, job: JobRef) -> Position | None:
+        """How many run before this job, and about how long that takes."""
+        return self._run(self._engine.position(job))
+
+    def explain(self, job: JobRef) -> Explanation:
+        """Why the job is not running."""
+        return self._run(self._engine.explain(job))
+
+    def list(self, queue: str, state: State, *, after: str | None = None, size: int = 100) -> Page:
+        """A page of the jobs in *state*."""
+        return self._run(self._engine.list(queue, state, after=after, size=size))
+
+    def counts(self, queue: str) -> Counts:
+        """How many jobs are where."""
+        return self._run(self._engine.counts(queue))
+
+    def ended(self, job: JobRef, *, within: Duration) -> Job:
+        """The job once it has ended, with its result. Raises StillOpen when the time is over."""
+        return self._run(self._engine.ended(job, within=within))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._thread.is_alive():
+            work.close()
+            raise RuntimeError("the engine was not entered: use `with BlockingEngine(…)`")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: nobody is left to take the answer.
+            future.cancel()
+            raise
+
+    def _stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
