@@ -192,7 +192,7 @@ async def _send(line: Line, script: Script | None, args: Any) -> Any:
         return await line.send("EVAL", script.source, 1, *args)
 
 
-_WORDS: dict[str, Callable[[str], ServerError]] = {
+CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
     "QUEUE_UNKNOWN": QueueUnknown,
     "QUEUE_CHANGED": QueueChanged,
     "CALL_STALE": lambda text: CallStale(f"the channel is at call {text.split()[1]} already"),
@@ -207,8 +207,8 @@ def _translated(error: Exception) -> ServerError | None:
         return ServerRefused(text)
     if isinstance(error, RedisConnectionError | RedisTimeoutError | TimeoutError | OSError):
         return None
-    if (word := text.partition(" ")[0]) in _WORDS:
-        return _WORDS[word](text)
+    if (word := text.partition(" ")[0]) in CALL_WORDS:
+        return CALL_WORDS[word](text)
     if "OOM command" in text:
         return MemoryFull("the server's memory is full: " + text.partition(" script:")[0])
     if _PASSING.search(text) or isinstance(error, RedisClusterException):

@@ -18,7 +18,6 @@ from towpath.engine.check import check_size, whole
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Followers
-from towpath.engine.follow import Following
 from towpath.engine.keys import keys_of
 from towpath.engine.model import (
     Bury,
@@ -37,6 +36,7 @@ from towpath.engine.model import (
     Submitted,
     new_job,
 )
+from towpath.engine.operate import Operating
 from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
@@ -46,7 +46,6 @@ from towpath.engine.waiting import WAIT_CAP, Waker
 from towpath.errors import (
     DurabilityNotReached,
     InvalidOption,
-    LaneNotParked,
     PayloadTooLarge,
     ScriptDefect,
     TowpathError,
@@ -63,7 +62,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Following):
+class Engine(Operating):
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:
@@ -118,31 +117,6 @@ class Engine(Following):
         if self._facts is None:
             raise RuntimeError("the engine was not entered: use `async with Engine(…)`")
         return self._facts
-
-    # ── queues ───────────────────────────────────────────────────────────────────────────
-
-    async def configure(self, queue: str, options: QueueOptions) -> None:
-        """Use *queue* with these options. The first to use a queue decides.
-
-        Raises QueueDiffers, naming the fields, if it has others; `reconfigure` changes them.
-        """
-        await self._store.configure(queue_name(queue), options)
-
-    async def reconfigure(self, queue: str, options: QueueOptions) -> None:
-        """Give *queue* other options: in force at once, for jobs that are there too."""
-        await self._store.reconfigure(queue_name(queue), options)
-
-    async def options(self, queue: str) -> QueueOptions:
-        """The options of *queue*; a queue that is new gets the defaults."""
-        return await self._store.options(queue_name(queue))
-
-    async def pause(self, queue: str, *, call: Call | None = None) -> None:
-        """Hand out no jobs of *queue* until `resume`; everything else goes on."""
-        await self._store.write("pause", queue_name(queue), lambda _: [[]], call)
-
-    async def resume(self, queue: str, *, call: Call | None = None) -> None:
-        """Hand out jobs of *queue* again."""
-        await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
 
@@ -337,59 +311,7 @@ class Engine(Following):
             return State.LEASED
         raise codec.refusal(job, answer)
 
-    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
-
-    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
-        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
-
-        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
-        """
-        return await self._one_state("retry", job, call)
-
-    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
-        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
-
-        Raises JobNotFound, JobOpen.
-        """
-        await self._one_state("delete", job, call)
-
-    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
-        """Let a parked lane go on without its dead head, which stays listed as dead.
-
-        Answers which job that was. Raises LaneNotParked.
-        """
-        name, key = queue_name(queue), lane_key(lane)
-        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
-        if answer[0] != b"dropped":
-            raise LaneNotParked(name, key)
-        return JobRef(name, answer[1].decode())
-
-    # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────
-
-    async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Make due jobs ready, at most *limit*; how many it were."""
-        return await self._duty("promote", queue, limit, call)
-
-    async def reap(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Give back jobs whose lease has ended, at most *limit*; how many it were."""
-        return await self._duty("reap", queue, limit, call)
-
-    async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Remove what was kept long enough, at most *limit* of each kind; how many it were."""
-        return await self._duty("trim", queue, limit, call)
-
     # ── how it is done ───────────────────────────────────────────────────────────────────
-
-    async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:
-        item = [whole("limit", limit, 1, 1000)]
-        [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
-        return count
-
-    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
-        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
-        if isinstance(answer, bytes):
-            return codec.STATES[answer]
-        raise codec.refusal(job, answer)
 
     async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
         queue = settlement.lease.queue

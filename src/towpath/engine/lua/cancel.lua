@@ -18,7 +18,7 @@
 -- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(cancel, first)
 
 local function cancel(id)

@@ -14,7 +14,7 @@
 -- moves  ready -> leased
 -- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease outlook plan send close whole
+-- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease outlook send sets plan close whole
 -- runs   whole(claim, claim_memory, recall_claim)
 
 local REAP_MOST, PROMOTE_LEAST, TRIM_EVERY_MS = 100, 100, 1000

@@ -20,7 +20,7 @@
 -- moves  leased -> done
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(complete, first)
 
 -- A sliding mean of how long a job is worked on: what the wait estimate is made of. A token

@@ -14,7 +14,7 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(delete, first)
 
 local function delete(id)

@@ -11,7 +11,7 @@
 -- moves  waiting -> ready, waiting -> delayed
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
 -- runs   each(drop)
 
 local function drop(name)

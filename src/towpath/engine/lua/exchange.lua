@@ -7,7 +7,7 @@
 -- moves  those of the verbs it is made of
 -- cost   the sum of them
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held complete fail release renew claim plan send close whole
+-- uses   keys clock calls meta record tell jobs moves lanes ends held complete fail release renew claim send sets plan close whole
 -- runs   whole(exchange, exchange_memory, recall_exchange)
 
 local VERBS = { complete = complete, fail = fail, release = release, renew = renew }

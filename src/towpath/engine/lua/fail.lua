@@ -21,7 +21,7 @@
 -- moves  leased -> delayed, leased -> dead, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(fail, first)
 
 local function fail(id, token, delay, reason)

@@ -14,7 +14,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys clock calls meta record tell jobs moves lanes held plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes held send sets plan close each
 -- runs   each(progress, first)
 
 local function progress(id, token, text)

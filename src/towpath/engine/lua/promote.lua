@@ -11,7 +11,7 @@
 -- moves  delayed -> ready, delayed -> waiting
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(promote)
 
 local function by_due_then_tick(a, b)

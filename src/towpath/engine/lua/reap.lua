@@ -11,7 +11,7 @@
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(reap)
 
 local function reap_job(job)

@@ -19,7 +19,7 @@
 -- moves  leased -> ready, leased -> delayed, leased -> cancelled
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends held plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(release, first)
 
 local function release(id, token, delay)

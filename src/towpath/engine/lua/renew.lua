@@ -16,7 +16,7 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes held plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes held send sets plan close each
 -- runs   each(renew, first)
 
 local function renew(id, token, ttl)

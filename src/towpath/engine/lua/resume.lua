@@ -6,7 +6,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
 -- runs   each(resume)
 
 local function resume()

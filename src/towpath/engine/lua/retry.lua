@@ -14,7 +14,7 @@
 -- moves  dead -> ready, dead -> waiting
 -- cost   O(log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
 -- runs   each(retry, first)
 
 local function retry(id)

@@ -20,7 +20,7 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
--- uses   keys clock calls meta record tell send known accept
+-- uses   keys clock calls meta record tell send sets known accept
 -- runs   submit(cmsgpack.unpack(ARGV[4]))
 
 local function length()
@@ -49,11 +49,11 @@ end
 -- What can fail comes first: each set is read with its own type; MSET writes all or nothing.
 local function write(fresh)
   local wake = somebody_should_look()
-  for _, key in ipairs(set_keys) do redis.call('ZCARD', key) end
+  check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end
 
   send('MSET', puts)
-  for _, key in ipairs(set_keys) do send('ZADD', sets[key], key) end
+  write_additions()
   send('HSET', taken, LANES)
   for _, id in ipairs(outlived) do
     redis.call('ZREM', DONE, id)

@@ -11,7 +11,7 @@
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(limit · log n)
 -- full   works
--- uses   keys clock calls meta record tell jobs moves lanes ends plan send close each
+-- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(trim)
 
 local function outdated(key, before, most, limit)

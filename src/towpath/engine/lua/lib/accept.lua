@@ -2,21 +2,9 @@
 -- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
 
 local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'named' }
-local puts, sets, set_keys = {}, {}, {}  -- key, value, ...; zset key -> score, id, ...
-local holders = {}                       -- lane -> its holder, as far as this call knows
-local taken = {}                         -- lane, holder, ...: lanes that this call took
-
-local function zadd(key, score, id)
-  local add = sets[key]
-  if not add then
-    add = {}
-    sets[key] = add
-    set_keys[#set_keys + 1] = key
-  end
-  local n = #add
-  add[n + 1] = score
-  add[n + 2] = id
-end
+local puts = {}     -- key, value, ...
+local holders = {}  -- lane -> its holder, as far as this call knows
+local taken = {}    -- lane, holder, ...: lanes that this call took
 
 local function holder_of(lane)
   if holders[lane] == nil then holders[lane] = redis.call('HGET', LANES, lane) end

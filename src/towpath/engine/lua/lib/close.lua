@@ -3,7 +3,7 @@
 -- each key that is new is looked for (in a slot that is being moved, that fails).
 
 local function check_keys()
-  for _, key in ipairs(set_keys) do redis.call('ZCARD', key) end
+  check_sets()
   if #lanes_touched > 0 then redis.call('HLEN', LANES) end
   send('EXISTS', fresh)
 end
@@ -13,9 +13,9 @@ end
 local function write_jobs()
   if #unlinks == 0 then unlinks[1] = LOCK end  -- no job has an empty id
   send('UNLINK', unlinks)
-  for _, key in ipairs(set_keys) do send('ZREM', sets[key].rem, key) end
+  write_removals()
   send('MSET', puts)
-  for _, key in ipairs(set_keys) do send('ZADD', sets[key].add, key) end
+  write_additions()
   for _, job in ipairs(locks) do
     redis.call('SET', LOCK .. job.id, job.worker .. ' ' .. int(job.token), 'PX', job.ttl)
   end

@@ -14,13 +14,11 @@ local function read_lane(name)
 end
 
 local function hold_lane(lane, id)
-  lane.holder = id
-  lane.changed = true
+  lane.holder, lane.changed = id, true
 end
 
 local function leave_waiting(lane, id)
-  lane.left[id] = true
-  lane.left_count = lane.left_count + 1
+  lane.left[id], lane.left_count = true, lane.left_count + 1
 end
 
 local function first_stored(lane)

@@ -1,30 +1,7 @@
 -- plan: what the changes in memory come to, key by key. Still nothing is written.
 
-local sets, set_keys = {}, {}        -- zset key -> {add = {...}, rem = {...}}
 local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be removed
 local fresh, locks, expiries = {}, {}, {}
-
-local function zset(key)
-  local set = sets[key]
-  if not set then
-    set = { add = {}, rem = {} }
-    sets[key] = set
-    set_keys[#set_keys + 1] = key
-  end
-  return set
-end
-
-local function zrem(key, id)
-  local rem = zset(key).rem
-  rem[#rem + 1] = id
-end
-
-local function zadd(key, score, id)
-  local add = zset(key).add
-  local n = #add
-  add[n + 1] = score
-  add[n + 2] = id
-end
 
 local function put(key, value)
   local n = #puts

@@ -1,0 +1,93 @@
+"""Operating a queue: its options, pause and resume, dead jobs, parked lanes, duties."""
+
+from __future__ import annotations
+
+from towpath.engine import codec
+from towpath.engine.check import whole
+from towpath.engine.follow import Following
+from towpath.engine.model import Call, JobRef
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import LaneNotParked
+from towpath.ids import lane_key, queue_name
+
+
+class Operating(Following):
+    """What an engine offers those who look after its queues."""
+
+    # ── queues ───────────────────────────────────────────────────────────────────────────
+
+    async def configure(self, queue: str, options: QueueOptions) -> None:
+        """Use *queue* with these options. The first to use a queue decides.
+
+        Raises QueueDiffers, naming the fields, if it has others; `reconfigure` changes them.
+        """
+        await self._store.configure(queue_name(queue), options)
+
+    async def reconfigure(self, queue: str, options: QueueOptions) -> None:
+        """Give *queue* other options: in force at once, for jobs that are there too."""
+        await self._store.reconfigure(queue_name(queue), options)
+
+    async def options(self, queue: str) -> QueueOptions:
+        """The options of *queue*; a queue that is new gets the defaults."""
+        return await self._store.options(queue_name(queue))
+
+    async def pause(self, queue: str, *, call: Call | None = None) -> None:
+        """Hand out no jobs of *queue* until `resume`; everything else goes on."""
+        await self._store.write("pause", queue_name(queue), lambda _: [[]], call)
+
+    async def resume(self, queue: str, *, call: Call | None = None) -> None:
+        """Hand out jobs of *queue* again."""
+        await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
+
+    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
+
+    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
+        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
+
+        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
+        """
+        return await self._one_state("retry", job, call)
+
+    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
+        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
+
+        Raises JobNotFound, JobOpen.
+        """
+        await self._one_state("delete", job, call)
+
+    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
+        """Let a parked lane go on without its dead head, which stays listed as dead.
+
+        Answers which job that was. Raises LaneNotParked.
+        """
+        name, key = queue_name(queue), lane_key(lane)
+        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
+        if answer[0] != b"dropped":
+            raise LaneNotParked(name, key)
+        return JobRef(name, answer[1].decode())
+
+    # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────
+
+    async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Make due jobs ready, at most *limit*; how many it were."""
+        return await self._duty("promote", queue, limit, call)
+
+    async def reap(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Give back jobs whose lease has ended, at most *limit*; how many it were."""
+        return await self._duty("reap", queue, limit, call)
+
+    async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
+        """Remove what was kept long enough, at most *limit* of each kind; how many it were."""
+        return await self._duty("trim", queue, limit, call)
+
+    async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:
+        item = [whole("limit", limit, 1, 1000)]
+        [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
+        return count
+
+    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
+        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
+        if isinstance(answer, bytes):
+            return codec.STATES[answer]
+        raise codec.refusal(job, answer)

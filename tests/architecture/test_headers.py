@@ -1,0 +1,127 @@
+"""Every script opens with a header, and the header does not lie."""
+
+import re
+
+import pytest
+
+from towpath.embedded import EmbeddedServer
+from towpath.engine import codec, record
+from towpath.engine.channel import CALL_WORDS
+from towpath.engine.keys import TYPES, Keys
+from towpath.engine.script import ARGS, Header, header_of, lua_text, pieces_of
+from towpath.engine.states import MOVES
+from towpath.ids import queue_name
+
+FIELDS = ["keys", "args", "reply", "moves", "cost", "full", "uses"]
+WORD = re.compile(r"'([A-Z]+(?:_[A-Z]+)+)(?: [^']*)?'")
+ANSWERS_THAT_ARE_NO_REFUSAL = {"CANCEL_REQUESTED"}
+REASONS = re.compile(r"'[A-Z_]+: ")
+COMPOSED = {"exchange"}  # its keys and moves are those of the verbs it is made of
+
+verbs = pytest.mark.parametrize("verb", ARGS)
+
+
+def header(verb: str) -> Header:
+    return header_of(lua_text(verb))
+
+
+def code_of(piece: str) -> str:
+    return "\n".join(line.partition("--")[0] for line in lua_text(piece).splitlines())
+
+
+@verbs
+def test_a_header_is_complete(verb: str) -> None:
+    found = header(verb)
+    assert found.title.startswith(f"{verb}: ")
+    assert [name for name in FIELDS if not found.fields.get(name)] == []
+
+
+@verbs
+def test_its_keys_have_the_types_they_are_spelled_with(verb: str) -> None:
+    if verb in COMPOSED:
+        return
+    named = [line.split()[:2] for line in header(verb).fields["keys"]]
+    assert {name: TYPES[name] for name, _ in named} == dict(named)
+
+
+@verbs
+def test_its_args_are_those_the_engine_sends(verb: str) -> None:
+    named = tuple(line.split()[0] for line in header(verb).fields["args"])
+    assert (() if named == ("none",) else named) == ARGS[verb]
+
+
+@verbs
+def test_its_moves_are_those_of_the_state_machine(verb: str) -> None:
+    if verb in COMPOSED:
+        return
+    text = " ".join(header(verb).fields["moves"])
+    found = set(re.findall(r"(\w+) -> (\w+)", text))
+    assert found == {(str(old), str(new)) for old, new in MOVES.get(verb, set())}
+
+
+@verbs
+def test_it_tells_what_happens_with_memory_full(verb: str) -> None:
+    assert header(verb).fields["full"][0] in {"works", "refused"}
+
+
+@verbs
+def test_it_uses_all_the_pieces_it_names_each_once(verb: str) -> None:
+    pieces = pieces_of(verb)
+    assert len(set(pieces)) == len(pieces)
+    assert pieces[-1] == verb
+
+
+def said_by(verb: str) -> set[str]:
+    """The words in the text of the verb and of what only answers for it."""
+    pieces = [verb, *({"held"} & set(pieces_of(verb))), *({"known"} & set(pieces_of(verb)))]
+    found: set[str] = set()
+    for piece in pieces:
+        text = REASONS.sub("'", code_of(piece))
+        found |= set(WORD.findall(text))
+    return found - {word for word in found if word in CALL_WORDS}
+
+
+@verbs
+def test_its_reply_names_every_word_it_answers_with(verb: str) -> None:
+    if verb in COMPOSED:
+        return
+    promised = {line.split()[0] for line in header(verb).fields["reply"]}
+    commands = {"WITHSCORES"}
+    assert said_by(verb) - commands <= promised
+
+
+@verbs
+def test_the_engine_knows_every_word_of_a_reply(verb: str) -> None:
+    promised = {line.split()[0] for line in header(verb).fields["reply"]}
+    words = {word for word in promised if word.isupper()}
+    assert words <= codec.REFUSAL_WORDS | ANSWERS_THAT_ARE_NO_REFUSAL
+
+
+def test_the_engine_knows_every_word_that_refuses_a_whole_call() -> None:
+    said: set[str] = set()
+    for piece in ("calls", "meta"):
+        said |= set(re.findall(r"error_reply\('([A-Z_]+)", lua_text(piece)))
+    assert said == set(CALL_WORDS)
+
+
+def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
+    """Names with braces and colons in them too: they come last."""
+    names = re.findall(r"\b([A-Z]+)\b(?= *(?:,|=))", code_of("keys").partition("match")[2])
+    script = f"{lua_text('keys')}\nreturn {{ {', '.join(names)} }}"
+    told = server.ask("EVAL", script, "1", "{a.b}:queue")
+    assert isinstance(told, list)
+    spelled = dict(
+        zip(names, [str(it, "utf-8") for it in told if isinstance(it, bytes)], strict=True)
+    )
+    keys = Keys(queue_name("a.b"))
+    for name, key in spelled.items():
+        python = getattr(keys, name.lower())
+        assert key == (python("") if callable(python) else python), name
+    assert {name.lower() for name in spelled} == set(TYPES)
+
+
+def test_lua_writes_records_as_python_reads_them() -> None:
+    text = lua_text("record")
+    states = re.search(r"STATES = \{([^}]*)\}", text)
+    assert states is not None
+    assert re.findall(r"'(\w+)'", states[1]) == [str(state) for state in record.STATES]
