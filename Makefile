@@ -9,7 +9,7 @@ JOBS   ?= 2
 PROGRAMS ?= 5000
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint types contracts unit model bench format clean
+.PHONY: help up test lint types contracts unit model bench docs format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
 
 bench: $(STAMP) ## the figures behind every performance claim
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP) ## write the reference pages anew
+	$(BIN)/python -m docs.reference.make
 
 format: $(STAMP) ## rewrite the files as ruff wants them
 	$(BIN)/ruff format .

@@ -82,6 +82,8 @@ class Why(StrEnum):
 
 
 class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is not running."""
+
     why: Why
     text: str
     """One sentence for a person."""

@@ -34,18 +34,25 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     """Deliveries before a job is dead; releases do not count."""
     retry: RetryPolicy = Exponential()
+    """How long to wait before the next attempt: Exponential, Fixed, Listed or Never."""
     lanes: LanePolicy = LanePolicy.BLOCK
+    """What a lane does when its head fails: block, skip or park."""
     keep: Duration = ZERO
     """How long a finished job and its result can be looked at."""
     keep_most: int = 100_000
+    """At most so many finished jobs are kept; the oldest go first."""
     keep_dead: Duration = days(30)
+    """How long a dead job stays, unless it parks its lane."""
     keep_dead_most: int = 100_000
+    """At most so many dead jobs are kept; the oldest go first."""
     remember: Duration = hours(1)
     """How long an id that a caller chose is known after its job is gone."""
     remember_most: int = 1_000_000
+    """At most so many ids are remembered; `counts` tells how many are."""
     max_length: int = 0
     """Jobs that may wait (ready, delayed, behind their lane's head); 0 = no limit."""
     max_payload: int = 1024 * 1024
+    """Bytes of one payload or result."""
     events: int = 1_000
     """About how many entries the stream of events keeps; 0 = none are written."""
 

@@ -10,6 +10,8 @@ from enum import StrEnum
 
 
 class State(StrEnum):
+    """Where a job is in its life."""
+
     READY = "ready"
     """Can be claimed now."""
     DELAYED = "delayed"

@@ -1,0 +1,49 @@
+"""Every block of Python in README and docs runs, each in a process of its own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def blocks() -> list[object]:
+    return [
+        pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
+        for path in DOCUMENTS
+        for number, block in enumerate(BLOCK.findall(path.read_text()), 1)
+    ]
+
+
+@pytest.mark.parametrize("block", blocks())
+def test_a_block_runs(block: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_readme_shows_a_job_s_life_in_ten_lines() -> None:
+    first = BLOCK.findall((ROOT / "README.md").read_text())[0]
+    assert all(verb in first for verb in ("engine.submit", "engine.claim", "engine.complete"))
+    assert len([line for line in first.splitlines() if line.strip()]) <= 13
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_its_links_lead_somewhere(path: Path) -> None:
+    for target in LINK.findall(path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_make_up_shows_what_it_promises() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "towpath.demo"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count(" ok ") == 5
