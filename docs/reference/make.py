@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 from towpath import errors
@@ -14,8 +15,8 @@ HERE = Path(__file__).parent
 
 ERRORS = """# Errors
 
-All are in `towpath.errors` and derive from `TowpathError`: `code` is stable, `remedy` is the way out,
-`retry` says whether the same again can help (`safe`: the outcome is unknown, a repeat with the
+All are in `towpath.errors` and derive from `TowpathError`: `code` is stable, `remedy` is the way
+out, `retry` says whether the same again can help (`safe`: the outcome is unknown, a repeat with the
 same job id adds nothing).
 
 | error | code | when | what to do | retry |
@@ -61,7 +62,7 @@ def _field_sentences(kind: type) -> dict[str, str]:
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
     found: dict[str, str] = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         match field, text:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),

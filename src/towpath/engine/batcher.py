@@ -7,7 +7,7 @@ in flight, what comes meanwhile is gathered and sent together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from towpath.engine.durability import Durability
@@ -17,7 +17,9 @@ from towpath.ids import QueueName
 
 FLIGHTS = 2
 """Calls in flight per lot: while the server works on one, the next is being made."""
-LARGEST = 500
+LARGEST_BATCH = 500
+"""Jobs in one script call. A longer list of submits becomes several calls."""
+_LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
 Send = Callable[[QueueName, list[NewJob], Durability | None], Awaitable[list[Any]]]
 
@@ -33,6 +35,12 @@ class _Lot:
         self.flying = 0
 
 
+def _promise(lot: _Lot, job: NewJob, place: int) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    lot.pending.insert(place, (job, future))
+    return future
+
+
 class Batcher:
     """Joins concurrent submits; *send* carries a batch and answers job by job."""
 
@@ -41,21 +49,39 @@ class Batcher:
         self._lots: dict[tuple[QueueName, Durability | None], _Lot] = {}
         self._flights: set[asyncio.Task[None]] = set()
 
-    def submit(
-        self, queue: QueueName, job: NewJob, durability: Durability | None
-    ) -> asyncio.Future[Any]:
-        """The raw answer to *job*, as a future."""
+    async def submit(self, queue: QueueName, job: NewJob, durability: Durability | None) -> Any:
+        """The raw answer to *job*."""
         lot = self._lots.get((queue, durability))
         if lot is None:
             lot = self._lots[queue, durability] = _Lot(queue, durability)
-        future = asyncio.get_running_loop().create_future()
-        lot.pending.append((job, future))
-        if lot.flying < FLIGHTS and (lot.flying == 0 or len(lot.pending) >= LARGEST):
+        if lot.flying or lot.pending:
+            return await self._join(lot, job)
+        lot.flying = 1
+        try:
+            # One turn of the loop, in which those that come at the same time show up.
+            await asyncio.sleep(0)
+            if not lot.pending:
+                [answer] = await self._send(queue, [job], durability)
+                return answer
+            future = _promise(lot, job, 0)
+        finally:
+            lot.flying -= 1
+            self._take_off(lot)
+        return await future
+
+    def _join(self, lot: _Lot, job: NewJob) -> asyncio.Future[Any]:
+        future = _promise(lot, job, len(lot.pending))
+        self._take_off(lot)
+        return future
+
+    def _take_off(self, lot: _Lot) -> None:
+        """Send what is pending, unless it can still gather behind calls in flight."""
+        waiting = len(lot.pending)
+        if waiting and (lot.flying == 0 or (lot.flying < FLIGHTS and waiting >= LARGEST_BATCH)):
             lot.flying += 1
             flight = asyncio.create_task(self._fly(lot))
             self._flights.add(flight)
             flight.add_done_callback(self._flights.discard)
-        return future
 
     async def close(self) -> None:
         """Wait for what is under way."""
@@ -65,24 +91,39 @@ class Batcher:
     async def _fly(self, lot: _Lot) -> None:
         try:
             while lot.pending:
-                batch, lot.pending = lot.pending[:LARGEST], lot.pending[LARGEST:]
-                await self._carry(lot, batch)
+                portion = next(portions([job for job, _ in lot.pending]))
+                batch, lot.pending = lot.pending[: len(portion)], lot.pending[len(portion) :]
+                await self._carry(lot, portion, [future for _, future in batch])
         finally:
             lot.flying -= 1
 
-    async def _carry(self, lot: _Lot, batch: list[tuple[NewJob, asyncio.Future[Any]]]) -> None:
+    async def _carry(
+        self, lot: _Lot, jobs: list[NewJob], futures: list[asyncio.Future[Any]]
+    ) -> None:
         try:
-            answers = await self._send(lot.queue, [job for job, _ in batch], lot.durability)
+            answers = await self._send(lot.queue, jobs, lot.durability)
         except BaseException as error:
-            for _, future in batch:
+            for future in futures:
                 if not future.done():
                     future.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
-        if len(answers) != len(batch):
-            defect = ScriptDefect(f"{len(batch)} jobs were submitted, {len(answers)} answered")
-            answers = [defect] * len(batch)
-        for (_, future), answer in zip(batch, answers, strict=True):
+        if len(answers) != len(jobs):
+            defect = ScriptDefect(f"{len(jobs)} jobs were submitted, {len(answers)} answered")
+            answers = [defect] * len(jobs)
+        for future, answer in zip(futures, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+
+
+def portions(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+    """*jobs* in portions that are one script call each: bounded in number and in bytes."""
+    start = size = 0
+    for i, job in enumerate(jobs):
+        size += len(job.payload)
+        if i - start == LARGEST_BATCH or (i > start and size > _LARGEST_CALL_BYTES):
+            yield jobs[start:i]
+            start, size = i, len(job.payload)
+    if start < len(jobs):
+        yield jobs[start:]

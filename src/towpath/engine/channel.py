@@ -11,8 +11,8 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -90,7 +90,7 @@ class Channels:
         self._give_up_s = limits.give_up.total_seconds()
         name = secrets.token_hex(8)
         self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
-        self._free = asyncio.Semaphore(limits.channels)
+        self._queued: deque[asyncio.Future[_Channel]] = deque()
 
     async def call(
         self, script: Script, queue: QueueName, body: bytes, version: str, call: Call | None
@@ -100,15 +100,23 @@ class Channels:
         Raises ServerUnreachable when the time is up, QueueUnknown, QueueChanged, MemoryFull,
         CallStale.
         """
-        async with self._channel() as channel:
+        channel = await self._take()
+        try:
             name, number = (call.channel, call.number) if call else channel.next_call()
-            args = (keys_of(queue).queue, self._clock.stamp(), name, number, body, version)
-            return await self._answer(channel.line, script, args)
+            key, clock = keys_of(queue).queue, self._clock.stamp()
+            return await self._answer(
+                channel.line, script, (key, clock, name, number, body, version)
+            )
+        finally:
+            self._give_back(channel)
 
     async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
-        async with self._channel() as channel:
+        channel = await self._take()
+        try:
             return await self._answer(channel.line, script, (keys_of(queue).queue, *args))
+        finally:
+            self._give_back(channel)
 
     async def clocked(self, script: Script, queue: QueueName, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
@@ -116,30 +124,47 @@ class Channels:
 
     async def command(self, *command: Any) -> Any:
         """The answer to a plain command that may be repeated."""
-        async with self._channel() as channel:
+        channel = await self._take()
+        try:
             return await self._answer(channel.line, None, command)
+        finally:
+            self._give_back(channel)
 
     async def confirm(self, key: str, replicas: int) -> int:
         """How many replicas have everything written to *key*'s server before this call."""
         limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
-        async with self._channel() as channel:
+        channel = await self._take()
+        line = channel.line
+        try:
             return await self._until_answered(
-                lambda: channel.line.confirm(key, replicas, limit_ms), channel.line.hang_up
+                lambda: line.confirm(key, replicas, limit_ms), line.hang_up
             )
+        finally:
+            self._give_back(channel)
 
     async def probe(self, declared: Durability | None) -> ServerFacts:
         """What the servers say about themselves, within the same time limits."""
         return await self._until_answered(lambda: probe(self._link, declared), _nothing)
 
-    @asynccontextmanager
-    async def _channel(self) -> AsyncGenerator[_Channel]:
-        await self._free.acquire()
-        channel = self._idle.pop()
+    async def _take(self) -> _Channel:
+        if self._idle:
+            return self._idle.pop()
+        turn: asyncio.Future[_Channel] = asyncio.get_running_loop().create_future()
+        self._queued.append(turn)
         try:
-            yield channel
-        finally:
-            self._idle.append(channel)
-            self._free.release()
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give_back(turn.result())
+            raise
+
+    def _give_back(self, channel: _Channel) -> None:
+        while self._queued:
+            turn = self._queued.popleft()
+            if not turn.done():
+                turn.set_result(channel)
+                return
+        self._idle.append(channel)
 
     async def _answer(self, line: Line, script: Script | None, args: Any) -> Any:
         return await self._until_answered(lambda: _send(line, script, args), line.hang_up)

@@ -6,8 +6,9 @@ is safe (`channel.py`), so redis-py's own retries are off. Time limits are the c
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import AbstractConnection
@@ -63,7 +64,9 @@ class _DirectLine:
         connection = self._connection
         if not connection.is_connected:
             await connection.connect()
-        await connection.send_packed_command(connection.pack_command(*command), check_health=False)
+        # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
+        packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
+        await connection.send_packed_command(packed, check_health=False)
         return await _reply(connection)
 
     async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:

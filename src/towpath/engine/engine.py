@@ -6,13 +6,13 @@ the plain verbs are batches of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Self, TypeVar, Unpack
 
 from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
 from towpath.engine import codec
-from towpath.engine.batcher import Batcher
+from towpath.engine.batcher import LARGEST_BATCH, Batcher, portions
 from towpath.engine.channel import Limits
 from towpath.engine.check import check_size, whole
 from towpath.engine.connect import open_link
@@ -52,9 +52,6 @@ from towpath.errors import (
 )
 from towpath.ids import QueueName, lane_key, queue_name, worker_name
 
-LARGEST_BATCH = 500
-"""Jobs in one script call. A longer list of submits becomes several calls."""
-_LARGEST_CALL_BYTES = 8 * 1024 * 1024
 _WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SETTLING = "settling"
 """The worker's name in an exchange that claims nothing."""
@@ -164,7 +161,7 @@ class Engine(Operating):
         limit = (await self._store.known_options(name)).max_payload
         for job in wanted:
             check_size("payload", job.payload, limit)
-        batches = list(_batches(wanted))
+        batches = list(portions(wanted))
         if call is not None and len(batches) > 1:
             raise InvalidOption(
                 "call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs"
@@ -359,17 +356,3 @@ def _wish(
         whole("count", count, least, LARGEST_BATCH),
         lane_key(lane) if lane is not None else "",
     ]
-
-
-def _batches(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
-    """*jobs* in portions that are one script call each: bounded in number and in bytes."""
-    batch: list[NewJob] = []
-    size = 0
-    for job in jobs:
-        if len(batch) == LARGEST_BATCH or (batch and size + len(job.payload) > _LARGEST_CALL_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(job)
-        size += len(job.payload)
-    if batch:
-        yield batch

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
 from towpath.clock import ZERO, Duration, days, duration_ms, hours
 from towpath.engine.check import whole
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
-from towpath.engine.wire import pack, unpack
+from towpath.engine.wire import pack
 from towpath.errors import InvalidOption
 
 LARGEST_PAYLOAD = 64 * 1024 * 1024
@@ -72,7 +71,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         duration_ms("remember", self.remember)
 
     def packed(self) -> bytes:
-        """The form the scripts read: numbers they compare, and the rest for other engines."""
+        """The form the scripts read: only what they go by."""
         return pack(
             {
                 "max_attempts": self.max_attempts,
@@ -86,7 +85,6 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "length": self.max_length,
                 "payload": self.max_payload,
                 "events": self.events,
-                "all": msgspec.json.encode(self),
             }
         )
 
@@ -98,15 +96,9 @@ class InForce(msgspec.Struct, frozen=True):
     version: str
 
 
-def version_of(packed: bytes) -> str:
+def version_of(whole: bytes) -> str:
     """A short name for one set of options."""
-    return hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:16]
-
-
-def unpacked(packed: bytes) -> QueueOptions:
-    """The options behind what `packed` made, whoever wrote it."""
-    stored: dict[str, Any] = unpack(packed)
-    return msgspec.json.decode(stored["all"], type=QueueOptions)
+    return hashlib.sha1(whole, usedforsecurity=False).hexdigest()[:16]
 
 
 def differences(stored: QueueOptions, wanted: QueueOptions) -> str:

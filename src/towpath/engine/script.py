@@ -29,7 +29,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "drop": ("lane",),
         "pause": (),
         "resume": (),
-        "configure": ("options", "version", "mode"),
+        "configure": ("whole", "options", "version", "mode"),
         "look": ("clock", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),
@@ -98,10 +98,24 @@ def pieces_of(name: str) -> list[str]:
     return order
 
 
+_META_FIELD = re.compile(r"\bmeta\.(\w+)|\bcount\('(\w+)'\)")
+
+
+def _meta_fields(text: str) -> list[str]:
+    """The queue's numbers that a script reads: those its text names, and no others."""
+    named = {first or second for first, second in _META_FIELD.findall(text)}
+    return ["options", "version", *sorted(named)]
+
+
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     header = header_of(lua_text(name))
-    parts = [f"local full = '{header.fields['full'][0]}'"]
-    parts += [edit(piece, lua_text(piece)) for piece in pieces_of(name)]
+    body = "\n".join(edit(piece, lua_text(piece)) for piece in pieces_of(name))
+    fields = ", ".join(f"'{field}'" for field in _meta_fields(body))
+    parts = [
+        f"local full = '{header.fields['full'][0]}'",
+        f"local META_FIELDS = {{ {fields} }}",
+        body,
+    ]
     if "runs" in header.fields:
         parts.append(f"return {header.fields['runs'][0]}")
     source = "\n".join(parts)

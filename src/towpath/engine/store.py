@@ -14,7 +14,7 @@ from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Call
-from towpath.engine.options import InForce, QueueOptions, differences, unpacked, version_of
+from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
 from towpath.errors import QueueDiffers, ScriptDefect
@@ -100,11 +100,11 @@ class Store:
         return await asyncio.shield(task)
 
     async def _write_options(self, queue: QueueName, options: QueueOptions, mode: str) -> InForce:
-        packed = options.packed()
+        whole = msgspec.json.encode(options)
         stored, version = await self._channels.read(
-            self._scripts["configure"], queue, packed, version_of(packed), mode
+            self._scripts["configure"], queue, whole, options.packed(), version_of(whole), mode
         )
-        in_force = InForce(unpacked(stored), version.decode())
+        in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), version.decode())
         self._in_force[queue] = in_force
-        await self._channels.command("HSET", REGISTRY, queue, msgspec.json.encode(in_force.options))
+        await self._channels.command("HSET", REGISTRY, queue, stored)
         return in_force

@@ -12,11 +12,6 @@ def pack(value: Any) -> bytes:
     return cast("bytes", msgpack.packb(value, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
 
 
-def unpack(packed: bytes) -> Any:
-    """What `pack` was given; its texts must be UTF-8."""
-    return cast("Any", msgpack.unpackb(packed))  # pyright: ignore[reportUnknownMemberType]
-
-
 def unpack_raw(packed: bytes) -> Any:
     """What a script packed, its texts as bytes."""
     return cast("Any", msgpack.unpackb(packed, raw=True))  # pyright: ignore[reportUnknownMemberType]

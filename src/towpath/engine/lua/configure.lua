@@ -1,7 +1,8 @@
 -- configure: write a queue's options, at its first use or in place of others.
 --
 -- keys   meta     hash     options and their version
--- args   options  bytes    packed
+-- args   whole    text     all options, as engines read them
+--        options  bytes    packed: those the scripts go by
 --        version  text     tells options apart
 --        mode     text     first = keep those that are there; replace
 -- reply  <the options now in force>
@@ -10,8 +11,8 @@
 -- full   refused
 -- uses   keys
 
-local packed, version, mode = ARGV[1], ARGV[2], ARGV[3]
-local stored = redis.call('HMGET', META, 'options', 'version')
+local whole, packed, version, mode = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local stored = redis.call('HMGET', META, 'whole', 'version')
 if stored[1] and mode == 'first' then return stored end
-redis.call('HSET', META, 'options', packed, 'version', version)
-return { packed, version }
+redis.call('HSET', META, 'whole', whole, 'options', packed, 'version', version)
+return { whole, version }

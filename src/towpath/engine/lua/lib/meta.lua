@@ -1,10 +1,6 @@
 -- meta: the queue's own numbers: options, tick, token, totals. Read once, written once.
 
-local META_FIELDS = {
-  'options', 'version', 'tick', 'token', 'paused', 'service_ms', 'trimmed_at',
-  'submitted', 'completed', 'failed', 'died', 'cancelled', 'released', 'reaped', 'promoted',
-  'retried', 'deleted', 'trimmed',
-}
+-- META_FIELDS comes from the loader: options, version, and what the script's text names.
 local meta, meta_changes, options = {}, {}, nil
 do
   local values = redis.call('HMGET', META, unpack(META_FIELDS))

@@ -4,8 +4,9 @@
 
 local HEAD = '<Bdddds'  -- state, submitted at, tick, token, attempts, worker
 local STATES = { 'ready', 'delayed', 'waiting', 'leased', 'done', 'cancelled', 'dead' }
-local CODES = {}
-for code, state in ipairs(STATES) do CODES[state] = code end
+local CODES = {
+  ready = 1, delayed = 2, waiting = 3, leased = 4, done = 5, cancelled = 6, dead = 7,
+}
 local MORE = {
   'turn', 'priority', 'lane', 'due', 'max_attempts', 'lease', 'keep', 'retry', 'named', 'cancel',
   'reason', 'progress', 'ended', 'gone_at',
