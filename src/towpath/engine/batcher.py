@@ -48,6 +48,7 @@ class Batcher:
         self._send = send
         self._lots: dict[tuple[QueueName, Durability | None], _Lot] = {}
         self._flights: set[asyncio.Task[None]] = set()
+        self._landed = asyncio.Event()
 
     async def submit(self, queue: QueueName, job: NewJob, durability: Durability | None) -> Any:
         """The raw answer to *job*."""
@@ -65,8 +66,7 @@ class Batcher:
                 return answer
             future = _promise(lot, job, 0)
         finally:
-            lot.flying -= 1
-            self._take_off(lot)
+            self._land(lot)
         return await future
 
     def _join(self, lot: _Lot, job: NewJob) -> asyncio.Future[Any]:
@@ -85,8 +85,14 @@ class Batcher:
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        while self._flights:
-            await asyncio.wait(self._flights)
+        while any(lot.flying for lot in self._lots.values()):
+            self._landed.clear()
+            await self._landed.wait()
+
+    def _land(self, lot: _Lot) -> None:
+        lot.flying -= 1
+        self._take_off(lot)
+        self._landed.set()
 
     async def _fly(self, lot: _Lot) -> None:
         try:
@@ -95,7 +101,7 @@ class Batcher:
                 batch, lot.pending = lot.pending[: len(portion)], lot.pending[len(portion) :]
                 await self._carry(lot, portion, [future for _, future in batch])
         finally:
-            lot.flying -= 1
+            self._land(lot)
 
     async def _carry(
         self, lot: _Lot, jobs: list[NewJob], futures: list[asyncio.Future[Any]]
