@@ -61,19 +61,23 @@ class _DirectLine:
         self._connection = connection
 
     async def send(self, *command: Any) -> Any:
-        connection = self._connection
-        if not connection.is_connected:
-            await connection.connect()
+        connection = await self._connected()
         # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
         packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
         await connection.send_packed_command(packed, check_health=False)
         return await _reply(connection)
 
     async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
-        return await _confirm(self._connection, key, replicas, limit_ms)
+        return await _confirm(await self._connected(), key, replicas, limit_ms)
 
     async def hang_up(self) -> None:
         await self._connection.disconnect(nowait=True)
+
+    async def _connected(self) -> AbstractConnection:
+        # A command would connect by itself, but without asking the sentinels who is primary.
+        if not self._connection.is_connected:
+            await self._connection.connect()
+        return self._connection
 
 
 class _ClusterLine:
