@@ -1,0 +1,50 @@
+"""Every benchmark by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import getdoc
+from types import MappingProxyType, ModuleType
+
+from benchmarks import (
+    drain,
+    memory,
+    pickup,
+    punctuality,
+    round_trips,
+    scale,
+    server_cpu,
+    submit_bulk,
+    submit_concurrent,
+    submit_single,
+)
+from benchmarks.bench import Plan
+from benchmarks.figure import Figure
+
+Run = Callable[[Plan], Awaitable[list[Figure]]]
+
+_MODULES: tuple[ModuleType, ...] = (
+    submit_bulk,
+    submit_concurrent,
+    submit_single,
+    server_cpu,
+    memory,
+    scale,
+    pickup,
+    punctuality,
+    drain,
+    round_trips,
+)
+
+BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
+    {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+)
+
+
+def run_of(name: str) -> Run:
+    return BENCHMARKS[name].run
+
+
+def claim_of(name: str) -> str:
+    """The sentence that the benchmark is about."""
+    return (getdoc(BENCHMARKS[name]) or "").partition("\n")[0]

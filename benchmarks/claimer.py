@@ -1,0 +1,126 @@
+"""A process that waits for work and tells when it got it: the other end of two figures.
+
+`python -m benchmarks.claimer claim URL QUEUE JOBS` waits by `claim`, `… blpop SOCKET KEY ITEMS`
+by a bare BLPOP. Each prints what it saw as one JSON list when it has seen all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from benchmarks.bench import WORKER
+from towpath import Engine, Lease, seconds
+
+ROOT = Path(__file__).parents[1]
+STAMPED = 100
+"""Bytes of a payload that carries the time it was sent at."""
+
+
+class Seen(msgspec.Struct, array_like=True, frozen=True):
+    """One job as the claimer saw it. All times are of this machine, whatever the process."""
+
+    sent_ns: int
+    """When the submitter began to submit it, on the steady clock."""
+    returned_ns: int
+    """When the claim returned, on the steady clock."""
+    returned_ms: float = 0
+    """The same on the clock that the server goes by."""
+    claimed_ms: float = 0
+    """When the server claimed it."""
+    due_ms: int = 0
+
+    @property
+    def pickup_ms(self) -> float:
+        return (self.returned_ns - self.sent_ns) / 1e6
+
+
+def stamp() -> bytes:
+    """A payload of 100 bytes that tells when it was made."""
+    return str(time.perf_counter_ns()).encode().ljust(STAMPED)
+
+
+@asynccontextmanager
+async def claimer(kind: str, where: str, name: str, count: int) -> AsyncGenerator[Claimer]:
+    """A claimer in a process of its own, ended with the block at the latest."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks.claimer",
+        kind,
+        where,
+        name,
+        str(count),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        yield Claimer(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+class Claimer:
+    """The submitter's view of a claimer."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def seen(self) -> list[Seen]:
+        """All that it saw; waits until it has seen as many as it was told to."""
+        async with asyncio.timeout(60):
+            told, _ = await self._process.communicate()
+        return msgspec.json.decode(told, type=list[Seen])
+
+
+async def claim_all(engine: Engine, queue: str, count: int) -> list[Seen]:
+    """Wait for *count* jobs, one after the other, as a worker does that has nothing else to do."""
+    seen: list[Seen] = []
+    while len(seen) < count:
+        for lease in await engine.claim(queue, worker=WORKER, lease=seconds(30), wait=seconds(30)):
+            seen.append(_seen(lease))
+            await engine.complete(lease)
+    return seen
+
+
+def _seen(lease: Lease) -> Seen:
+    returned, wall = time.perf_counter_ns(), time.time_ns() / 1e6
+    # A token is the server's time of its claim, in µs.
+    return Seen(int(lease.payload), returned, wall, lease.token / 1000, lease.due_ms)
+
+
+async def _claim(url: str, queue: str, count: int) -> list[Seen]:
+    async with Engine(url) as engine:
+        return await claim_all(engine, queue, count)
+
+
+async def _blpop(path: str, key: str, count: int) -> list[Seen]:
+    client: Any = Redis(unix_socket_path=path, protocol=2)
+    try:
+        got = [
+            Seen(int((await client.blpop(key, 30))[1]), time.perf_counter_ns())
+            for _ in range(count)
+        ]
+    finally:
+        await client.aclose()
+    return got
+
+
+def main() -> None:
+    kind, where, name, count = sys.argv[1:]
+    wait = _claim if kind == "claim" else _blpop
+    print(msgspec.json.encode(asyncio.run(wait(where, name, int(count)))).decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A figure: what was measured, what was promised, and whether it was reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from statistics import median
+
+import msgspec
+
+
+class Sense(StrEnum):
+    """How a figure must stand to its target."""
+
+    AT_LEAST = ">="
+    AT_MOST = "<="
+    BELOW = "<"
+
+    def holds(self, value: float, number: float) -> bool:
+        match self:
+            case Sense.AT_LEAST:
+                return value >= number
+            case Sense.AT_MOST:
+                return value <= number
+            case Sense.BELOW:
+                return value < number
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What was promised: a number, or (*times*) a multiple of something else in the same run."""
+
+    sense: Sense
+    number: float
+    times: str = ""
+
+    def said(self, unit: str) -> str:
+        return f"{self.sense} {self.number:g} {f'x {self.times}' if self.times else unit}".strip()
+
+
+def at_least(number: float, times: str = "") -> Target:
+    return Target(Sense.AT_LEAST, number, times)
+
+
+def at_most(number: float, times: str = "") -> Target:
+    return Target(Sense.AT_MOST, number, times)
+
+
+def below(number: float) -> Target:
+    return Target(Sense.BELOW, number)
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table. Without a target it is there to judge the others by."""
+
+    name: str
+    what: str
+    unit: str
+    value: float
+    """The median of the rounds."""
+    low: float
+    high: float
+    rounds: int
+    ratio: float | None = None
+    """To the target's number; or to what is beside it, the median of the rounds' own ratios."""
+    beside: str = ""
+    beside_value: float | None = None
+    target: str = ""
+    reached: bool | None = None
+    bound: str = ""
+    """What bounds it, in measured facts: printed where the target is not reached."""
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """Something else that was measured in the same rounds."""
+
+    what: str
+    rounds: Sequence[float]
+
+
+def measured(
+    name: str,
+    what: str,
+    unit: str,
+    rounds: Sequence[float],
+    target: Target | None = None,
+    *,
+    beside: Beside | None = None,
+    bound: str = "",
+) -> Figure:
+    """A figure from one value per round, held against its target."""
+    value = median(rounds)
+    ratio = _ratio(rounds, target, beside)
+    return Figure(
+        name=name,
+        what=what,
+        unit=unit,
+        value=value,
+        low=min(rounds),
+        high=max(rounds),
+        rounds=len(rounds),
+        ratio=ratio,
+        beside=beside.what if beside else "",
+        beside_value=median(beside.rounds) if beside else None,
+        target=target.said(unit) if target else "",
+        reached=_reached(value, ratio, target),
+        bound=bound,
+    )
+
+
+def _ratio(rounds: Sequence[float], target: Target | None, beside: Beside | None) -> float | None:
+    """To the target's own number, or else to what is beside it, round by round."""
+    if target and not target.times:
+        return median(rounds) / target.number if target.number else None
+    if beside is None:
+        return None
+    return median(mine / other for mine, other in zip(rounds, beside.rounds, strict=True))
+
+
+def _reached(value: float, ratio: float | None, target: Target | None) -> bool | None:
+    if target is None:
+        return None
+    held = ratio if target.times else value
+    return held is not None and target.sense.holds(held, target.number)

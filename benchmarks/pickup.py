@@ -1,0 +1,99 @@
+"""A claim that waits on an idle queue has a job within a millisecond of its submit."""
+
+from __future__ import annotations
+
+import asyncio
+from statistics import median
+from typing import Any
+
+from redis.asyncio import Redis
+
+from benchmarks.bench import QUEUE, Bench, Plan, bench
+from benchmarks.claimer import Seen, claim_all, claimer, stamp
+from benchmarks.figure import Beside, Figure, below, measured
+from benchmarks.measure import percentile
+from towpath import Engine
+
+LIST = "{raw}:list"
+ROUNDS = 3
+_PAUSE = 0.001
+
+
+async def run(plan: Plan) -> list[Figure]:
+    samples = plan.count(1_000, 250)
+    ours, raw, same = list[list[float]](), list[list[float]](), list[list[float]]()
+    async with bench() as it:
+        for _ in range(ROUNDS):
+            await it.clear()
+            seen, popped = await _two_processes(it, samples)
+            ours.append(_times(seen))
+            raw.append(_times(popped))
+            same.append(_times(await _one_process(it, samples // 4)))
+    return _figures(ours, raw, same)
+
+
+def _figures(
+    ours: list[list[float]], raw: list[list[float]], same: list[list[float]]
+) -> list[Figure]:
+    figures: list[Figure] = []
+    for word, share, target in (("p50", 0.5, below(1.0)), ("p99", 0.99, below(2.5))):
+        bare = _at(share, raw)
+        name, what = f"pickup.{word}", f"submit to claimed, {word}"
+        bound = (
+            f"a bare RPUSH to BLPOP between two processes took {median(bare):.2f} ms in this run; "
+            f"ours is two of these (wake and claim), and the scripts"
+        )
+        figures += [
+            measured(
+                name,
+                f"{what}, two processes",
+                "ms",
+                _at(share, ours),
+                target,
+                beside=Beside("ms, a bare RPUSH to BLPOP", bare),
+                bound=bound,
+            ),
+            measured(f"{name}.same", f"{what}, one process", "ms", _at(share, same)),
+        ]
+    return figures
+
+
+def _at(share: float, rounds: list[list[float]]) -> list[float]:
+    return [percentile(times, share) for times in rounds]
+
+
+async def _two_processes(it: Bench, samples: int) -> tuple[list[Seen], list[Seen]]:
+    """Jobs and bare list items in turns, each when both claimers wait again."""
+    raw: Any = Redis(unix_socket_path=it.socket, protocol=2)
+    async with (
+        claimer("claim", it.server.url, QUEUE, samples) as ours,
+        claimer("blpop", it.socket, LIST, samples) as bare,
+    ):
+        for left in range(samples, 0, -1):
+            await _both_wait(it)
+            await it.engine.submit(QUEUE, stamp())
+            await it.meter.until_waiting(1 if left == 1 else 2)
+            await asyncio.sleep(_PAUSE)
+            await raw.rpush(LIST, stamp())
+        await raw.aclose()
+        return await ours.seen(), await bare.seen()
+
+
+async def _both_wait(it: Bench) -> None:
+    await it.meter.until_waiting(2)
+    await asyncio.sleep(_PAUSE)
+
+
+async def _one_process(it: Bench, samples: int) -> list[Seen]:
+    """Two engines in one event loop."""
+    async with Engine(it.server.url) as other:
+        claiming = asyncio.create_task(claim_all(other, QUEUE, samples))
+        for _ in range(samples):
+            await it.meter.until_waiting(1)
+            await asyncio.sleep(_PAUSE)
+            await it.engine.submit(QUEUE, stamp())
+        return await claiming
+
+
+def _times(seen: list[Seen]) -> list[float]:
+    return [one.pickup_ms for one in seen]

@@ -1,0 +1,96 @@
+"""The figures as a table, as JSON and as the page in docs/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.figure import Figure
+from benchmarks.versions import Versions
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: written by `python -m benchmarks --write` -->", "<!-- /figures -->"
+_HEAD = ("figure", "what", "measured", "lowest to highest", "target", "ratio", "reached", "beside")
+_NUMBERS = {2, 3, 5}
+"""Columns that are aligned to the right."""
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """The figures in columns, for people."""
+    rows = [_HEAD, *(_row(figure) for figure in figures)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    rule = tuple("-" * width for width in widths)
+    lines = [_aligned(row, widths) for row in (rows[0], rule, *rows[1:])]
+    return "\n".join([*lines, "", *summary(figures)])
+
+
+def summary(figures: Sequence[Figure]) -> list[str]:
+    """How many targets were reached, and what bounds each one that was not."""
+    aimed = [figure for figure in figures if figure.reached is not None]
+    missed = [figure for figure in aimed if not figure.reached]
+    lines = [f"{len(aimed) - len(missed)} of {len(aimed)} targets reached."]
+    return lines + [
+        f"{figure.name} is not reached: {figure.bound or 'no bound was measured'}."
+        for figure in missed
+    ]
+
+
+def json_lines(figures: Sequence[Figure], made_with: Versions) -> str:
+    """One JSON object per figure, each with what it was measured with."""
+    known = msgspec.to_builtins(made_with)
+    objects = (msgspec.to_builtins(figure) | {"versions": known} for figure in figures)
+    return "\n".join(msgspec.json.encode(one).decode() for one in objects)
+
+
+def write_page(figures: Sequence[Figure], made_with: Versions, *, date: str) -> Path:
+    """Put the figures between the marks of docs/benchmarks.md; the text around them stays."""
+    text = PAGE.read_text("utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE} has lost its marks: {BEGIN} … {END}")
+    PAGE.write_text(before + "\n\n".join([BEGIN, *_page(figures, made_with, date), END]) + after)
+    return PAGE
+
+
+def _page(figures: Sequence[Figure], made_with: Versions, date: str) -> list[str]:
+    rows = [_HEAD, tuple("--:" if i in _NUMBERS else "---" for i in range(len(_HEAD)))]
+    rows += [_row(figure) for figure in figures]
+    return [
+        f"Measured on {date}: {made_with}.",
+        "\n".join(f"| {' | '.join(row)} |" for row in rows),
+        "\n".join(f"- {line}" for line in summary(figures)),
+    ]
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    beside = f"{_number(figure.beside_value)} {figure.beside}" if figure.beside else ""
+    return (
+        figure.name,
+        figure.what,
+        f"{_number(figure.value)} {figure.unit}",
+        f"{_number(figure.low)} to {_number(figure.high)}",
+        figure.target,
+        _number(figure.ratio),
+        {True: "yes", False: "no", None: ""}[figure.reached],
+        beside,
+    )
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    cells = (
+        cell.rjust(width) if i in _NUMBERS else cell.ljust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+    )
+    return "  ".join(cells).rstrip()
+
+
+def _number(value: float | None) -> str:
+    """Three digits that mean something."""
+    if value is None:
+        return ""
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"

@@ -1,0 +1,73 @@
+"""submit_many in batches of 100 reaches the raw EVALSHA rate of one connection pool."""
+
+from __future__ import annotations
+
+from benchmarks.bench import Bench, Kept, Plan, bench
+from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.measure import Cost, in_turns, rates, spent
+from benchmarks.raw import Raw
+
+BATCH = 100
+POOL = "EVALSHA/s, redis-py pool of 50"
+BARE = "EVALSHA/s, 50 bare sockets"
+
+
+async def run(plan: Plan) -> list[Figure]:
+    async with bench() as it, Raw(it) as raw:
+        memory = await _in_memory(plan, it, raw)
+    async with bench(Kept.DISK) as it, Raw(it) as raw:
+        return [*memory, await _on_disk(plan, it, raw)]
+
+
+async def _in_memory(plan: Plan, it: Bench, raw: Raw) -> list[Figure]:
+    calls = plan.count(5_000, 1_500)
+    costs = await in_turns(
+        plan.rounds,
+        {
+            "raw": lambda: raw.pooled(calls),
+            "bare": lambda: raw.bare(calls),
+            "ours": lambda: bulk(it, plan.count(20_000, 5_000)),
+        },
+    )
+    ours = rates(costs["ours"])
+    return [
+        measured(
+            "submit_bulk",
+            "submit_many, batches of 100",
+            "jobs/s",
+            ours,
+            at_least(1.0, "raw"),
+            beside=Beside(POOL, rates(costs["raw"])),
+            bound=spent(costs["ours"]),
+        ),
+        measured(
+            "submit_bulk.bare",
+            "the same beside no client library",
+            "jobs/s",
+            ours,
+            beside=Beside(BARE, rates(costs["bare"])),
+        ),
+    ]
+
+
+async def _on_disk(plan: Plan, it: Bench, raw: Raw) -> Figure:
+    costs = await in_turns(
+        3,
+        {
+            "raw": lambda: raw.pooled(plan.count(3_000, 1_000)),
+            "ours": lambda: bulk(it, plan.count(20_000, 5_000)),
+        },
+    )
+    return measured(
+        "submit_bulk.disk",
+        "the same, class disk",
+        "jobs/s",
+        rates(costs["ours"]),
+        beside=Beside(POOL, rates(costs["raw"])),
+    )
+
+
+async def bulk(it: Bench, jobs: int) -> Cost:
+    """What it costs to submit so many jobs in bulk, to an empty queue."""
+    await it.clear()
+    return await it.submit(jobs, BATCH)

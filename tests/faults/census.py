@@ -1,0 +1,74 @@
+"""Every job of a queue, and whether the books are right: what conservation is checked against."""
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts, Job
+from towpath.engine.model import JobRef
+from towpath.engine.states import State
+from towpath.errors import JobNotFound
+from towpath.ids import JobId, queue_name
+
+_LISTED = [state for state in State if state is not State.GONE]
+
+
+@dataclass(frozen=True)
+class Census:
+    """All jobs by id, payloads included, and the queue's own counts."""
+
+    jobs: dict[JobId, Job]
+    counts: Counts
+
+    def ids(self, *states: State) -> set[JobId]:
+        return {id for id, job in self.jobs.items() if job.state in states}
+
+
+async def census(engine: Engine, queue: str) -> Census:
+    """Ask for everything, and check that every job is in exactly one place (I1)."""
+    listed: dict[JobId, Job] = {}
+    for state in _LISTED:
+        for job in await all_in(engine, queue, state):
+            assert job.id not in listed, f"{job.id} is listed twice"
+            listed[job.id] = job
+    counts = await engine.counts(queue)
+    states = Counter(job.state for job in listed.values())
+    kept = states[State.DONE] + states[State.CANCELLED]
+    assert (counts.ready, counts.delayed, counts.waiting, counts.leased) == (
+        states[State.READY], states[State.DELAYED], states[State.WAITING], states[State.LEASED],
+    )  # fmt: skip
+    assert (counts.dead, counts.kept) == (states[State.DEAD], kept)
+    return Census(listed, counts)
+
+
+async def with_payloads(engine: Engine, found: Census) -> Census:
+    """The same with each job looked at by itself: lists leave payloads out.
+
+    Jobs whose retention is over, which only wait to be trimmed, are no longer there to look at.
+    """
+    jobs: dict[JobId, Job] = {}
+    for id, job in found.jobs.items():
+        with suppress(JobNotFound):
+            jobs[id] = await engine.job(job.ref)
+    return Census(jobs, found.counts)
+
+
+async def all_in(engine: Engine, queue: str, state: State) -> list[Job]:
+    """Every job in *state*, page by page, in order."""
+    page = await engine.list(queue, state, size=1000)
+    jobs = page.jobs
+    while page.after is not None:
+        page = await engine.list(queue, state, size=1000, after=page.after)
+        jobs = jobs + page.jobs
+    return jobs
+
+
+async def is_drained(engine: Engine, queue: str) -> bool:
+    """Whether no job of *queue* is open any more."""
+    counts = await engine.counts(queue)
+    return counts.ready + counts.delayed + counts.waiting + counts.leased == 0
+
+
+def ref(queue: str, id: str) -> JobRef:
+    return JobRef(queue_name(queue), JobId(id))

@@ -1,0 +1,87 @@
+"""Worker processes that are killed, frozen and replaced, and the diaries they leave behind."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from towpath.ids import JobId
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a worker's diary: `claimed`, `done` or `lost`, and under which token."""
+
+    word: str
+    token: int
+    id: JobId
+
+
+class Crew:
+    """Some worker processes on one queue; whoever is killed is replaced."""
+
+    def __init__(self, url: str, queue: str, *, size: int, lease_ms: int, diaries: Path) -> None:
+        self._words = [url, queue, str(lease_ms)]
+        self._diaries = diaries
+        self._hired = 0
+        self._frozen: list[subprocess.Popen[bytes]] = []
+        self._working = [self._hire() for _ in range(size)]
+
+    def kill_one(self, chance: random.Random) -> None:
+        """SIGKILL, and somebody else in its place."""
+        at = chance.randrange(len(self._working))
+        _end(self._working[at])
+        self._working[at] = self._hire()
+
+    def freeze_one(self, chance: random.Random) -> None:
+        """SIGSTOP: it holds what it holds and does not know how time passes."""
+        worker = chance.choice(self._working)
+        worker.send_signal(signal.SIGSTOP)
+        self._frozen.append(worker)
+
+    def thaw(self) -> None:
+        for worker in self._frozen:
+            worker.send_signal(signal.SIGCONT)
+        self._frozen.clear()
+
+    def exit_codes(self) -> set[int | None]:
+        """How the workers ended; None for those who still work."""
+        return {worker.poll() for worker in self._working}
+
+    def end(self) -> None:
+        for worker in self._working:
+            _end(worker)
+
+    def entries(self) -> Iterator[Entry]:
+        """All diaries, line by line."""
+        for path in sorted(self._diaries.iterdir()):
+            for line in path.read_text().splitlines():
+                word, token, id = line.split()
+                yield Entry(word, int(token), JobId(id))
+
+    def _hire(self) -> subprocess.Popen[bytes]:
+        self._hired += 1
+        diary = self._diaries / f"w{self._hired}"
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.claimer", *self._words, str(diary)], cwd=ROOT
+        )
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    worker.kill()
+    worker.wait()
+
+
+@contextmanager
+def crew(url: str, queue: str, *, size: int, lease_ms: int, diaries: Path) -> Generator[Crew]:
+    hired = Crew(url, queue, size=size, lease_ms=lease_ms, diaries=diaries)
+    try:
+        yield hired
+    finally:
+        hired.end()

@@ -1,0 +1,82 @@
+"""Everything a server holds, byte by byte: to see that a call changed nothing, or to go back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded.resp import items
+
+APART = b"probe:"
+"""Keys of the tests' own instruments, which are no part of what is compared."""
+
+_DUMP = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  found[#found + 1] = { key, redis.call('DUMP', key), redis.call('PTTL', key) }
+end
+return found
+"""
+_RESTORE = """
+redis.call('FLUSHALL')
+for i = 1, #ARGV, 3 do redis.call('RESTORE', ARGV[i], ARGV[i + 2], ARGV[i + 1]) end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One key: its value as DUMP gives it, and its time to live."""
+
+    value: bytes
+    ttl_ms: int
+
+    def __eq__(self, other: object) -> bool:
+        """Time to live runs on by itself, so only that there is one counts."""
+        if not isinstance(other, Held):
+            return NotImplemented
+        return self.value == other.value and (self.ttl_ms > 0) == (other.ttl_ms > 0)
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.ttl_ms > 0))
+
+
+Dump = dict[bytes, Held]
+
+
+def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
+    """Every key of *server* that fits, but those of the tests' instruments."""
+    with Connection(server.address) as line:
+        return _dump(line, pattern)
+
+
+def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
+    """The same on nodes of a cluster, by port: a key that has moved counts as changed."""
+    found: dict[int, Dump] = {}
+    for node in nodes:
+        with Connection(node.address) as line:
+            line.ask("ASKING")  # also for keys of a slot that is on its way here
+            found[node.port] = _dump(line, pattern)
+    return found
+
+
+def _dump(line: Connection, pattern: str) -> Dump:
+    found: Dump = {}
+    for entry in items(line.ask("EVAL", _DUMP, 0, pattern)):
+        key, value, ttl = items(entry)
+        assert isinstance(key, bytes)
+        assert isinstance(ttl, int)
+        if isinstance(value, bytes) and not key.startswith(APART):
+            found[key] = Held(value, ttl)
+    return found
+
+
+def restore(server: EmbeddedServer, saved: Dump) -> None:
+    """Make *server* hold exactly what was *saved*."""
+    words: list[bytes | int] = []
+    for key, held in saved.items():
+        words += [key, held.value, max(held.ttl_ms, 0)]
+    server.ask("EVAL", _RESTORE, 0, *words)
+
+
+def changed(before: Dump, after: Dump) -> set[bytes]:
+    """The keys that are not as they were."""
+    return {key for key in before | after if before.get(key) != after.get(key)}

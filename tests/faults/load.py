@@ -1,0 +1,101 @@
+"""Producers and workers in this process that note what the engine acknowledged."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from tests.faults.census import Census
+from tests.faults.meanwhile import meanwhile
+from towpath.clock import minutes, seconds
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, new_job
+from towpath.engine.states import State
+from towpath.errors import ServerError
+from towpath.ids import JobId
+
+BATCH = 20
+
+
+class Load:
+    """Jobs that go in and out, and what was said about them."""
+
+    def __init__(self, engine: Engine, queue: str, durability: Durability | None = None) -> None:
+        self._engine, self._queue, self._durability = engine, queue, durability
+        self.submitted: set[JobId] = set()
+        """Acknowledged: these exist."""
+        self.completed: set[JobId] = set()
+        """Acknowledged: these are done."""
+        self.twice: set[JobId] = set()
+        """Completions that were accepted although one had been before."""
+        self.ending = False
+        self.tokens: list[int] = []
+        """Every token that was given out, in order."""
+
+    async def submit_one_by_one(self) -> None:
+        while not self.ending:
+            with suppress(ServerError):
+                answer = await self._engine.submit(self._queue, b"x", durability=self._durability)
+                self.submitted.add(answer.id)
+
+    async def submit_in_batches(self) -> None:
+        while not self.ending:
+            jobs = [new_job(b"x") for _ in range(BATCH)]
+            with suppress(ServerError):
+                await self._engine.submit_many(self._queue, jobs, durability=self._durability)
+                self.submitted |= {job.id for job in jobs}
+
+    async def work(self, worker: str) -> None:
+        """Complete about half of what comes; the rest stays leased, or ready."""
+        while not self.ending:
+            with suppress(ServerError):
+                leases = await self._engine.claim(
+                    self._queue, worker=worker, lease=minutes(10), count=BATCH, wait=seconds(1)
+                )
+                self.tokens += [lease.token for lease in leases]
+                chosen = leases[::2]
+                outcomes = await self._engine.settle([Complete(it) for it in chosen])
+                self._note([it.id for it in chosen], [it is State.DONE for it in outcomes])
+
+    def _note(self, ids: list[JobId], accepted: list[bool]) -> None:
+        done = {id for id, ok in zip(ids, accepted, strict=True) if ok}
+        self.twice |= done & self.completed
+        self.completed |= done
+
+    async def more(self, count: int) -> None:
+        """Return once so many more submits and completes were acknowledged."""
+        submitted, completed = len(self.submitted) + count, len(self.completed) + count
+        await meanwhile(
+            lambda: len(self.submitted) >= submitted and len(self.completed) >= completed,
+            within=60,
+        )
+
+    def losses(self, found: Census) -> dict[str, set[JobId]]:
+        """What was acknowledged and is not so. The queue must keep what is done."""
+        missing = self.submitted - found.jobs.keys()
+        undone = self.completed & found.jobs.keys() - found.ids(State.DONE)
+        return {
+            name: ids
+            for name, ids in (("missing", missing), ("undone", undone), ("twice", self.twice))
+            if ids
+        }
+
+
+@asynccontextmanager
+async def under_load(load: Load) -> AsyncGenerator[None]:
+    """Three producers and two workers, for as long as the block lasts; then they finish."""
+    tasks = [
+        asyncio.create_task(load.submit_one_by_one()),
+        asyncio.create_task(load.submit_one_by_one()),
+        asyncio.create_task(load.submit_in_batches()),
+        asyncio.create_task(load.work("w1")),
+        asyncio.create_task(load.work("w2")),
+    ]
+    try:
+        yield
+        load.ending = True
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,27 @@
+"""Waiting for plain facts while the event loop runs on, and some facts that servers tell."""
+
+from collections.abc import Callable
+
+from tests.waiting import eventually_async
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import ask_fields
+
+
+async def meanwhile(fact: Callable[[], bool], *, within: float = 10.0) -> None:
+    """Return as soon as *fact* holds; what was begun in this event loop goes on meanwhile."""
+
+    async def holds() -> bool:
+        return fact()
+
+    await eventually_async(holds, within=within)
+
+
+def blocked_clients(server: EmbeddedServer) -> int:
+    """How many clients wait for something on this server: a token to come, a replica to confirm."""
+    return int(ask_fields(server.address, "INFO", "clients")["blocked_clients"])
+
+
+def errors_told(server: EmbeddedServer, code: str) -> int:
+    """How often the server has answered with this error."""
+    said = ask_fields(server.address, "INFO", "errorstats").get(f"errorstat_{code}", "count=0")
+    return int(said.partition("count=")[2])

@@ -1,0 +1,91 @@
+"""Scripts that tell which commands they run, and that fail at the one they are told to.
+
+Every `redis.call` and `redis.pcall` of the scripts' text goes through a Lua function. It writes
+what it is about to do to a list outside the queue, and fails *instead of* the command it was told.
+"""
+
+import re
+from dataclasses import dataclass
+
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import items
+from towpath.engine.script import ARGS, Scripts, pieces_of
+from towpath.engine.wire import unpack_raw
+
+PLANTED = "PLANTED"
+READING = frozenset({"look", "list", "counts"})
+WRITING = sorted(ARGS.keys() - READING)
+
+_PROBE = f"""
+local probe_at = tonumber(redis.call('GET', 'probe:at') or '0')
+local probe_count = 0
+local function probe_fails(tolerated, ...)
+  probe_count = probe_count + 1
+  redis.call('RPUSH', 'probe:trace', cmsgpack.pack({{tolerated, ...}}))
+  return probe_count == probe_at
+end
+local function probe_call(...)
+  if probe_fails(false, ...) then error('{PLANTED} at call ' .. probe_count) end
+  return redis.call(...)
+end
+local function probe_pcall(...)
+  if probe_fails(true, ...) then return {{ err = '{PLANTED}' }} end
+  return redis.pcall(...)
+end
+"""
+_CALL = re.compile(r"\bredis\.(p?call)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command that a script ran, or would have."""
+
+    name: str
+    words: tuple[bytes, ...]
+    writes: bool
+    tolerated: bool
+    """Whether the script goes on if it fails (`pcall`)."""
+
+    def keys(self, tag: bytes) -> list[bytes]:
+        return [word for word in self.words if word.startswith(tag)]
+
+
+def probed(opening: str = "") -> Scripts:
+    """The shipped scripts with every command observed; *opening* is Lua that runs first."""
+    [first] = {pieces_of(name)[0] for name in ARGS}
+
+    def edit(piece: str, text: str) -> str:
+        observed = _CALL.sub(r"probe_\1", text)
+        return _PROBE + opening + observed if piece == first else observed
+
+    return Scripts(edit)
+
+
+class Probe:
+    """The other end of `probed` scripts: says where to fail, reads what was done."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self._writes: dict[str, bool] = {}
+
+    def fail_at(self, number: int) -> None:
+        """Let the *number*-th command of the next scripts fail; 0 = none."""
+        self._server.ask("SET", "probe:at", number)
+        self._server.ask("DEL", "probe:trace")
+
+    def trace(self) -> list[Command]:
+        """What scripts have run since `fail_at`, the failed command included."""
+        rows = items(self._server.ask("LRANGE", "probe:trace", 0, -1))
+        return [self._command(row) for row in rows if isinstance(row, bytes)]
+
+    def _command(self, row: bytes) -> Command:
+        tolerated, name, *words = unpack_raw(row)
+        text = name.decode().upper()
+        if text not in self._writes:
+            self._writes[text] = self._asks_to_write(text)
+        texts = tuple(word for word in words if isinstance(word, bytes))
+        return Command(text, texts, self._writes[text], tolerated)
+
+    def _asks_to_write(self, name: str) -> bool:
+        [info] = items(self._server.ask("COMMAND", "INFO", name))
+        return b"write" in items(items(info)[2])

@@ -1,0 +1,193 @@
+"""A proxy in front of a server that does to its clients what networks do.
+
+All faults can be set and lifted while connections are open. Probabilities are per piece of data
+of a script call: the engine has one in flight per connection, so a piece is nearly always one
+request or one reply. What a client says when it connects is not cut.
+"""
+
+import asyncio
+import random
+import socket
+import struct
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Self
+
+from towpath.embedded import Address
+
+_PIECE = 65_536
+_HOST = "127.0.0.1"
+
+
+class Hole(Enum):
+    """What a black hole swallows; connections stay open, and nobody is told."""
+
+    NOTHING = "nothing"
+    REQUESTS = "requests: the server never sees them"
+    REPLIES = "replies: the server has done what was asked"
+
+
+@dataclass
+class Faults:
+    """What goes wrong now. By default, nothing."""
+
+    chance: random.Random = field(default_factory=random.Random)
+    cut_replies: float = 0.0
+    """How often a connection ends instead of a reply, or in the middle of one."""
+    cut_requests: float = 0.0
+    """How often it ends in the middle of a request, which the server then never runs."""
+    reset: bool = False
+    """Whether connections end with RST instead of FIN."""
+    hole: Hole = Hole.NOTHING
+    delay: float = 0.0
+    """Seconds before each reply."""
+    piece: int = _PIECE
+    """Bytes delivered at a time."""
+
+
+class Proxy:
+    """Between a client and the server at *upstream*. Listens on a Unix socket, or on a port."""
+
+    def __init__(self, upstream: Address, faults: Faults, *, tcp: bool = False) -> None:
+        self._upstream, self._tcp = upstream, tcp
+        self.faults = faults
+        self.connections = 0
+        self.cuts = 0
+        self.swallowed = 0
+        self.url = ""
+        self._open: dict[asyncio.Task[None], asyncio.Task[None]] = {}
+        """Who serves a connection, and the pump whose end ends it."""
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-"))
+        if self._tcp:
+            server = await asyncio.start_server(self._serve, _HOST, 0)
+            self.url = f"redis://{_HOST}:{server.sockets[0].getsockname()[1]}"
+        else:
+            path = Path(folder) / "proxy.sock"
+            server = await asyncio.start_unix_server(self._serve, path)
+            self.url = f"unix://{path}"
+        self._stack.callback(server.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drop_all()
+        await self._stack.aclose()
+
+    async def drop_all(self) -> None:
+        """End every open connection now."""
+        serving = list(self._open)
+        for pump in self._open.values():
+            pump.cancel()
+        await asyncio.gather(*serving)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving = asyncio.current_task()
+        assert serving is not None
+        self.connections += 1
+        try:
+            async with _connected(self._upstream) as (answers, server):
+                rules = _Rules(self)
+                requests = asyncio.create_task(_pump(reader, server, rules.on_request))
+                self._open[serving] = requests
+                replies = asyncio.create_task(_pump(answers, writer, rules.on_reply))
+                await _first_of(requests, replies)
+        finally:
+            self._hang_up(writer)
+            self._open.pop(serving, None)
+
+    def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        if self.faults.reset and self._tcp:
+            linger: socket.socket = writer.get_extra_info("socket")
+            linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+
+
+class _Rules:
+    """What happens to the data of one connection. False = that was its end."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._calling = False
+
+    async def on_request(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+        self._calling = b"EVAL" in piece[:64]
+        faults = self._proxy.faults
+        if faults.hole is Hole.REQUESTS:
+            self._proxy.swallowed += 1
+            return True
+        if self._happens(faults.cut_requests):
+            return await self._cut(piece, to)
+        return await _deliver(piece, to, _PIECE)
+
+    async def on_reply(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+        faults = self._proxy.faults
+        if faults.delay:
+            await _pause(faults.delay)
+        if faults.hole is Hole.REPLIES:
+            self._proxy.swallowed += 1
+            return True
+        if self._happens(faults.cut_replies):
+            return await self._cut(piece, to)
+        return await _deliver(piece, to, faults.piece)
+
+    def _happens(self, probability: float) -> bool:
+        return self._calling and self._proxy.faults.chance.random() < probability
+
+    async def _cut(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+        self._proxy.cuts += 1
+        await _deliver(piece[: self._proxy.faults.chance.randrange(len(piece))], to, _PIECE)
+        return False
+
+
+_Rule = Callable[[bytes, asyncio.StreamWriter], Awaitable[bool]]
+"""Passes a piece on, or not; False = that was the end of the connection."""
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rule: _Rule) -> None:
+    while piece := await reader.read(_PIECE):
+        if not await rule(piece, writer):
+            return
+
+
+async def _deliver(data: bytes, to: asyncio.StreamWriter, size: int) -> bool:
+    for start in range(0, len(data), size):
+        to.write(data[start : start + size])
+        await to.drain()
+        await asyncio.sleep(0)  # a piece of its own
+    return True
+
+
+async def _first_of(*tasks: asyncio.Task[None]) -> None:
+    """Return when the first has ended; the others end with it."""
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pause(seconds: float) -> None:
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(seconds, over.set_result, None)
+    await over
+
+
+@asynccontextmanager
+async def _connected(
+    address: Address,
+) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    if isinstance(address, Path):
+        reader, writer = await asyncio.open_unix_connection(address)
+    else:
+        reader, writer = await asyncio.open_connection(*address)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()

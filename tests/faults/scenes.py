@@ -1,0 +1,259 @@
+"""A queue with everything in it, and for each writing script a call that meets much of it.
+
+Some jobs have ids that no caller chose (`NewJob` itself, which does not say `named`): scripts
+write those without a look. Here they are the same each time, so that runs can be compared.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from towpath.clock import ManualClock, hours, minutes
+from towpath.engine.engine import Engine
+from towpath.engine.model import (
+    Complete,
+    Fail,
+    JobRef,
+    Lease,
+    NewJob,
+    Release,
+    Renew,
+    job_ref,
+    new_job,
+)
+from towpath.engine.options import LanePolicy, QueueOptions
+from towpath.engine.retry import Fixed
+from towpath.engine.script import Scripts
+from towpath.ids import job_id
+
+QUEUE = "scene"
+TAG = f"{{{QUEUE}}}:".encode()
+WORKER = "w1"
+
+
+@dataclass
+class Scene:
+    """One queue: leases that are held, leases that have ended, jobs in every state."""
+
+    engine: Engine
+    queue: str = QUEUE
+    held: dict[str, Lease] = field(default_factory=dict[str, Lease])
+    """Live leases by id."""
+
+    def ref(self, id: str) -> JobRef:
+        return job_ref(self.queue, id)
+
+
+def options(policy: LanePolicy) -> QueueOptions:
+    """Ids are remembered for so short that `done-over` can be submitted anew."""
+    return QueueOptions(
+        max_attempts=3,
+        lanes=policy,
+        keep=hours(9),
+        retry=Fixed(minutes(5)),
+        remember=minutes(15),
+    )
+
+
+@asynccontextmanager
+async def scene_on(
+    url: str, policy: LanePolicy, scripts: Scripts | None = None
+) -> AsyncGenerator[Scene]:
+    """The scene on an empty server, with an engine whose clock stands still."""
+    clock = ManualClock()
+    async with Engine(url, clock=clock, scripts=scripts) as engine:
+        scene = Scene(engine)
+        await prepare(scene, policy)
+        clock.advance(MEANWHILE)
+        yield scene
+
+
+MEANWHILE = hours(1)
+"""What passes before the scene begins: some leases, delays and retentions end in it."""
+
+
+async def prepare(scene: Scene, policy: LanePolicy) -> None:
+    await scene.engine.configure(scene.queue, options(policy))
+    await _hold(scene)
+    await _leave_to_be_reaped(scene)
+    await _end_some(scene)
+    await _let_some_wait(scene)
+
+
+async def _submit(scene: Scene, *jobs: NewJob) -> None:
+    await scene.engine.submit_many(scene.queue, jobs)
+
+
+async def _claim(scene: Scene, count: int) -> list[Lease]:
+    leases = await scene.engine.claim(scene.queue, worker=WORKER, lease=minutes(30), count=count)
+    assert len(leases) == count
+    return leases
+
+
+async def _hold(scene: Scene) -> None:
+    """Leases that are still held when the scene begins, of every kind of job."""
+    await _submit(
+        scene,
+        new_job(b"plain", id="held-plain"),
+        new_job(b"lane", id="held-lane", lane="held", priority=90, lease=hours(5)),
+        new_job(b"next", id="held-lane-next", lane="held"),
+        new_job(b"gone", id="held-gone", keep=minutes(0), lease=hours(5)),
+        new_job(b"stop", id="held-stop", lane="stop", lease=hours(5)),
+        new_job(b"next", id="held-stop-next", lane="stop", priority=10),
+        new_job(b"last", id="held-last", max_attempts=1, lease=hours(5)),
+        NewJob(job_id("held-free"), b"free", {"lane": "free"}),
+    )
+    for lease in await _claim(scene, 6):
+        scene.held[lease.id] = await scene.engine.renew(lease, hours(5))
+    await scene.engine.cancel(scene.ref("held-stop"))
+
+
+async def _leave_to_be_reaped(scene: Scene) -> None:
+    await _submit(
+        scene,
+        new_job(b"1", id="silent-plain"),
+        new_job(b"2", id="silent-lane", lane="silent"),
+        new_job(b"3", id="silent-lane-next", lane="silent"),
+        new_job(b"4", id="silent-last", max_attempts=1),
+        new_job(b"5", id="silent-stop"),
+    )
+    await _claim(scene, 4)
+    await scene.engine.cancel(scene.ref("silent-stop"))
+
+
+async def _end_some(scene: Scene) -> None:
+    await _submit(
+        scene,
+        new_job(b"1", id="done-kept", keep=hours(9)),
+        new_job(b"2", id="done-over", keep=minutes(30)),
+        new_job(b"3", id="dead-plain"),
+        new_job(b"4", id="dead-lane", lane="dead"),
+        new_job(b"5", id="dead-lane-next", lane="dead"),
+    )
+    for lease in await _claim(scene, 4):
+        if lease.id.startswith("done"):
+            await scene.engine.complete(lease, b"result")
+        else:
+            await scene.engine.bury(lease, "no good")
+    # With `park` the lane waits for its dead head, otherwise it has gone on.
+    for lease in await scene.engine.claim(scene.queue, worker=WORKER, lease=hours(5), lane="dead"):
+        scene.held[lease.id] = lease
+
+
+async def _let_some_wait(scene: Scene) -> None:
+    await _submit(
+        scene,
+        new_job(b"1", id="due", delay=minutes(10)),
+        new_job(b"2", id="due-lane", lane="due", delay=minutes(10), priority=70),
+        new_job(b"3", id="due-lane-next", lane="due"),
+        new_job(b"4", id="later", delay=hours(2)),
+        new_job(b"5", id="ready", priority=30),
+        NewJob(job_id("unnamed-ready"), b"6"),
+        new_job(b"7", id="ready-lane", lane="ready"),
+        new_job(b"8", id="ready-lane-next", lane="ready"),
+        new_job(b"9", id="ready-lane-third", lane="ready"),
+    )
+
+
+# ── the calls ────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of one script; *policy* is the queue's for its lanes."""
+
+    name: str
+    script: str
+    call: Callable[[Scene], Awaitable[object]]
+    policy: LanePolicy = LanePolicy.BLOCK
+
+    def __str__(self) -> str:
+        return self.name
+
+
+async def _submit_all_kinds(scene: Scene) -> None:
+    await scene.engine.submit_many(
+        scene.queue,
+        [
+            NewJob(job_id("unnamed"), b"plain"),
+            NewJob(job_id("unnamed-lane"), b"behind", {"lane": "ready", "priority": 99}),
+            new_job(b"named", id="new"),
+            new_job(b"named", id="new"),
+            new_job(b"9", id="held-gone"),
+            new_job(b"2", id="done-over", lane="fresh", keep=hours(1)),
+            new_job(b"head", id="new-head", lane="new", max_attempts=1, retry=Fixed()),
+            NewJob(job_id("unnamed-later"), b"later", {"lane": "new", "delay": 60_000}),
+            new_job(b"later", id="new-later", delay=minutes(1), lease=minutes(1)),
+        ],
+    )
+
+
+async def _exchange(scene: Scene) -> None:
+    held = scene.held
+    settlements = [
+        Complete(held["held-lane"], b"result"),
+        Complete(held["held-gone"]),
+        Fail(held["held-last"], "no attempt left"),
+        Fail(held["held-plain"], "again"),
+        Release(held["held-stop"]),
+        Renew(held["held-free"], minutes(30)),
+    ]
+    await scene.engine.exchange(scene.queue, settlements, worker="w2", lease=minutes(30), count=50)
+
+
+def _case(
+    name: str,
+    call: Callable[[Scene], Awaitable[object]],
+    policy: LanePolicy = LanePolicy.BLOCK,
+) -> Case:
+    return Case(name, name.partition(" ")[0], call, policy)
+
+
+SKIP, PARK = LanePolicy.SKIP, LanePolicy.PARK
+
+CASES = [
+    _case("submit", _submit_all_kinds),
+    _case(
+        "claim",
+        lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), count=50),
+    ),
+    _case(
+        "claim one lane",
+        lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), lane="ready"),
+    ),
+    _case("renew", lambda it: it.engine.renew(it.held["held-lane"], hours(9))),
+    _case("progress", lambda it: it.engine.progress(it.held["held-lane"], b"half")),
+    _case("complete", lambda it: it.engine.complete(it.held["held-lane"], b"result")),
+    _case("complete unkept", lambda it: it.engine.complete(it.held["held-gone"])),
+    _case("complete unnamed", lambda it: it.engine.complete(it.held["held-free"])),
+    _case("fail", lambda it: it.engine.fail(it.held["held-lane"], "again")),
+    _case("fail and skip", lambda it: it.engine.fail(it.held["held-lane"], "again"), SKIP),
+    _case("fail at last", lambda it: it.engine.fail(it.held["held-last"], "no more")),
+    _case("fail by order", lambda it: it.engine.bury(it.held["held-lane"], "no good"), PARK),
+    _case("fail when asked to stop", lambda it: it.engine.fail(it.held["held-stop"], "stopped")),
+    _case("release", lambda it: it.engine.release(it.held["held-lane"])),
+    _case(
+        "release for later", lambda it: it.engine.release(it.held["held-lane"], delay=minutes(1))
+    ),
+    _case("release when asked to stop", lambda it: it.engine.release(it.held["held-stop"])),
+    _case("cancel", lambda it: it.engine.cancel(it.ref("ready-lane"))),
+    _case("cancel delayed", lambda it: it.engine.cancel(it.ref("later"))),
+    _case("cancel waiting", lambda it: it.engine.cancel(it.ref("ready-lane-next"))),
+    _case("cancel leased", lambda it: it.engine.cancel(it.ref("held-lane"))),
+    _case("exchange", _exchange),
+    _case("exchange and skip", _exchange, SKIP),
+    _case("exchange and park", _exchange, PARK),
+    _case("promote", lambda it: it.engine.promote(it.queue)),
+    _case("reap", lambda it: it.engine.reap(it.queue)),
+    _case("trim", lambda it: it.engine.trim(it.queue)),
+    _case("retry", lambda it: it.engine.retry(it.ref("dead-plain"))),
+    _case("retry a parked lane", lambda it: it.engine.retry(it.ref("dead-lane")), PARK),
+    _case("retry behind its lane", lambda it: it.engine.retry(it.ref("dead-lane"))),
+    _case("delete", lambda it: it.engine.delete(it.ref("done-kept"))),
+    _case("delete a parked lane's head", lambda it: it.engine.delete(it.ref("dead-lane")), PARK),
+    _case("drop", lambda it: it.engine.drop(it.queue, "dead"), PARK),
+    _case("pause", lambda it: it.engine.pause(it.queue)),
+    _case("resume", lambda it: it.engine.resume(it.queue)),
+    _case("configure", lambda it: it.engine.reconfigure(it.queue, options(SKIP))),
+]
+"""At least one call of every writing script; a test sees to that."""

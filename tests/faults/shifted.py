@@ -1,0 +1,39 @@
+"""A worker process whose own clock is wrong.
+
+    python -m tests.faults.shifted <url> <queue> <offset in seconds> <lease ms> <jobs>
+
+Every way to ask this machine for the time of day is shifted before Towpath is imported. It
+claims so many jobs, waiting for them, and prints each: id, token, end of the lease; then it
+waits, holding them, until its standard input ends.
+"""
+
+import datetime as dt
+import sys
+import time
+
+
+def shift_clock(offset: float) -> None:
+    """Let `time.time`, `time.time_ns` and `datetime.now` be wrong by *offset* seconds."""
+    real, real_ns, delta = time.time, time.time_ns, dt.timedelta(seconds=offset)
+
+    class ShiftedDatetime(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> "ShiftedDatetime":
+            return super().now(tz) + delta
+
+    time.time = lambda: real() + offset
+    time.time_ns = lambda: real_ns() + int(offset * 1e9)
+    dt.datetime = ShiftedDatetime
+
+
+def main() -> None:
+    url, queue, offset, lease_ms, jobs = sys.argv[1:]
+    shift_clock(float(offset))
+    # Only now: what is imported must not have seen the right time.
+    from tests.faults.shifted_work import work  # noqa: PLC0415
+
+    work(url, queue, int(lease_ms), int(jobs))
+
+
+if __name__ == "__main__":
+    main()

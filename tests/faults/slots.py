@@ -1,0 +1,82 @@
+"""Slots on their way from one master of a cluster to another, key by key."""
+
+from collections.abc import Iterable
+
+from tests.waiting import eventually
+from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer
+from towpath.embedded.resp import items, text
+
+_HOST = "127.0.0.1"
+_WITHIN_MS = 5000
+_MOST_KEYS = 100_000
+
+
+class MovingSlot:
+    """The slot of *key*, to be moved from the master that has it to the next one."""
+
+    def __init__(self, cluster: EmbeddedCluster, key: str) -> None:
+        self._masters = cluster.masters
+        self.number = slot_of(cluster, key)
+        self.source = next(it for it in cluster.masters if _serves(it, key))
+        at = cluster.masters.index(self.source)
+        self.target = cluster.masters[(at + 1) % len(cluster.masters)]
+
+    def begin(self) -> None:
+        """From now on the source has only the keys that it still has."""
+        self._set(self.target, "IMPORTING", _id(self.source))
+        self._set(self.source, "MIGRATING", _id(self.target))
+
+    def left(self) -> list[bytes]:
+        """The keys that are still at the source."""
+        found = self.source.ask("CLUSTER", "GETKEYSINSLOT", self.number, _MOST_KEYS)
+        return [key for key in items(found) if isinstance(key, bytes)]
+
+    def move(self, keys: Iterable[bytes]) -> None:
+        """Move some keys; CommandRefused (BUSYKEY) if the target has one of that name already."""
+        if names := list(keys):
+            to = (_HOST, self.target.port, "", 0, _WITHIN_MS)
+            self.source.ask("MIGRATE", *to, "KEYS", *names)
+
+    def finish(self) -> None:
+        """Move the rest; from now on the target has the slot."""
+        self.move(self.left())
+        others = [it for it in self._masters if it not in (self.target, self.source)]
+        for node in (self.target, self.source, *others):
+            self._set(node, "NODE", _id(self.target))
+
+    def abandon(self) -> None:
+        """Stop a move that is under way; one that is finished stays so."""
+        for node in self._masters:
+            self._set(node, "STABLE")
+
+    def _set(self, node: EmbeddedServer, *words: str) -> None:
+        node.ask("CLUSTER", "SETSLOT", self.number, *words)
+
+
+def slot_of(cluster: EmbeddedCluster, key: str) -> int:
+    number = cluster.masters[0].ask("CLUSTER", "KEYSLOT", key)
+    assert isinstance(number, int)
+    return number
+
+
+def wait_until_agreed(cluster: EmbeddedCluster) -> None:
+    """Return once all masters say the same about who has which slot, and since when."""
+    eventually(lambda: len({_layout(it) for it in cluster.masters}) == 1)
+
+
+def _layout(node: EmbeddedServer) -> frozenset[tuple[str, ...]]:
+    """Of each node: its name, its epoch and its slots."""
+    rows = (line.split() for line in text(node.ask("CLUSTER", "NODES")).splitlines())
+    return frozenset((row[0], row[6], *row[8:]) for row in rows)
+
+
+def _id(node: EmbeddedServer) -> str:
+    return text(node.ask("CLUSTER", "MYID"))
+
+
+def _serves(node: EmbeddedServer, key: str) -> bool:
+    try:
+        node.ask("EXISTS", key)
+    except CommandRefused:
+        return False
+    return True

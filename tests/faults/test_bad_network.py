@@ -1,0 +1,203 @@
+"""Networks that swallow, delay, chop and reset: calls come through, or end within their limit."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.faults.proxy import Faults, Hole, Proxy
+from tests.waiting import eventually_async
+from towpath.clock import milliseconds, minutes, seconds
+from towpath.embedded import EmbeddedServer, Listen
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, new_job
+from towpath.engine.states import State
+from towpath.errors import ServerUnreachable
+
+QUEUE = "network"
+PATIENT = Limits(answer=milliseconds(200), give_up=seconds(20))
+SLACK = 0.3
+"""Seconds that a busy machine may add to a time limit."""
+HOLES = [Hole.REQUESTS, Hole.REPLIES]
+
+
+@pytest.fixture
+async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
+    async with Proxy(server.address, Faults()) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
+    """Another engine, which the proxy does not trouble."""
+    async with Engine(server.url) as engine:
+        await engine.options(QUEUE)
+        yield engine
+
+
+@asynccontextmanager
+async def in_hole(proxy: Proxy, hole: Hole, tries: int) -> AsyncGenerator[None]:
+    """What is begun in this block disappears in the hole until it has been tried so often."""
+    before = proxy.swallowed
+    proxy.faults.hole = hole
+    try:
+        yield
+        await meanwhile(lambda: proxy.swallowed >= before + tries)
+    finally:
+        proxy.faults.hole = Hole.NOTHING
+
+
+class TestABlackHole:
+    @pytest.mark.parametrize("hole", HOLES)
+    async def test_that_ends_in_time_costs_nothing(
+        self, proxy: Proxy, direct: Engine, hole: Hole
+    ) -> None:
+        async with Engine(proxy.url, limits=PATIENT) as engine:
+            await engine.options(QUEUE)
+            async with in_hole(proxy, hole, 3):
+                submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
+            assert (await submit).existed is False
+            async with in_hole(proxy, hole, 3):
+                claim = asyncio.create_task(engine.claim(QUEUE, worker="w", lease=minutes(1)))
+            [lease] = await claim
+            async with in_hole(proxy, hole, 3):
+                complete = asyncio.create_task(engine.complete(lease))
+            await complete
+        counts = await direct.counts(QUEUE)
+        assert (counts.totals["submitted"], counts.totals["completed"]) == (1, 1)
+        assert counts.ready + counts.leased == 0
+
+    @pytest.mark.parametrize("hole", HOLES)
+    @pytest.mark.parametrize("answer", [150, 500], ids=["many tries", "few tries"])
+    async def test_that_lasts_ends_the_call_within_its_limit(
+        self, proxy: Proxy, direct: Engine, hole: Hole, answer: int
+    ) -> None:
+        limits = Limits(answer=milliseconds(answer), give_up=milliseconds(600))
+        async with Engine(proxy.url, limits=limits) as engine:
+            await engine.options(QUEUE)
+            proxy.faults.hole = hole
+            began = time.monotonic()
+            with pytest.raises(ServerUnreachable):
+                await engine.submit(QUEUE, b"x", id="job")
+            assert time.monotonic() - began < 0.6 + SLACK
+            proxy.faults.hole = Hole.NOTHING
+            again = await engine.submit(QUEUE, b"x", id="job")
+            assert again.existed is (hole is Hole.REPLIES)
+        assert (await direct.counts(QUEUE)).ready == 1
+
+    async def test_that_lasts_ends_every_call_within_its_limit(self, proxy: Proxy) -> None:
+        """However many callers share the engine's few channels."""
+        limits = Limits(answer=milliseconds(600), give_up=milliseconds(600), channels=2)
+        async with Engine(proxy.url, limits=limits) as engine:
+            await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(8)])
+            leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=8)
+            proxy.faults.hole = Hole.REQUESTS
+            began = time.monotonic()
+            calls = (engine.complete(lease) for lease in leases)
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert time.monotonic() - began < 0.6 + SLACK
+            assert {type(it) for it in outcomes} == {ServerUnreachable}
+
+
+class TestALostReply:
+    async def test_of_a_submit_is_repeated_without_effect_after_the_job_is_gone(
+        self, proxy: Proxy, direct: Engine
+    ) -> None:
+        """The job was claimed, completed and deleted while its submitter still asked."""
+        async with Engine(proxy.url, limits=PATIENT) as engine:
+            await engine.options(QUEUE)
+            async with in_hole(proxy, Hole.REPLIES, 1):
+                submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
+                [lease] = await direct.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(5))
+                await direct.complete(lease)
+            answer = await submit
+        assert (answer.id, answer.state, answer.existed) == (lease.id, State.READY, False)
+        counts = await direct.counts(QUEUE)
+        assert (counts.totals["submitted"], counts.ready, counts.leased) == (1, 0, 0)
+
+    async def test_of_a_complete_is_repeated_without_effect(
+        self, proxy: Proxy, direct: Engine
+    ) -> None:
+        """The same id was submitted anew meanwhile: the repeat must not touch that job."""
+        await direct.submit(QUEUE, b"x")
+        async with Engine(proxy.url, limits=PATIENT) as engine:
+            [lease] = await engine.claim(QUEUE, worker="w", lease=minutes(1))
+            async with in_hole(proxy, Hole.REPLIES, 1):
+                complete = asyncio.create_task(engine.complete(lease))
+                await eventually_async(_is_gone(direct))
+                await direct.submit(QUEUE, b"again", id=lease.id)
+            await complete
+        assert await direct.state(lease.job) is State.READY
+        assert (await direct.counts(QUEUE)).totals["completed"] == 1
+
+
+def _is_gone(engine: Engine) -> Callable[[], Awaitable[bool]]:
+    async def gone() -> bool:
+        return (await engine.counts(QUEUE)).totals["completed"] == 1
+
+    return gone
+
+
+async def drained(engine: Engine, count: int) -> None:
+    """Submit, claim and complete *count* jobs, in every way there is."""
+    await asyncio.gather(*(engine.submit(QUEUE, b"x" * 1000) for _ in range(count)))
+    leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=count)
+    answer = await engine.exchange(
+        QUEUE, [Complete(it) for it in leases], worker="w", lease=minutes(1), count=1
+    )
+    assert answer.outcomes == [State.DONE] * count
+    assert answer.leases == []
+    assert (await engine.counts(QUEUE)).totals["completed"] == count
+
+
+class TestASlowNetwork:
+    async def test_that_delivers_byte_by_byte_is_no_obstacle(self, proxy: Proxy) -> None:
+        proxy.faults.piece = 1
+        async with Engine(proxy.url) as engine:
+            await drained(engine, 20)
+
+    async def test_that_answers_after_200_ms_is_no_obstacle(self, proxy: Proxy) -> None:
+        proxy.faults.delay = 0.2
+        async with Engine(proxy.url) as engine:
+            await drained(engine, 20)
+        assert proxy.connections < 6, "connections were given up"
+
+
+class TestADroppedConnection:
+    async def test_does_not_end_a_waiting_claim(self, proxy: Proxy, direct: Engine) -> None:
+        async with Engine(proxy.url) as engine:
+            claim = asyncio.create_task(
+                engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(30))
+            )
+            for _ in range(3):
+                before = proxy.connections
+                await meanwhile(lambda known=before: proxy.connections > known)
+                await proxy.drop_all()
+            began = time.monotonic()
+            await direct.submit(QUEUE, b"x")
+            assert len(await claim) == 1
+            assert time.monotonic() - began < 5 + SLACK
+
+    async def test_by_reset_in_the_middle_of_replies_costs_nothing(self, seed: int) -> None:
+        faults = Faults(chance=random.Random(seed), reset=True)
+        with EmbeddedServer(listen=Listen.PORT) as server:
+            async with (
+                Proxy(server.address, faults, tcp=True) as proxy,
+                Engine(proxy.url) as engine,
+            ):
+                await engine.options(QUEUE)
+                faults.cut_replies = 0.3
+                for _ in range(20):
+                    await engine.submit(QUEUE, b"x")
+                leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=30)
+                assert len(leases) == 20
+                for lease in leases:
+                    await engine.complete(lease)
+                counts = await engine.counts(QUEUE)
+                assert (counts.totals["submitted"], counts.totals["completed"]) == (20, 20)
+                assert proxy.cuts > 3

@@ -1,0 +1,125 @@
+"""I9: a worker's clock that is off by an hour changes nothing: the server's clock decides."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from towpath.clock import ServerClock, hours, milliseconds, minutes, seconds, wall_ms
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease, new_job
+from towpath.ids import JobId
+
+ROOT = Path(__file__).parents[2]
+QUEUE = "clocks"
+LEASE_MS = 1500
+HOUR_MS = 3_600_000
+DELAYS = [0, 300, 600, 900]
+OFFSETS = pytest.mark.parametrize("offset", [-3600, 3600], ids=["an hour late", "an hour early"])
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A job that the process with the wrong clock was given, by the server's clock."""
+
+    id: JobId
+    at_ms: int
+    expires_ms: int
+    due_ms: int
+
+    @classmethod
+    def of(cls, lease: Lease) -> "Claimed":
+        # A token is the server's time of its claim, in µs.
+        return cls(lease.id, lease.token // 1000, lease.expires_ms, lease.due_ms)
+
+
+class ShiftedWorker:
+    """The process of `shifted.py`."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def clock_error_ms(self) -> int:
+        """By how much its clock is wrong: the first thing that it says."""
+        [_, at, *_] = await self._line()
+        return int(at) - wall_ms()
+
+    async def claimed(self, count: int) -> list[Claimed]:
+        rows = [await self._line() for _ in range(count)]
+        return [
+            Claimed(JobId(id), int(token) // 1000, int(end), int(due))
+            for id, token, end, due in rows
+        ]
+
+    async def _line(self) -> list[str]:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(30):
+            return (await self._process.stdout.readline()).decode().split()
+
+
+@asynccontextmanager
+async def shifted_worker(url: str, offset: int, jobs: int) -> AsyncGenerator[ShiftedWorker]:
+    words = [url, QUEUE, str(offset), str(LEASE_MS), str(jobs)]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.faults.shifted", *words, cwd=ROOT, stdin=PIPE, stdout=PIPE
+    )
+    try:
+        yield ShiftedWorker(process)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def early(claimed: list[Claimed]) -> list[JobId]:
+    """Jobs that were given out before their time."""
+    return [it.id for it in claimed if it.at_ms < it.due_ms]
+
+
+@OFFSETS
+async def test_no_job_is_early_or_late(server: EmbeddedServer, offset: int) -> None:
+    """Neither those of others nor the one it submits itself, with a delay, by its own clock."""
+    async with Engine(server.url) as engine:
+        await engine.submit_many(
+            QUEUE, [new_job(b"x", delay=milliseconds(delay)) for delay in DELAYS]
+        )
+        async with shifted_worker(server.url, offset, len(DELAYS) + 1) as worker:
+            assert abs(await worker.clock_error_ms() - offset * 1000) < HOUR_MS / 2
+            claimed = await worker.claimed(len(DELAYS) + 1)
+    assert early(claimed) == []
+    assert [it.id for it in claimed if it.at_ms > it.due_ms + 10_000 and it.due_ms] == []
+    assert {it.expires_ms - it.at_ms for it in claimed} <= {LEASE_MS, LEASE_MS + 1}
+
+
+@OFFSETS
+async def test_no_lease_is_shorter_or_longer(server: EmbeddedServer, offset: int) -> None:
+    async with Engine(server.url) as engine:
+        await engine.submit(QUEUE, b"x")
+        async with shifted_worker(server.url, offset, 1) as worker:
+            await worker.clock_error_ms()
+            [first] = await worker.claimed(1)
+            [own] = await engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(10))
+            [second] = await engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(10))
+    again = {it.id: Claimed.of(it) for it in (own, second)}[first.id]
+    assert first.expires_ms <= again.at_ms < first.expires_ms + 5_000
+
+
+async def test_trusting_a_workers_clock_would_be_caught(server: EmbeddedServer) -> None:
+    """The check can fail: here the scripts go by the clock of a worker that is an hour early."""
+
+    class WorkersClock(ServerClock):
+        def stamp(self) -> str:
+            return str(wall_ms() + HOUR_MS)
+
+    async with Engine(server.url) as engine:
+        await engine.submit(QUEUE, b"x", delay=minutes(30))
+        submitted_at = wall_ms()
+    async with Engine(server.url, clock=WorkersClock()) as trusting:
+        leases = await trusting.claim(QUEUE, worker="w", lease=hours(1))
+    really = [Claimed(it.id, submitted_at, it.expires_ms, it.due_ms) for it in leases]
+    assert early(really) == [it.id for it in leases] != []

@@ -1,0 +1,178 @@
+"""I3, I8: a call whose request or reply is lost is repeated, and has one effect and one answer."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.faults.census import census
+from tests.faults.proxy import Faults, Proxy
+from towpath.clock import minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import (
+    Call,
+    Complete,
+    Lease,
+    Release,
+    Renew,
+    Settlement,
+    Submitted,
+    new_job,
+)
+from towpath.engine.script import Scripts
+from towpath.engine.states import State
+from towpath.ids import JobId
+
+QUEUE = "cuts"
+LIMITS = Limits(answer=seconds(5), give_up=seconds(60))
+
+
+@pytest.fixture
+async def proxy(server: EmbeddedServer, seed: int) -> AsyncIterator[Proxy]:
+    """Cuts a third of all calls: some before the server saw them, most after it has run them."""
+    faults = Faults(chance=random.Random(seed))
+    async with Proxy(server.address, faults) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def engine(proxy: Proxy) -> AsyncIterator[Engine]:
+    async with Engine(proxy.url, limits=LIMITS) as engine:
+        await engine.options(QUEUE)
+        proxy.faults.cut_replies, proxy.faults.cut_requests = 0.25, 0.1
+        yield engine
+        assert proxy.cuts > 0, "nothing was cut"
+
+
+async def submitted_ids(engine: Engine, count: int) -> set[JobId]:
+    jobs = [new_job(b"%d" % number) for number in range(count)]
+    await engine.submit_many(QUEUE, jobs)
+    return {job.id for job in jobs}
+
+
+async def claimed(engine: Engine, count: int = 7) -> list[Lease]:
+    """Everything that can be claimed, in portions."""
+    leases: list[Lease] = []
+    while portion := await engine.claim(QUEUE, worker="w", lease=minutes(5), count=count):
+        leases += portion
+    return leases
+
+
+SETTLEMENTS: list[Callable[[Lease], Settlement]] = [
+    Complete,
+    Complete,
+    Complete,
+    Release,
+    lambda lease: Renew(lease, minutes(5)),
+]
+
+
+class TestCallsThatAreCut:
+    async def test_submit_adds_each_job_once(self, engine: Engine) -> None:
+        """One at a time, many at once, and in batches."""
+        single = [await engine.submit(QUEUE, b"x") for _ in range(60)]
+        joined = await asyncio.gather(*(engine.submit(QUEUE, b"x") for _ in range(300)))
+        batches = [
+            await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(20)]) for _ in range(30)
+        ]
+        answers = [*single, *joined, *(it for batch in batches for it in batch)]
+        found = await census(engine, QUEUE)
+        assert found.ids(State.READY) == {it.id for it in answers if isinstance(it, Submitted)}
+        assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
+
+    async def test_submit_gives_the_first_answer_again(self, engine: Engine) -> None:
+        """Not `existed`: the caller's own job is new, however often the call was sent."""
+        answers = [await engine.submit(QUEUE, b"x", id=f"job-{n}") for n in range(60)]
+        assert {(it.state, it.existed) for it in answers} == {(State.READY, False)}
+
+    async def test_claim_gives_each_job_out_once(self, engine: Engine) -> None:
+        ids = await submitted_ids(engine, 500)
+        leases = await claimed(engine)
+        found = await census(engine, QUEUE)
+        assert sorted(lease.id for lease in leases) == sorted(ids)
+        assert {lease.attempt for lease in leases} == {1}
+        assert {lease.id: lease.token for lease in leases} == {
+            id: job.token for id, job in found.jobs.items()
+        }
+
+    async def test_complete_is_accepted_once(self, engine: Engine) -> None:
+        ids = await submitted_ids(engine, 60)
+        for lease in await claimed(engine):
+            await engine.complete(lease, b"result")
+        counts = await engine.counts(QUEUE)
+        assert counts.totals["completed"] == len(ids)
+        assert counts.ready + counts.leased == 0
+
+    async def test_release_gives_one_attempt_back(self, engine: Engine) -> None:
+        await submitted_ids(engine, 40)
+        for lease in await claimed(engine):
+            await engine.release(lease)
+        assert (await engine.counts(QUEUE)).totals["released"] == 40
+        assert {lease.attempt for lease in await claimed(engine)} == {1}
+
+    async def test_fail_renew_cancel_and_progress_count_once(self, engine: Engine) -> None:
+        await submitted_ids(engine, 40)
+        leases = await claimed(engine)
+        for lease in leases[:20]:
+            assert await engine.fail(lease, "again", delay=minutes(1)) is State.DELAYED
+        for lease in leases[20:]:
+            renewed = await engine.renew(lease, minutes(10))
+            await engine.progress(renewed, b"half")
+            assert await engine.cancel(renewed.job) is State.LEASED
+        counts = await engine.counts(QUEUE)
+        assert (counts.totals["failed"], counts.delayed, counts.leased) == (20, 20, 20)
+
+    async def test_exchange_settles_and_claims_once(self, engine: Engine, seed: int) -> None:
+        """Each round completes some, releases and renews some, and gets new ones."""
+        ids, chance = await submitted_ids(engine, 600), random.Random(seed)
+        done: list[JobId] = []
+        held: list[Lease] = []
+        while len(done) < len(ids):
+            settle = [chance.choice(SETTLEMENTS)(lease) for lease in held]
+            answer = await engine.exchange(
+                QUEUE, settle, worker="w", lease=minutes(5), count=25 - len(held) // 2
+            )
+            pairs = list(zip(held, answer.outcomes, strict=True))
+            assert not any(isinstance(it, Exception) for it in answer.outcomes)
+            done += [lease.id for lease, it in pairs if it is State.DONE]
+            held = [*answer.leases, *(it for _, it in pairs if isinstance(it, Lease))]
+        counts = await engine.counts(QUEUE)
+        assert sorted(done) == sorted(ids)
+        assert counts.totals["completed"] == len(ids)
+        assert counts.ready + counts.leased + counts.delayed == 0
+
+
+class TestARepeatedClaim:
+    async def test_returns_the_same_jobs_and_never_new_ones(self, engine: Engine) -> None:
+        await submitted_ids(engine, 40)
+        for number in range(1, 10):
+            call = Call("caller", number)
+            first = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=4, call=call)
+            again = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=4, call=call)
+            assert again == first
+            assert len(first) == 4
+            await engine.complete(first[0])
+            still = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=4, call=call)
+            assert still == first[1:]
+        assert (await engine.counts(QUEUE)).ready == 4
+
+
+async def test_without_its_memory_calls_count_twice(proxy: Proxy) -> None:
+    """The check can fail: here every call has a number of its own, also when it is repeated."""
+
+    def edit(piece: str, text: str) -> str:
+        if piece != "calls":
+            return text
+        assert "ARGV[3]" in text
+        return text.replace("ARGV[3]", "redis.call('INCR', 'probe:number')")
+
+    async with Engine(proxy.url, limits=LIMITS, scripts=Scripts(edit)) as forgetful:
+        await forgetful.options(QUEUE)
+        proxy.faults.cut_replies = 0.3
+        for _ in range(10):
+            await submitted_ids(forgetful, 10)
+        leases = await claimed(forgetful)
+        assert len(leases) < (await forgetful.counts(QUEUE)).leased

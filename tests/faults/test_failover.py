@@ -1,0 +1,194 @@
+"""The primary dies, a replica takes over: engines go on by themselves, tokens keep growing."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.census import census
+from tests.faults.load import Load, under_load
+from tests.faults.meanwhile import blocked_clients, errors_told, meanwhile
+from tests.faults.slots import MovingSlot, slot_of
+from tests.waiting import eventually, eventually_async
+from towpath.clock import hours, minutes, seconds
+from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from towpath.embedded.cluster import SLOTS
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.model import Submitted, new_job
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import DurabilityNotReached, ServerError
+from towpath.ids import JobId
+
+QUEUE = "failover"
+OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
+LIMITS = Limits(answer=seconds(2), give_up=seconds(40))
+ONE_REPLICA = Durability.parse("replica:1")
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def group() -> Iterator[EmbeddedSentinel]:
+    with EmbeddedSentinel(replicas=1) as group:
+        yield group
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
+        yield cluster
+
+
+class TestSentinel:
+    async def test_an_engine_goes_on_by_itself(self, group: EmbeddedSentinel) -> None:
+        """Under load; the new primary knows no script, and is taught."""
+        old, new = group.servers
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            load = Load(engine, QUEUE)
+            async with under_load(load):
+                await load.more(200)
+                old.kill()
+                before = max(load.tokens)
+                given = len(load.tokens)
+                await load.more(200)
+            assert group.primary is new
+            assert min(load.tokens[given:]) > before
+            assert len(set(load.tokens)) == len(load.tokens)
+            assert errors_told(new, "NOSCRIPT") > 0
+            await census(engine, QUEUE)
+
+    async def test_tokens_grow_although_the_replica_had_lost_writes(
+        self, group: EmbeddedSentinel
+    ) -> None:
+        old, new = group.servers
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.submit_many(QUEUE, [new_job(b"known") for _ in range(5)])
+            old.ask("WAIT", 1, 5000)
+            cut_off(old, new)
+            lost = await engine.submit_many(QUEUE, [new_job(b"lost") for _ in range(50)])
+            leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
+            fail_over(group)
+            again = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
+            states = {await engine.state(it.job) for it in lost if isinstance(it, Submitted)}
+        assert states == {State.GONE}, "nothing was lost, so nothing was tried"
+        assert len(leases) == 55
+        assert sorted(lease.payload for lease in again) == [b"known"] * 5
+        assert min(lease.token for lease in again) > max(lease.token for lease in leases)
+
+    async def test_submits_that_a_replica_confirmed_survive(self, group: EmbeddedSentinel) -> None:
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            load = Load(engine, QUEUE, ONE_REPLICA)
+            async with under_load(load):
+                await load.more(300)
+                group.primary.kill()
+                acknowledged = frozenset(load.submitted)
+            assert await missing(engine, acknowledged) == set()
+
+    async def test_a_confirmation_that_the_dead_primary_owes_is_asked_of_the_new_one(
+        self, group: EmbeddedSentinel
+    ) -> None:
+        """The caller is not kept waiting until its call is given up."""
+        old, new = group.servers
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            new.pause()
+            submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
+            await meanwhile(lambda: blocked_clients(old) == 1)
+            fail_over(group)
+            with pytest.raises(DurabilityNotReached):
+                await asyncio.wait_for(submit, LIMITS.give_up.total_seconds() / 2)
+
+    async def test_another_primary_cannot_confirm_what_it_never_saw(self) -> None:
+        """The primary that took the job dies alone with it. Either the submit fails, or the job
+        exists: that the new primary's own replica is up to date says nothing about it.
+        """
+        with EmbeddedSentinel(replicas=2) as group:
+            async with Engine(group.url, limits=LIMITS) as engine:
+                await engine.configure(QUEUE, OPTIONS)
+                old = group.primary
+                old.ask("WAIT", 2, 5000)
+                cut_off(old, *group.servers[1:])
+                submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
+                await meanwhile(lambda: blocked_clients(old) == 1)
+                fail_over(group)
+                [answer] = await asyncio.gather(submit, return_exceptions=True)
+                if isinstance(answer, BaseException):
+                    assert isinstance(answer, ServerError)
+                else:
+                    assert await engine.state(answer.job) is State.READY
+
+    async def test_submits_that_none_confirmed_may_not(self, group: EmbeddedSentinel) -> None:
+        """The check can fail: without the class, what a lagging replica never saw is lost."""
+        old, new = group.servers
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            cut_off(old, new)
+            lost = [await engine.submit(QUEUE, b"x") for _ in range(5)]
+            fail_over(group)
+            assert await missing(engine, frozenset(it.id for it in lost)) == {it.id for it in lost}
+
+
+def cut_off(primary: EmbeddedServer, *replicas: EmbeddedServer) -> None:
+    """From now on they learn nothing: what is on its way is dropped by the primary."""
+    for replica in replicas:
+        replica.pause()
+    primary.ask("CLIENT", "KILL", "TYPE", "replica")
+
+
+def fail_over(group: EmbeddedSentinel) -> None:
+    """Kill the primary, wake the others, and wait until one of them is the primary."""
+    old, *others = group.servers
+    old.kill()
+    for other in others:
+        other.unpause()
+    eventually(lambda: group.primary in others, within=60)
+
+
+async def is_answering(engine: Engine) -> bool:
+    await engine.submit(QUEUE, b"again")
+    return True
+
+
+async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
+    return set(ids - (await census(engine, QUEUE)).jobs.keys())
+
+
+class TestACluster:
+    async def test_an_engine_goes_on_when_a_master_is_killed(
+        self, cluster: EmbeddedCluster
+    ) -> None:
+        """Under load, with submits that a replica confirms; none of those is lost."""
+        at = slot_of(cluster, f"{{{QUEUE}}}:queue") * len(cluster.masters) // SLOTS
+        async with Engine(cluster.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            load = Load(engine, QUEUE, ONE_REPLICA)
+            async with under_load(load):
+                await load.more(200)
+                cluster.masters[at].kill()
+                acknowledged, given = frozenset(load.submitted), len(load.tokens)
+                before = max(load.tokens)
+                await eventually_async(lambda: is_answering(engine), within=40)
+            assert await missing(engine, acknowledged) == set()
+            leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=5)
+            assert min([*load.tokens[given:], *(it.token for it in leases)]) > before
+
+    async def test_a_slot_that_changes_hands_under_load_loses_nothing(
+        self, cluster: EmbeddedCluster
+    ) -> None:
+        """Also calls that are between their write and its confirmation go on."""
+        async with Engine(cluster.url, limits=LIMITS) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            load = Load(engine, QUEUE, ONE_REPLICA)
+            async with under_load(load):
+                for _ in range(5):
+                    await load.more(50)
+                    slot = MovingSlot(cluster, f"{{{QUEUE}}}:queue")
+                    slot.begin()
+                    slot.finish()
+                await load.more(50)
+            assert load.losses(await census(engine, QUEUE)) == {}

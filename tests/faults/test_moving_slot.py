@@ -1,0 +1,186 @@
+"""I15, I1: while a queue's slot moves to another master, every call fails whole or succeeds whole.
+
+The keys of a queue travel one by one, so for a while some are here and some there. What a call
+did, or did not do, must be whole; and when the move is over everything is as if there had been
+no move.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import pytest
+
+from tests.faults.census import Census, census, with_payloads
+from tests.faults.dumps import Dump, dumps
+from tests.faults.scenes import CASES, MEANWHILE, Case, Scene, prepare
+from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
+from towpath.clock import ManualClock, seconds
+from towpath.embedded import EmbeddedCluster
+from towpath.embedded.cluster import SLOTS
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.errors import TowpathError
+
+LIMITS = Limits(answer=seconds(1), give_up=seconds(1), channels=50)
+"""A call that can't succeed during the move is repeated for so long, and then given up."""
+
+Choice = Callable[[bytes], bool]
+"""Which keys have moved already."""
+
+
+def kind(key: bytes) -> str:
+    """`job` for `{queue}:job:<id>`."""
+    return key.decode().split(":")[1]
+
+
+def only(*kinds: str) -> Choice:
+    return lambda key: kind(key) in kinds
+
+
+def all_but(*kinds: str) -> Choice:
+    return lambda key: kind(key) not in kinds
+
+
+def half(seed: int) -> Choice:
+    chance = random.Random(seed)
+    return lambda _: chance.random() < 0.5
+
+
+SPLITS: dict[str, Choice] = {
+    "none": only(),
+    "all": all_but(),
+    "only the ready set": only("queue"),
+    "the queue but no job": all_but("job", "load", "lock"),
+    "only the jobs": only("job", "load", "lock"),
+    "all but the leases": all_but("leases"),
+    "all but the waiting": all_but("waiting", "lane", "retry"),
+    "all but the lanes": all_but("lanes", "dead", "done", "seen"),
+    "all but meta": all_but("meta"),
+    "all but calls, events and wake": all_but("call", "events", "wake"),
+    "half, by chance": half(1),
+    "the other half": half(2),
+}
+TRIED = [case for case in CASES if case.name == case.script]
+"""One call of each script."""
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[EmbeddedCluster]:
+    """A cluster of this module's own: a move that went wrong must not trouble other tests."""
+    with EmbeddedCluster(masters=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def empty_cluster(own_cluster: EmbeddedCluster) -> EmbeddedCluster:
+    flush(own_cluster)
+    return own_cluster
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Census]:
+    """What each case comes to without a move, once it is known."""
+    return {}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+async def test_calls_during_the_move_are_whole(
+    empty_cluster: EmbeddedCluster, expected: dict[str, Census], split: str
+) -> None:
+    expected.update(expected or await at_rest(empty_cluster))
+    async with scenes_on(empty_cluster) as scenes:
+        moves = [Move(empty_cluster, case, scene) for case, scene in scenes]
+        with giving_up(moves):
+            for move in moves:
+                move.begin(SPLITS[split])
+            await asyncio.gather(*(move.call() for move in moves))
+            half_written = {it.case.name for it in moves if it.is_half_written()}
+            for move in moves:
+                move.slot.finish()
+        wait_until_agreed(empty_cluster)
+        found = {move.case.name: await move.outcome() for move in moves}
+    assert half_written == set()
+    assert {name for name in found if found[name] != expected[name]} == set()
+
+
+async def at_rest(cluster: EmbeddedCluster) -> dict[str, Census]:
+    """What each case comes to without a move; the clock stands still, so it is always the same."""
+    found: dict[str, Census] = {}
+    async with scenes_on(cluster) as scenes:
+        for case, scene in scenes:
+            await case.call(scene)
+            found[case.name] = await everything(scene)
+    flush(cluster)
+    return found
+
+
+@asynccontextmanager
+async def scenes_on(cluster: EmbeddedCluster) -> AsyncGenerator[list[tuple[Case, Scene]]]:
+    """A scene for each case, each in a queue of its own."""
+    clock = ManualClock()
+    async with Engine(cluster.url, clock=clock, limits=LIMITS) as engine:
+        scenes = [(case, Scene(engine, queue_of(cluster, case))) for case in TRIED]
+        for case, scene in scenes:
+            await prepare(scene, case.policy)
+        clock.advance(MEANWHILE)
+        yield scenes
+
+
+def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
+    """A queue's name. All of them go the same way: from one master to the next."""
+    names = (f"{case.script}-{number}" for number in itertools.count())
+    return next(it for it in names if slot_of(cluster, f"{{{it}}}:queue") < SLOTS // 3)
+
+
+class Move:
+    """A queue whose slot is on its way, and the call that comes meanwhile."""
+
+    def __init__(self, cluster: EmbeddedCluster, case: Case, scene: Scene) -> None:
+        self.case, self._scene = case, scene
+        self.slot = MovingSlot(cluster, f"{{{scene.queue}}}:queue")
+        self._before: dict[int, Dump] = {}
+        self._succeeded = False
+
+    def begin(self, split: Choice) -> None:
+        self.slot.begin()
+        self.slot.move([key for key in self.slot.left() if split(key)])
+        self._before = self._dumps()
+
+    async def call(self) -> None:
+        with suppress(TowpathError):
+            await self.case.call(self._scene)
+            self._succeeded = True
+
+    def is_half_written(self) -> bool:
+        return not self._succeeded and self._dumps() != self._before
+
+    async def outcome(self) -> Census:
+        """What the call came to: made again after the move if it was refused during it."""
+        if not self._succeeded:
+            await self.case.call(self._scene)
+        return await everything(self._scene)
+
+    def _dumps(self) -> dict[int, Dump]:
+        return dumps((self.slot.source, self.slot.target), f"{{{self._scene.queue}}}:*")
+
+
+@contextmanager
+def giving_up(moves: list[Move]) -> Generator[None]:
+    """Whatever happens, no slot stays on its way."""
+    try:
+        yield
+    finally:
+        for move in moves:
+            move.slot.abandon()
+
+
+async def everything(scene: Scene) -> Census:
+    return await with_payloads(scene.engine, await census(scene.engine, scene.queue))
+
+
+def flush(cluster: EmbeddedCluster) -> None:
+    for master in cluster.masters:
+        master.ask("FLUSHALL")

@@ -1,0 +1,98 @@
+"""I15: an error at any command of any script leaves the state as before.
+
+Up to the first write a script has changed nothing, so an error there is harmless. After it,
+nothing may fail any more: no reading command follows, and what can be wrong about a key that is
+written later was asked before (`test_wrong_types.py`, `test_moving_slot.py`).
+"""
+
+from collections.abc import Awaitable
+
+import pytest
+
+from tests.faults.dumps import changed, dump, restore
+from tests.faults.probing import PLANTED, WRITING, Command, Probe, probed
+from tests.faults.scenes import CASES, Case, Scene, scene_on
+from towpath.embedded import EmbeddedServer
+from towpath.engine.script import Scripts
+from towpath.errors import TowpathError
+
+
+@pytest.fixture(scope="module")
+def observed() -> Scripts:
+    return probed()
+
+
+def test_every_writing_script_is_tried() -> None:
+    assert sorted({case.script for case in CASES}) == WRITING
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_an_error_up_to_the_first_write_changes_nothing(
+    server: EmbeddedServer, observed: Scripts, case: Case
+) -> None:
+    """Tried at every command up to the first that writes, and instead of that one too."""
+    async with scene_on(server.url, case.policy, observed) as scene:
+        failed = await fail_until_first_write(server, case, scene)
+        tried = await undisturbed(server, case, scene)
+        assert [it.name for it in failed] == [it.name for it in tried[: len(failed)]]
+        assert failed[-1].writes
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_nothing_is_read_after_the_first_write(
+    server: EmbeddedServer, observed: Scripts, case: Case
+) -> None:
+    async with scene_on(server.url, case.policy, observed) as scene:
+        tried = await undisturbed(server, case, scene)
+        assert read_after_write(tried) == []
+        assert any(it.writes for it in tried)
+
+
+async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) -> None:
+    """The check can fail: here every script begins with a write."""
+    hasty = probed("probe_call('INCR', KEYS[1] .. ':early')")
+    async with scene_on(server.url, CASES[0].policy, hasty) as scene:
+        tried = await undisturbed(server, CASES[0], scene)
+        assert read_after_write(tried) != []
+
+
+async def fail_until_first_write(server: EmbeddedServer, case: Case, scene: Scene) -> list[Command]:
+    """Plant an error at each command in turn; the commands that were to fail, in order."""
+    probe, before = Probe(server), dump(server)
+    failed: list[Command] = []
+    while not (failed and failed[-1].writes):
+        probe.fail_at(len(failed) + 1)
+        raised = await is_planted_error(case.call(scene))
+        failed.append(probe.trace()[len(failed)])
+        assert raised is not failed[-1].tolerated
+        if failed[-1].tolerated:
+            # Nobody's job depends on that command, so the call went on: back to where it began.
+            restore(server, before)
+            before = dump(server)
+        assert changed(before, dump(server)) == set(), f"after an error at {failed[-1]}"
+    return failed
+
+
+async def is_planted_error(call: Awaitable[object]) -> bool:
+    try:
+        await call
+    except TowpathError as error:
+        if PLANTED in str(error):
+            return True
+        raise
+    return False
+
+
+async def undisturbed(server: EmbeddedServer, case: Case, scene: Scene) -> list[Command]:
+    """The commands of the call when nothing fails; it must change something then."""
+    probe, before = Probe(server), dump(server)
+    probe.fail_at(0)
+    await case.call(scene)
+    assert changed(before, dump(server)) != set()
+    return probe.trace()
+
+
+def read_after_write(commands: list[Command]) -> list[str]:
+    writes = [it.writes for it in commands]
+    first = writes.index(True) if True in writes else len(writes)
+    return [it.name for it in commands[first:] if not it.writes]

@@ -1,0 +1,84 @@
+"""Submits that wait for a replica, and servers that are replicas for a while."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.faults.meanwhile import errors_told, meanwhile
+from towpath.clock import milliseconds, minutes, seconds
+from towpath.embedded import Connection, EmbeddedServer, Listen, Reply
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.keys import TYPES
+from towpath.errors import DurabilityNotReached
+
+QUEUE = "confirms"
+ONE_REPLICA = Durability.parse("replica:1")
+QUICK = {"repl-diskless-sync-delay": "0"}
+
+
+@pytest.fixture
+async def primary() -> AsyncIterator[EmbeddedServer]:
+    with EmbeddedServer(listen=Listen.PORT, options=QUICK) as server:
+        yield server
+
+
+@pytest.fixture
+async def replica(primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
+    follow = QUICK | {"replicaof": f"127.0.0.1 {primary.port}"}
+    with EmbeddedServer(listen=Listen.PORT, options=follow) as server:
+        await meanwhile(lambda: confirmed_by(primary) == 1)
+        yield server
+        if server.running:
+            server.unpause()
+
+
+async def test_a_confirmed_submit_leaves_no_key_of_the_queue_to_expire(
+    primary: EmbeddedServer, replica: EmbeddedServer
+) -> None:
+    """What the queue knows of itself must outlast any pause between submits."""
+    async with Engine(primary.tcp_url) as engine:
+        await engine.submit(QUEUE, b"x", durability=ONE_REPLICA)
+        names = [f"{{{QUEUE}}}:{name}" for name in TYPES]
+        expiring = [name for name in names if primary.ask("PTTL", name) not in (-1, -2)]
+    assert expiring == []
+
+
+async def test_a_replica_that_is_silent_confirms_nothing(
+    primary: EmbeddedServer, replica: EmbeddedServer
+) -> None:
+    """The error comes in time; the job exists, and repeating the submit adds nothing."""
+    limits = Limits(answer=milliseconds(500), give_up=seconds(5))
+    async with Engine(primary.tcp_url, limits=limits) as engine:
+        replica.pause()
+        async with asyncio.timeout(3):
+            with pytest.raises(DurabilityNotReached):
+                await engine.submit(QUEUE, b"x", id="job", durability=ONE_REPLICA)
+        replica.unpause()
+        again = await engine.submit(QUEUE, b"x", id="job", durability=ONE_REPLICA)
+        assert again.existed
+        assert (await engine.counts(QUEUE)).ready == 1
+
+
+async def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
+    primary: EmbeddedServer, replica: EmbeddedServer
+) -> None:
+    """What a fail-over behind a fixed name looks like: a replica there, promoted soon."""
+    async with Engine(primary.tcp_url) as engine:
+        await engine.submit(QUEUE, b"x")
+        primary.ask("WAIT", 1, 5000)
+    async with Engine(replica.tcp_url) as engine:
+        claim = asyncio.create_task(engine.claim(QUEUE, worker="w", lease=minutes(1)))
+        await meanwhile(lambda: errors_told(replica, "READONLY") > 0 or claim.done())
+        assert not claim.done(), claim.exception()
+        replica.ask("REPLICAOF", "NO", "ONE")
+        assert len(await claim) == 1
+
+
+def confirmed_by(primary: EmbeddedServer) -> Reply:
+    """How many replicas have a write that is made now."""
+    with Connection(primary.address) as line:
+        line.ask("SET", "attached", "1")
+        return line.ask("WAIT", 1, 100)

@@ -1,0 +1,50 @@
+"""I2: a `disk` server that is killed under load has, when it is back, all that it acknowledged."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.faults.census import Census, census
+from tests.faults.load import Load, under_load
+from towpath.clock import hours
+from towpath.embedded import EmbeddedServer
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+
+QUEUE = "crash"
+OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
+KILLS = 4
+
+
+async def test_a_disk_server_keeps_what_it_acknowledged(tmp_path: Path, seed: int) -> None:
+    with EmbeddedServer(data=tmp_path) as server:
+        load, found = await killed_under_load(server, Durability.parse("disk"), seed)
+    assert load.losses(found) == {}
+    assert len(load.submitted) > 100
+    assert len(load.completed) > 100
+    assert len(load.tokens) == len(set(load.tokens))
+
+
+async def test_a_memory_server_does_not(seed: int) -> None:
+    """The check can fail: the same procedure finds the losses of a server without a disk."""
+    with EmbeddedServer() as server:
+        load, found = await killed_under_load(server, Durability.parse("memory"), seed)
+    assert load.losses(found)["missing"]
+
+
+async def killed_under_load(
+    server: EmbeddedServer, durability: Durability, seed: int
+) -> tuple[Load, Census]:
+    """Kill the server several times in the middle of its work; the engine goes on by itself."""
+    chance = random.Random(seed)
+    async with Engine(server.url) as engine:
+        await engine.configure(QUEUE, OPTIONS)
+        load = Load(engine, QUEUE, durability)
+        async with under_load(load):
+            for _ in range(KILLS):
+                await load.more(chance.randrange(50, 400))
+                server.kill()
+                await asyncio.to_thread(server.start)
+            await load.more(100)
+        return load, await census(engine, QUEUE)

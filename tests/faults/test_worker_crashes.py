@@ -1,0 +1,143 @@
+"""I4, I11, I12: workers are killed and frozen at random; nothing is lost, doubled or reordered."""
+
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.census import Census, census, is_drained
+from tests.faults.crew import Crew, Entry, crew
+from tests.waiting import eventually, eventually_async
+from towpath.clock import hours, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, Lease, NewJob, new_job
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.ids import JobId, LaneKey
+
+QUEUE = "crashes"
+JOBS = 20_000
+LANES = 250
+WORKERS = 8
+FAULTS = 30
+LEASE_MS = 400
+
+Lanes = dict[LaneKey, list[JobId]]
+"""The jobs of each lane in the order they were submitted."""
+
+
+@pytest.mark.timeout(120)
+async def test_nothing_is_lost_doubled_or_reordered(
+    server: EmbeddedServer, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with Engine(server.url) as engine:
+        await engine.configure(QUEUE, QueueOptions(keep=hours(1), events=0))
+        jobs, lanes = new_jobs(chance)
+        await engine.submit_many(QUEUE, jobs)
+        with crew(server.url, QUEUE, size=WORKERS, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
+            await disturb(engine, workers, chance)
+            await eventually_async(lambda: is_drained(engine, QUEUE), within=60)
+            eventually(lambda: workers.exit_codes() == {0})
+            diaries = list(workers.entries())
+        found = await census(engine, QUEUE)
+    assert found.ids(State.DONE, State.DEAD) == {job.id for job in jobs}
+    assert misdeeds(found, diaries) == []
+    assert disorder(found, diaries, lanes) == []
+    assert found.counts.totals["reaped"] > 0, "nobody was struck while holding a job"
+
+
+async def test_a_worker_frozen_past_its_lease_completes_nothing(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with Engine(server.url) as engine:
+        await engine.configure(QUEUE, QueueOptions(keep=hours(1)))
+        await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(500)])
+        with crew(server.url, QUEUE, size=1, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
+            await eventually_async(_completed(engine, 100))
+            workers.freeze_one(random.Random())
+            held = (await engine.counts(QUEUE)).leased
+            ours = await claim_all(engine)
+            workers.thaw()
+            eventually(lambda: words(workers)["lost"] == held)
+            outcomes = await engine.settle([Complete(lease) for lease in ours])
+            eventually(lambda: workers.exit_codes() == {0})
+            found, diaries = await census(engine, QUEUE), list(workers.entries())
+    assert held > 0
+    assert set(outcomes) == {State.DONE}
+    assert len(ours) + sum(entry.word == "done" for entry in diaries) == 500
+    assert misdeeds(found, diaries) == []
+
+
+async def claim_all(engine: Engine) -> list[Lease]:
+    """Every job that is not done, those of the silent worker included once its lease has ended."""
+    ours: list[Lease] = []
+    while len(ours) < 500 - (await engine.counts(QUEUE)).totals["completed"]:
+        ours += await engine.claim(QUEUE, worker="test", lease=hours(1), count=500, wait=seconds(5))
+    return ours
+
+
+def words(workers: Crew) -> Counter[str]:
+    return Counter(entry.word for entry in workers.entries())
+
+
+def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
+    """Jobs of mixed priorities, half of them in lanes."""
+    jobs: list[NewJob] = []
+    lanes: Lanes = defaultdict(list)
+    for number in range(JOBS):
+        lane = LaneKey(f"lane-{chance.randrange(LANES)}") if chance.random() < 0.5 else None
+        jobs.append(
+            new_job(b"%d" % number, lane=lane, priority=chance.choice([0, 10, 50, 50, 90, 100]))
+        )
+        if lane is not None:
+            lanes[lane].append(jobs[-1].id)
+    return jobs, lanes
+
+
+async def disturb(engine: Engine, workers: Crew, chance: random.Random) -> None:
+    """Strike whenever some more jobs are done. Frozen workers wake up a few strikes later."""
+    for number in range(FAULTS):
+        due = JOBS * 0.9 * (number + chance.random()) / FAULTS
+        await eventually_async(_completed(engine, int(due)), within=60)
+        if number % 4 == 3:
+            workers.thaw()
+        if chance.random() < 0.7:
+            workers.kill_one(chance)
+        else:
+            workers.freeze_one(chance)
+    workers.thaw()
+
+
+def _completed(engine: Engine, wanted: int) -> Callable[[], Awaitable[bool]]:
+    async def enough() -> bool:
+        return (await engine.counts(QUEUE)).totals["completed"] >= wanted
+
+    return enough
+
+
+def misdeeds(found: Census, diaries: list[Entry]) -> list[str]:
+    """Completions that were accepted twice, or under another token than the last one (I4)."""
+    done = [entry for entry in diaries if entry.word == "done"]
+    twice = [id for id, times in Counter(entry.id for entry in done).items() if times > 1]
+    stale = [entry.id for entry in done if found.jobs[entry.id].token != entry.token]
+    total, states = found.counts.totals["completed"], len(found.ids(State.DONE))
+    miscounted = [f"{total} completions of {states} jobs"] if total != states else []
+    return [*twice, *stale, *miscounted]
+
+
+def disorder(found: Census, diaries: list[Entry], lanes: Lanes) -> list[str]:
+    """Jobs that were given out before the one ahead of them in their lane had ended (I11).
+
+    Tokens grow with every delivery of the queue, so they tell what came first.
+    """
+    last = {id: job.token or 0 for id, job in found.jobs.items()}
+    first = dict(last)
+    for entry in diaries:
+        first[entry.id] = min(first[entry.id], entry.token)
+    pairs = (pair for ids in lanes.values() for pair in itertools.pairwise(ids))
+    return [f"{after} before {ahead}" for ahead, after in pairs if first[after] <= last[ahead]]

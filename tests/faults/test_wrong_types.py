@@ -1,0 +1,97 @@
+"""I15: where somebody put a key of another type in the way, a call fails whole or succeeds whole.
+
+This is the error that could really strike in the middle of a script's writes. Each key that a
+call touches is replaced in turn; the scripts ask about every key before they write the first.
+"""
+
+import pytest
+
+from tests.faults.dumps import Dump, changed, dump, restore
+from tests.faults.probing import Probe, probed
+from tests.faults.scenes import CASES, TAG, Case, Scene, scene_on
+from towpath.embedded import EmbeddedServer
+from towpath.engine.keys import TYPES
+from towpath.engine.script import Scripts
+from towpath.errors import JobError, LeaseError, ServerError
+
+OVERWRITTEN = {"job", "load", "result", "lock"}
+"""Keys of one job: whoever writes them anew need not mind what was there."""
+PASSED_OVER = {"events", "wake"}
+"""Nobody's job depends on them: work goes on without."""
+CHECKED = TYPES.keys() - OVERWRITTEN - PASSED_OVER
+
+
+@pytest.fixture(scope="module")
+def observed() -> Scripts:
+    return probed()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+async def test_a_key_of_the_wrong_type_stops_the_call_before_it_writes(
+    server: EmbeddedServer, observed: Scripts, case: Case
+) -> None:
+    async with scene_on(server.url, case.policy, observed) as scene:
+        saved = dump(server)
+        touched = await touched_keys(server, case, scene)
+        refused = [key for key in touched if await fails_whole(server, saved, case, scene, key)]
+        accepted = {kind(key) for key in touched} - {kind(key) for key in refused}
+        assert accepted & CHECKED == set()
+        restore(server, saved)
+        await case.call(scene)
+        assert changed(saved, dump(server)) != set()
+
+
+async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer) -> None:
+    """The check can fail: these scripts write to a key that nobody asked about."""
+    careless = probed(
+        "probe_call('INCR', KEYS[1] .. ':early')\nprobe_call('INCR', KEYS[1] .. ':other')"
+    )
+    async with scene_on(server.url, CASES[0].policy, careless) as scene:
+        saved = dump(server)
+        with pytest.raises(AssertionError, match="half-written"):
+            await fails_whole(server, saved, CASES[0], scene, TAG + b"queue:other")
+
+
+async def touched_keys(server: EmbeddedServer, case: Case, scene: Scene) -> list[bytes]:
+    """Every key of the queue that the call names to the server, in order of appearance."""
+    saved, probe = dump(server), Probe(server)
+    probe.fail_at(0)
+    await case.call(scene)
+    trace = probe.trace()
+    restore(server, saved)
+    return list(dict.fromkeys(key for command in trace for key in command.keys(TAG)))
+
+
+async def fails_whole(
+    server: EmbeddedServer, saved: Dump, case: Case, scene: Scene, key: bytes
+) -> bool:
+    """Whether the call is refused with *key* in the way; it must not be half-written then."""
+    put_in_the_way(server, key)
+    before = dump(server)
+    try:
+        await case.call(scene)
+    except ServerError:
+        assert changed(before, dump(server)) == set(), f"half-written with a wrong {key}"
+        return True
+    except (JobError, LeaseError):
+        # An answer like any other, and remembered as one: that is all that was written.
+        assert {kind(it) for it in changed(before, dump(server))} <= {"call"}
+        return True
+    finally:
+        restore(server, saved)
+    return False
+
+
+def put_in_the_way(server: EmbeddedServer, key: bytes) -> None:
+    """Another type than the one it has or would have."""
+    text = server.ask("TYPE", key) == b"string" or kind(key) in {*OVERWRITTEN, "call"}
+    server.ask("DEL", key)
+    if text:
+        server.ask("RPUSH", key, "in the way")
+    else:
+        server.ask("SET", key, "in the way")
+
+
+def kind(key: bytes) -> str:
+    """`job` for `{queue}:job:<id>`, `retry` for `{queue}:retry:queue`."""
+    return key.removeprefix(TAG).decode().partition(":")[0]

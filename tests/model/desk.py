@@ -1,0 +1,233 @@
+"""The engine as the oracle speaks: plain values in, plain values out, one call at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from tests.model import plain
+from tests.model.values import (
+    STATES,
+    Counts,
+    Exchanged,
+    Held,
+    Look,
+    New,
+    Options,
+    Refusal,
+    Renewed,
+    Settle,
+    View,
+)
+from towpath.clock import ManualClock, milliseconds
+from towpath.engine import model
+from towpath.engine.engine import Engine
+from towpath.engine.model import Call, JobOptions, JobRef, Lease, Settlement
+from towpath.engine.script import Scripts
+from towpath.engine.states import State
+from towpath.errors import TowpathError
+from towpath.ids import JobId, queue_name
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PAGE = 1000
+
+T = TypeVar("T")
+
+
+class Desk:
+    """One queue of one engine, driven from code that knows no event loop."""
+
+    def __init__(self, url: str, queue: str, scripts: Scripts | None) -> None:
+        self.queue = queue_name(queue)
+        self.clock = ManualClock(START)
+        self.engine = Engine(url, clock=self.clock, scripts=scripts)
+        self._runner = asyncio.Runner()
+        self._open = AsyncExitStack()
+        self._leases: dict[tuple[str, int], Lease] = {}
+
+    def open(self, options: Options) -> None:
+        self.run(self._open.enter_async_context(self.engine))
+        self.run(self.engine.configure(self.queue, plain.options(options)))
+
+    def close(self) -> None:
+        """Leave no loop and no connection open, also where none was opened."""
+        try:
+            self.run(self._open.aclose())
+        finally:
+            self._runner.close()
+
+    def run(self, work: Awaitable[T]) -> T:
+        return self._runner.get_loop().run_until_complete(work)
+
+    @property
+    def now(self) -> int:
+        return int(self.clock.stamp())
+
+    # ── verbs ────────────────────────────────────────────────────────────────────────────
+
+    def perform(self, channel: str, number: int, verb: str, **asked: Any) -> Any:
+        """The engine's answer to a call, or its refusal."""
+        method: Callable[..., Awaitable[Any]] = getattr(self, f"_{verb}")
+        try:
+            return self.run(method(Call(channel, number), **asked))
+        except TowpathError as error:
+            return plain.refusal(error)
+
+    def submit_alone(self, new: New) -> tuple[str, Any]:
+        """A submit through the micro-batcher; also the id, if it was left to the engine."""
+        asked = plain.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
+        try:
+            answer = self.run(self.engine.submit(self.queue, new.payload, **asked))
+        except TowpathError as error:
+            return new.id, plain.refusal(error)
+        return answer.id, plain.taken(answer)
+
+    async def _submit(self, call: Call, jobs: list[New]) -> list[Any]:
+        wanted = [plain.new_job(new) for new in jobs]
+        answers = await self.engine.submit_many(self.queue, wanted, call=call)
+        return [
+            plain.refusal(it) if isinstance(it, TowpathError) else plain.taken(it) for it in answers
+        ]
+
+    async def _claim(
+        self, call: Call, worker: str, lease: int, count: int, lane: str | None = None
+    ) -> list[Held]:
+        leases = await self.engine.claim(
+            self.queue, worker=worker, lease=milliseconds(lease), count=count, lane=lane, call=call
+        )
+        return [self._keep(lease) for lease in leases]
+
+    async def _exchange(
+        self, call: Call, settlements: list[Settle], worker: str, lease: int, count: int
+    ) -> Exchanged:
+        answer = await self.engine.exchange(
+            self.queue,
+            [self._settlement(it) for it in settlements],
+            worker=worker,
+            lease=milliseconds(lease),
+            count=count,
+            call=call,
+        )
+        outcomes = [plain.outcome(it) for it in answer.outcomes]
+        return Exchanged(outcomes, [self._keep(lease) for lease in answer.leases])
+
+    async def _renew(self, call: Call, id: str, token: int, ttl: int) -> Renewed:
+        lease = self._lease(id, token)
+        return plain.renewed(await self.engine.renew(lease, milliseconds(ttl), call=call))
+
+    async def _progress(self, call: Call, id: str, token: int, note: bytes) -> None:
+        await self.engine.progress(self._lease(id, token), note, call=call)
+
+    async def _complete(self, call: Call, id: str, token: int, result: bytes) -> str:
+        await self.engine.complete(self._lease(id, token), result, call=call)
+        return "done"
+
+    async def _fail(self, call: Call, id: str, token: int, delay: int | None, reason: str) -> str:
+        wait = None if delay is None else milliseconds(delay)
+        return await self.engine.fail(self._lease(id, token), reason, delay=wait, call=call)
+
+    async def _bury(self, call: Call, id: str, token: int, reason: str) -> str:
+        return await self.engine.bury(self._lease(id, token), reason, call=call)
+
+    async def _release(self, call: Call, id: str, token: int, delay: int) -> str:
+        lease = self._lease(id, token)
+        return await self.engine.release(lease, delay=milliseconds(delay), call=call)
+
+    async def _cancel(self, call: Call, id: str) -> str:
+        return await self.engine.cancel(self._ref(id), call=call)
+
+    async def _retry(self, call: Call, id: str) -> str:
+        return await self.engine.retry(self._ref(id), call=call)
+
+    async def _delete(self, call: Call, id: str) -> None:
+        await self.engine.delete(self._ref(id), call=call)
+
+    async def _drop(self, call: Call, lane: str) -> str:
+        return (await self.engine.drop(self.queue, lane, call=call)).id
+
+    async def _promote(self, call: Call, limit: int) -> int:
+        return await self.engine.promote(self.queue, limit, call=call)
+
+    async def _reap(self, call: Call, limit: int) -> int:
+        return await self.engine.reap(self.queue, limit, call=call)
+
+    async def _trim(self, call: Call, limit: int) -> int:
+        return await self.engine.trim(self.queue, limit, call=call)
+
+    async def _pause(self, call: Call) -> None:
+        await self.engine.pause(self.queue, call=call)
+
+    async def _resume(self, call: Call) -> None:
+        await self.engine.resume(self.queue, call=call)
+
+    # ── leases and jobs by name ──────────────────────────────────────────────────────────
+
+    def _keep(self, lease: Lease) -> Held:
+        self._leases.setdefault((lease.id, lease.token), lease)
+        return plain.held(lease)
+
+    def _lease(self, id: str, token: int) -> Lease:
+        return self._leases[id, token]
+
+    def _ref(self, id: str) -> JobRef:
+        return JobRef(self.queue, JobId(id))
+
+    def _settlement(self, it: Settle) -> Settlement:
+        lease, rest = self._lease(it.id, it.token), it.rest
+        match it.verb:
+            case "complete":
+                return model.Complete(lease, rest[0])
+            case "fail":
+                return model.Fail(
+                    lease, rest[1], None if rest[0] is None else milliseconds(rest[0])
+                )
+            case "bury":
+                return model.Bury(lease, rest[0])
+            case "release":
+                return model.Release(lease, milliseconds(rest[0]))
+            case _:
+                return model.Renew(lease, milliseconds(rest[0]))
+
+    # ── questions ────────────────────────────────────────────────────────────────────────
+
+    def survey(self) -> tuple[Counts, dict[str, list[View]]]:
+        """How many jobs are where, and every job in its state."""
+        return self.run(self._survey())
+
+    async def _survey(self) -> tuple[Counts, dict[str, list[View]]]:
+        found = await self.engine.counts(self.queue)
+        counts = plain.counts(found)
+        census = {
+            state: await self._listed(State(state)) if counts.states.get(state, found.kept) else []
+            for state in STATES
+        }
+        return counts, census
+
+    async def _listed(self, state: State) -> list[View]:
+        """The ready and the waiting in order, the others by id."""
+        page = await self.engine.list(self.queue, state, size=PAGE)
+        views = [plain.view(job) for job in page.jobs]
+        return views if state in ("ready", "waiting") else sorted(views, key=lambda it: it.id)
+
+    def look(self, id: str) -> Look | Refusal:
+        try:
+            return self.run(self._look(self._ref(id)))
+        except TowpathError as error:
+            return plain.refusal(error)
+
+    async def _look(self, ref: JobRef) -> Look:
+        job = await self.engine.job(ref)
+        position = await self.engine.position(ref)
+        why = (await self.engine.explain(ref)).why
+        assert await self.engine.state(ref) == job.state
+        return Look(
+            plain.view(job),
+            payload=job.payload,
+            result=job.result,
+            expires=plain.ms(job.expires_at),
+            ahead=position and position.ahead,
+            why=why,
+        )

@@ -1,0 +1,106 @@
+"""What must hold of the engine's answers whatever the oracle says: checked from the answers alone."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from tests.model.values import Exchanged, Held, New, Options, Refusal, Renewed, Settle, Taken
+
+
+@dataclass
+class _Life:
+    """One job of one id, as its answers tell."""
+
+    new: New
+    not_before: int
+    most: int
+    delivered: int = 0
+    released: int = 0
+    retried: int = 0
+    token: int = 0
+    expires: int = 0
+    """The end of the lease it is held under; 0 = nobody holds it."""
+
+
+class History:
+    """Every accepted change, in order."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._lives: dict[str, _Life] = {}
+        self._submitted: Counter[str] = Counter()
+        self._completed: defaultdict[str, set[int]] = defaultdict(set)
+        self._last_token = 0
+
+    def note(self, now: int, verb: str, asked: dict[str, Any], found: Any) -> None:
+        """Take an answer in, or fail if it can't follow what came before."""
+        match found:
+            case Refusal():
+                return
+            case Exchanged():
+                for it, outcome in zip(asked["settlements"], found.outcomes, strict=True):
+                    self._settled(now, it, outcome)
+                self._delivered(now, found.leases)
+            case list() if verb == "submit":
+                for new, taken in zip(asked["jobs"], found, strict=True):
+                    self.submitted(now, new, taken)
+            case list() if verb == "claim":
+                self._delivered(now, found)
+            case _ if "token" in asked:
+                rest = tuple(value for name, value in asked.items() if name not in ("id", "token"))
+                self._settled(now, Settle(verb, asked["id"], asked["token"], rest), found)
+            case _ if verb == "retry":
+                self._lives[asked["id"]].retried += 1
+                self._lives[asked["id"]].not_before = 0
+            case _:
+                return
+
+    def submitted(self, now: int, new: New, taken: Any) -> None:
+        if isinstance(taken, Taken) and not taken.existed:
+            self._submitted[taken.id] += 1
+            most = new.max_attempts or self._options.max_attempts
+            self._lives[taken.id] = _Life(new, new.due or now + new.delay, most)
+
+    def _settled(self, now: int, it: Settle, outcome: Any) -> None:
+        if isinstance(outcome, Refusal) or it.verb == "progress":
+            return
+        life = self._lives[it.id]
+        assert life.token == it.token, "a stale lease was accepted (I6)"
+        if isinstance(outcome, Renewed):
+            life.expires = outcome.expires
+            return
+        if it.verb == "complete":
+            self._completed[it.id].add(it.token)
+            most = self._submitted[it.id]
+            assert len(self._completed[it.id]) <= most, "completed twice (I4)"
+        life.released += it.verb == "release"
+        life.expires = 0
+        if outcome == "delayed":
+            delay = it.rest[0]
+            wait = delay if delay is not None else life.new.retry
+            life.not_before = now + (self._options.retry if wait is None else wait)
+
+    def _delivered(self, now: int, leases: list[Held]) -> None:
+        priorities = [lease.priority for lease in leases]
+        assert priorities == sorted(priorities, reverse=True), "a lower priority came first (I10)"
+        for lease in leases:
+            life = self._lives[lease.id]
+            assert lease.token > self._last_token, "a token did not grow (I5)"
+            assert life.expires <= now, "leased twice at once (I7)"
+            assert life.not_before <= now, "claimed before its time (I9)"
+            assert not self._lane_mates(now, lease), "two of one lane in flight (I11)"
+            life.delivered += 1
+            most = life.most * (1 + life.retried) + life.released
+            assert life.delivered <= most, "delivered too often (I13)"
+            life.token, life.expires = lease.token, lease.expires
+            self._last_token = lease.token
+
+    def _lane_mates(self, now: int, lease: Held) -> list[str]:
+        return [
+            id
+            for id, life in self._lives.items()
+            if id != lease.id and lease.lane is not None
+            if life.new.lane == lease.lane and life.expires > now
+        ]

@@ -1,0 +1,58 @@
+"""The keys of one queue as they are on the server, whatever is in them."""
+
+from __future__ import annotations
+
+from towpath.embedded import Connection, Reply
+
+# A hash is not dumped: the order of its fields may change while nothing else does.
+_DUMP = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
+  if string.sub(key, #ARGV[1] + 1, #ARGV[1] + 5) ~= 'call:' then
+    local value
+    if redis.call('TYPE', key).ok == 'hash' then
+      local names = redis.call('HKEYS', key)
+      table.sort(names)
+      value = { names, redis.call('HMGET', key, unpack(names)) }
+    else
+      value = redis.call('DUMP', key)
+    end
+    found[#found + 1] = key
+    found[#found + 1] = value
+  end
+end
+return found
+"""
+
+
+class Keyspace:
+    """Everything that a queue has on its server."""
+
+    def __init__(self, connection: Connection, queue: str) -> None:
+        self._connection, self._queue = connection, queue
+        self._tag = f"{{{queue}}}:"
+
+    def names(self) -> set[str]:
+        """Every key of the queue, without its tag."""
+        return {name.removeprefix(self._tag) for name in self._full_names()}
+
+    def dump(self) -> dict[str, Reply]:
+        """The contents of every key but the memory of calls."""
+        flat = self._connection.ask("EVAL", _DUMP, 0, self._tag)
+        assert isinstance(flat, list)
+        return dict(zip([str(key) for key in flat[::2]], flat[1::2], strict=True))
+
+    def lasting_calls(self) -> list[str]:
+        """Memories of calls that would never be forgotten."""
+        calls = [name for name in self._full_names() if name.startswith(self._tag + "call:")]
+        return [name for name in calls if self._connection.ask("PTTL", name) == -1]
+
+    def clear(self) -> None:
+        """Leave nothing to the programs that come, so that what they list stays short."""
+        self._connection.ask("UNLINK", "", *self._full_names())
+        self._connection.ask("HDEL", "towpath:queues", self._queue)
+
+    def _full_names(self) -> list[str]:
+        names = self._connection.ask("KEYS", self._tag + "*")
+        assert isinstance(names, list)
+        return [name.decode() for name in names if isinstance(name, bytes)]

@@ -1,0 +1,319 @@
+"""The state machine: random programs, run by the engine on a real server and by the oracle."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from tests.model import known, programs, questions
+from tests.model.desk import Desk
+from tests.model.history import History
+from tests.model.keyspace import Keyspace
+from tests.model.oracle import Oracle
+from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, REST
+from tests.model.values import OPEN, Exchanged, Held, New, Options, Refusal, Settle, Taken, View
+from towpath.clock import milliseconds
+from towpath.embedded import Connection
+from towpath.engine.script import Scripts
+
+FIXED_KEYS = {"meta", "events", "wake"}
+FLOOD = 105
+"""More than a claim reaps, and than it promotes, in one step."""
+
+_numbers = itertools.count(1)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class World:
+    """Where programs run."""
+
+    url: str
+    connection: Connection
+    scripts: Scripts | None = None
+
+
+class EngineAgainstOracle(RuleBasedStateMachine):
+    """Any interleaving of verbs, repeats and time leaves engine and oracle equal.
+
+    One rule takes a step of any kind: rules of their own would be left out at random, and most
+    programs would have nobody who submits, or nobody who claims.
+    """
+
+    world: ClassVar[World]
+
+    def __init__(self) -> None:
+        super().__init__()
+        queue = f"program-{next(_numbers)}"
+        self.desk = Desk(self.world.url, queue, self.world.scripts)
+        self.keyspace = Keyspace(self.world.connection, queue)
+        self.calls: dict[str, tuple[int, str, dict[str, Any]]] = {}
+        self.claiming = itertools.cycle(programs.CLAIMING)
+        self.other = itertools.cycle(programs.OTHER)
+        self.unnamed = itertools.count(999, -1)  # the order of their texts is not their age
+        self.jobs: list[New] = []
+        self.leases: list[Held] = []
+        self.agreed = False
+
+    @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 19))
+    def queue(self, options: dict[str, Any], rare: dict[str, Any], flood: int) -> None:
+        self.options = Options(**options, **rare)
+        self.may_flood = flood == 7 and not self.options.max_length
+        self.oracle = Oracle(self.options, self.desk.now)
+        self.history = History(self.options)
+        self.desk.open(self.options)
+
+    @rule(step=programs.step())
+    def step(self, step: tuple[Any, ...]) -> None:
+        verb, *rest = step
+        self.agreed = False
+        if verb in REST:
+            self.settle(verb, *rest)
+        else:
+            getattr(self, verb)(*rest)
+        self.agree()
+        self.agreed = True
+
+    # ── both sides ───────────────────────────────────────────────────────────────────────
+
+    def both(self, verb: str, **asked: Any) -> Any:
+        """A new call, made to engine and oracle: they answer the same, or refuse the same."""
+        channel = next(self.claiming if verb in ("claim", "exchange") else self.other)
+        number = self.calls[channel][0] + 1 if channel in self.calls else 1
+        self.calls[channel] = (number, verb, asked)
+        found = self.compare(channel, number, verb, asked)
+        self.history.note(self.desk.now, verb, asked, found)
+        return found
+
+    def compare(self, channel: str, number: int, verb: str, asked: dict[str, Any]) -> Any:
+        repeated = number <= self.oracle.calls.get(channel, (0, None))[0]
+        expected = self.oracle.perform(channel, number, verb, **asked)
+        idle = repeated or _changes_nothing(expected)
+        before = self.keyspace.dump() if idle else {}
+        found = self.desk.perform(channel, number, verb, **asked)
+        found = known.answer(verb, found, expected)
+        assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
+        if idle:
+            assert self.keyspace.dump() == before, f"{verb} was refused or repeated, and wrote"
+        return found
+
+    def agree(self) -> None:
+        """Every job is where the oracle has it, in the same order, and the counts add up."""
+        wanted, counted = questions.census(self.oracle), questions.counts(self.oracle)
+        counts, found = self.desk.survey()
+        assert found == wanted, _differences(found, wanted)
+        counts = known.counts(counts, counted)
+        assert counts == counted, f"engine {counts}, oracle {counted}"
+
+    # ── submit ───────────────────────────────────────────────────────────────────────────
+
+    def new(self, wanted: dict[str, Any]) -> New:
+        rest = {name: value for name, value in wanted.items() if name != "when"}
+        kind, ms = wanted.get("when", ("delay", 0))
+        if known.PAST_DUE_BREAKS_THE_RECORD and kind == "due" and ms <= 0:
+            kind, ms = "delay", 0
+        rest[kind] = self.desk.now + ms if kind == "due" else ms
+        named = "id" in wanted
+        rest.setdefault("id", f"u{next(self.unnamed)}")
+        rest.setdefault("payload", b"x")
+        return New(named=named, **rest)
+
+    def submit(self, wanted: list[dict[str, Any]]) -> None:
+        self.make_room()
+        jobs = [self.new(it) for it in wanted]
+        self.both("submit", jobs=jobs)
+        self.jobs += jobs
+
+    def submit_alone(self, wanted: dict[str, Any]) -> None:
+        """One job, in a call that the engine names, with an id of the engine's if it has none."""
+        self.make_room()
+        new = self.new(wanted)
+        id, found = self.desk.submit_alone(new)
+        new = replace(new, id=id)
+        [expected] = self.oracle.submit([new])
+        assert found == expected, f"submit {new}: engine {found}, oracle {expected}"
+        self.history.submitted(self.desk.now, new, found)
+        self.jobs.append(new)
+
+    def submit_again(self, which: int) -> None:
+        """The same job in another call: mostly one that is gone, also one whose id we made."""
+        gone = [new for new in self.jobs if new.named and self.oracle.find(new.id) is None]
+        for new in _pick(gone if which < 3 else self.jobs, which):
+            if new.named or not known.UNNAMED_REPEAT_IS_NOT_SEEN:
+                self.make_room()
+                self.both("submit", jobs=[new])
+
+    def make_room(self) -> None:
+        if known.REFUSED_SUBMIT_TAKES_OUT_THE_OUTLIVED and self.options.max_length:
+            self.trim()
+
+    def flood(self, when: tuple[str, int], most: int) -> None:
+        """More jobs than one step reaps or promotes."""
+        if self.may_flood:
+            self.may_flood = False
+            self.submit([{"when": when, "max_attempts": most}] * FLOOD)
+            self.claim("w6", LONGEST_LEASE, FLOOD)
+
+    # ── claim, settle ────────────────────────────────────────────────────────────────────
+
+    def claim(self, worker: str, lease: int, count: int, lane: str | None = None) -> None:
+        """A paused queue gives nothing, and is then resumed."""
+        self.leases += self.both("claim", worker=worker, lease=lease, count=count, lane=lane)
+        if self.oracle.paused:
+            self.both("resume")
+
+    def claim_lane(self, lane: str, lease: int) -> None:
+        self.claim("w3", lease, 2, lane)
+
+    def lease(self, which: int) -> Held | None:
+        """A lease that is held, or (below 0) that was; any if there is none such."""
+        held = [lease for lease in self.leases if self.oracle.holds(lease.id, lease.token)]
+        past = [lease for lease in self.leases if lease not in held]
+        wanted = _pick(held, which) if which >= 0 else _pick(past, -1 - which)
+        return next(iter(wanted or _pick(self.leases, which)), None)
+
+    def settle(self, verb: str, which: int, *rest: Any) -> None:
+        lease = self.lease(which)
+        if lease is not None:
+            asked = dict(zip(REST[verb], rest, strict=True))
+            self.both(verb, id=lease.id, token=lease.token, **asked)
+
+    def exchange(self, how: list[tuple[Any, ...]], count: int) -> None:
+        settlements = [
+            Settle(verb, lease.id, lease.token, tuple(rest))
+            for verb, which, *rest in how
+            if (lease := self.lease(which)) is not None
+        ]
+        found: Exchanged = self.both(
+            "exchange",
+            settlements=known.settlements(settlements),
+            worker="w4",
+            lease=LONGEST_LEASE,
+            count=count,
+        )
+        self.leases += found.leases
+
+    # ── without a lease ──────────────────────────────────────────────────────────────────
+
+    def cancel(self, which: int) -> None:
+        """Often a job that somebody works on."""
+        leased = [job.new for job in self.oracle.jobs_in("leased")]
+        for new in _pick(leased if 0 < which < 5 else self.jobs, which):
+            self.both("cancel", id=new.id)
+
+    def retry(self, which: int) -> None:
+        self.attend("retry", which)
+
+    def delete(self, which: int) -> None:
+        self.attend("delete", which)
+
+    def attend(self, verb: str, which: int) -> None:
+        """Mostly a dead job."""
+        dead = [job.new for job in self.oracle.jobs_in("dead")]
+        for new in _pick(dead if which < 5 else self.jobs, which):
+            self.both(verb, id=new.id)
+
+    def drop(self, lane: str) -> None:
+        if self.options.lanes == "park":
+            self.both("drop", lane=lane)
+
+    def promote(self, limit: int) -> None:
+        self.both("promote", limit=limit)
+
+    def reap(self, limit: int) -> None:
+        self.both("reap", limit=limit)
+
+    def trim(self) -> None:
+        self.both("trim", limit=100)
+
+    def pause(self) -> None:
+        self.both("pause")
+
+    def look(self, which: int) -> None:
+        for new in _pick(self.jobs, which):
+            found, wanted = self.desk.look(new.id), questions.look(self.oracle, new.id)
+            assert found == wanted, f"engine {found}, oracle {wanted}"
+
+    # ── time and repeats ─────────────────────────────────────────────────────────────────
+
+    def time(self, ms: int) -> None:
+        self.desk.clock.advance(milliseconds(ms))
+        self.oracle.now += ms
+
+    def moment(self, which: int, off: int, then: str) -> None:
+        """To a due time or the end of a lease, 1 ms before or after; and what is done then."""
+        moments = questions.moments(self.oracle)
+        if moments:
+            moment = moments[min(which, len(moments) - 1)] + off
+            self.time(max(0, moment - self.oracle.now))
+        if then == "claim":
+            self.claim("w5", LONGEST_LEASE, 2)
+        elif then == "submit_again":
+            self.submit_again(which)
+        elif then != "nothing":
+            self.both(then, limit=100)
+
+    def repeat(self, channel: str) -> None:
+        """The reply was lost, and the call is sent again: one effect, one answer."""
+        if channel in self.calls:
+            self.compare(channel, *self.calls[channel])
+
+    def send_late(self, channel: str) -> None:
+        """A call that a newer one has overtaken is refused."""
+        number, verb, asked = self.calls.get(channel, (0, "", {}))
+        if number > 1:
+            found = self.compare(channel, number - 1, verb, asked)
+            assert found == Refusal("call_stale")
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────
+
+    def teardown(self) -> None:
+        try:
+            if self.agreed:
+                self.everything_ends()
+        finally:
+            self.desk.close()
+            self.keyspace.clear()
+
+    def everything_ends(self) -> None:
+        """With every job gone and the clock past all windows, only the fixed keys remain."""
+        for job in list(self.oracle.jobs.values()):
+            if job.state in OPEN:
+                self.both("cancel", id=job.id)
+        self.time(LONGEST_LEASE)
+        self.both("reap", limit=1000)
+        for job in self.oracle.jobs_in("dead"):
+            self.both("delete", id=job.id)
+        self.time(LONGEST_KEEP + self.options.remember)
+        while self.both("trim", limit=1000):
+            pass
+        left = {key for key in self.keyspace.names() if not key.startswith("call:")}
+        assert left <= FIXED_KEYS, f"left behind: {left - FIXED_KEYS} (I14)"
+        assert not self.keyspace.lasting_calls()
+
+
+def _changes_nothing(answer: Any) -> bool:
+    """A refusal, and a submit of nothing new."""
+    answers: list[Any] = answer if isinstance(answer, list) else [answer]
+    return bool(answers) and all(
+        isinstance(it, Refusal) or (isinstance(it, Taken) and it.existed) for it in answers
+    )
+
+
+def _pick(found: Sequence[T], which: int) -> list[T]:
+    """The one that is *which* from the end, as far as there are any."""
+    return [found[-1 - which % len(found)]] if found else []
+
+
+def _differences(found: dict[str, list[View]], wanted: dict[str, list[View]]) -> str:
+    return "\n".join(
+        f"{state}: engine {found[state]}, oracle {wanted[state]}"
+        for state in wanted
+        if found[state] != wanted[state]
+    )

@@ -1,0 +1,209 @@
+"""Planted faults: edits of the scripts' text, each of which must turn the model red."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from towpath.engine.script import Scripts, lua_text
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In this piece of Lua, these words become others."""
+
+    piece: str
+    words: str
+    instead: str
+
+
+class Mutant:
+    """A fault and the edits that plant it."""
+
+    def __init__(self, name: str, *edits: tuple[str, str, str]) -> None:
+        self.name = name
+        self._edits = [Edit(*edit) for edit in edits]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def scripts(self) -> Scripts:
+        """The scripts with the fault. Fails if its words are no longer there, exactly once."""
+        for edit in self._edits:
+            found = lua_text(edit.piece).count(edit.words)
+            assert found == 1, f"{self.name}: {found} times in {edit.piece}.lua: {edit.words}"
+        return Scripts(self._edited)
+
+    def _edited(self, piece: str, text: str) -> str:
+        for edit in self._edits:
+            if edit.piece == piece:
+                text = text.replace(edit.words, edit.instead)
+        return text
+
+
+_LEASES_ENDED = "redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)"
+_DUE = "redis.call('ZRANGEBYSCORE', RETRY, '-inf', now, 'LIMIT', 0, limit)"
+
+MUTANTS = [
+    # ── the clock ──
+    Mutant(
+        "the clock of the caller",
+        (
+            "clock",
+            "now = tonumber(ARGV[1])",
+            "now = tonumber(ARGV[1]) + (ARGV[2] == 'b' and 3600000 or 0)",
+        ),
+    ),
+    Mutant(
+        "the server's clock though another was given",
+        ("clock", "if ARGV[1] == '' then", "if true then"),
+    ),
+    Mutant(
+        "promoted 1 ms early",
+        ("promote", _DUE, _DUE.replace("now", "now + 1")),
+        ("moves", "if due > now then", "if due > now + 1 then"),
+    ),
+    Mutant("promoted late by 1 ms", ("promote", _DUE, _DUE.replace("now", "now - 1"))),
+    Mutant(
+        "reaped 1 ms before the lease's end",
+        ("reap", _LEASES_ENDED, _LEASES_ENDED.replace("now", "now + 1")),
+    ),
+    Mutant(
+        "a submitted job does not wait for its time",
+        ("accept", "elseif due > now then", "elseif due > now + 60000 then"),
+    ),
+    # ── leases and tokens ──
+    Mutant(
+        "no token check", ("held", "state == 'leased' and job.token == token", "state == 'leased'")
+    ),
+    Mutant(
+        "a lease ends by itself, before it is reaped",
+        (
+            "held",
+            "if state == 'leased' and job.token == token then",
+            "if state == 'leased' and job.token == token and "
+            "tonumber(redis.call('ZSCORE', LEASES, id)) > now then",
+        ),
+    ),
+    Mutant(
+        "tokens through tostring",
+        ("lease", "next_token(), job.attempts", "tonumber(tostring(next_token())), job.attempts"),
+    ),
+    Mutant(
+        "tokens repeat",
+        ("meta", "math.max(now_us, meta.token + 1)", "math.max(now_us, meta.token)"),
+    ),
+    Mutant(
+        "attempts are not counted", ("lease", "job.attempts + 1, worker", "job.attempts, worker")
+    ),
+    Mutant("a release counts the attempt", ("release", "job.attempts = job.attempts - 1", "")),
+    Mutant("one attempt too many", ("ends", "job.attempts >= (", "job.attempts > (")),
+    Mutant("a job's own lease time is ignored", ("lease", "job.lease or lease", "lease")),
+    Mutant(
+        "a renewal does not hold",
+        ("renew", "job.ttl, job.score = ttl, now + ttl", "job.ttl, job.score = ttl, nil"),
+    ),
+    Mutant(
+        "a refused failure is counted",
+        (
+            "fail",
+            "local job, refusal = held(id, token)",
+            "count('failed')\n  local job, refusal = held(id, token)",
+        ),
+    ),
+    Mutant("the lock stays after the lease", ("plan", "unlinks[#unlinks + 1] = LOCK .. id", "")),
+    # ── order and lanes ──
+    Mutant("order by id text", ("accept", "5e14 + tick", "5e14")),
+    Mutant(
+        "the lowest priority first",
+        ("accept", "(100 - (more.priority or 50))", "(more.priority or 50)"),
+    ),
+    Mutant("reaped to the end of the queue", ("reap", "enter_ready(job)", "enter_behind(job)")),
+    Mutant(
+        "released to the end of the queue", ("release", "enter_ready(job)", "enter_behind(job)")
+    ),
+    Mutant("promoted in the order of ids", ("promote", "table.sort(due, by_due_then_tick)", "")),
+    Mutant("lanes do not take turns", ("moves", "set(job, 'turn', next_tick())", "")),
+    Mutant(
+        "the lane's next by id text",
+        ("accept", "zadd(LANE .. more.lane, tick, id)", "zadd(LANE .. more.lane, 0, id)"),
+    ),
+    Mutant("two of a lane in flight", ("accept", "if holder_of(lane) then return true end", "")),
+    Mutant(
+        "the lane does not go on",
+        (
+            "lanes",
+            "if lane.holder == job.id then\n    advance_lane(lane)",
+            "if lane.holder == job.id then\n    hold_lane(lane, nil)",
+        ),
+    ),
+    Mutant(
+        "skip does not skip", ("fail", "if options.lanes == 'skip' then leave_lane(job) end", "")
+    ),
+    Mutant(
+        "park does not park",
+        ("ends", "if options.lanes ~= 'park' then leave_lane(job) end", "leave_lane(job)"),
+    ),
+    # ── repeated calls, known ids ──
+    Mutant("a repeated call runs again", ("calls", "if last == number then", "if false then")),
+    Mutant(
+        "a repeated claim takes new jobs",
+        ("whole", "if remembered then return recall(remembered) end", ""),
+    ),
+    Mutant(
+        "a repeated claim shows leases of others",
+        (
+            "lease",
+            "job.state == 'leased' and job.token == memory[i + 1] and load",
+            "job.state == 'leased' and load",
+        ),
+    ),
+    Mutant(
+        "a late call is taken",
+        ("calls", "elseif tonumber(last) > tonumber(number) then", "elseif false then"),
+    ),
+    Mutant(
+        "named ids are not looked up",
+        ("known", "if not named then return end", "if named or not named then return end"),
+    ),
+    Mutant("twins in a batch are two", ("known", "if twin then", "if false then")),
+    Mutant(
+        "existed is not said",
+        (
+            "known",
+            "return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }",
+            "return job.state",
+        ),
+    ),
+    Mutant("the window of known ids is ignored", ("known", "tonumber(forget_at) > now", "false")),
+    Mutant(
+        "ids are known for ever", ("known", "forget_at and tonumber(forget_at) > now", "forget_at")
+    ),
+    Mutant(
+        "the window of known ids begins too early",
+        ("ends", "now + keep + options.seen", "now + options.seen"),
+    ),
+    # ── ends, limits ──
+    Mutant("the wish to cancel is lost", ("cancel", "set(job, 'cancel', 1)", "")),
+    Mutant(
+        "a wish to cancel beats the completion",
+        ("complete", "finish(job, 'done')", "finish(job, job.cancel and 'cancelled' or 'done')"),
+    ),
+    Mutant("a dead job is not kept", ("ends", "enter_dead(job, reason)", "remove(job)")),
+    Mutant("a finished job is not kept", ("ends", "if keep > 0 then", "if false then")),
+    Mutant(
+        "trim leaves the record",
+        (
+            "trim",
+            "job.stored, job.state = 'done', 'gone'\n    change(job)",
+            "take_out(DONE, job.id)",
+        ),
+    ),
+    Mutant(
+        "a retried job has no attempts left",
+        ("retry", "= 0, nil, nil, nil", "= job.attempts, nil, nil, nil"),
+    ),
+    Mutant("a paused queue gives jobs", ("claim", "meta.paused > 0", "false")),
+    Mutant(
+        "one job too many", ("submit", "options.length - length()", "options.length + 1 - length()")
+    ),
+]

@@ -1,0 +1,306 @@
+"""What the documents say the engine does, in plain Python: the model that it is tried against.
+
+Nothing here comes from towpath. Everything is a dictionary that is searched from end to end, so
+that each rule can be read beside its sentence in the documents. Times are ms on one clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.model.places import Places
+from tests.model.values import (
+    NO_OTHER_ATTEMPT,
+    OPEN,
+    Exchanged,
+    Held,
+    Job,
+    New,
+    Refusal,
+    Renewed,
+    Settle,
+    Shelves,
+    Taken,
+)
+
+REAP_MOST = 100
+PROMOTE_LEAST = 100
+TRIM_EVERY = 1000
+
+
+class Oracle(Places):
+    """One queue: a method per verb, with the engine's answers as plain values."""
+
+    # ── calls that may be repeated ───────────────────────────────────────────────────────
+
+    def perform(self, channel: str, number: int, verb: str, **asked: Any) -> Any:
+        """The answer to a call; again the same for a repeat, which has no effect."""
+        last, answer = self.calls.get(channel, (0, None))
+        if number < last:
+            return Refusal("call_stale")
+        if number == last:
+            return self._again(verb, answer)
+        self.just_completed.clear()
+        answer = getattr(self, verb)(**asked)
+        self.calls[channel] = (number, answer)
+        return answer
+
+    def _again(self, verb: str, answer: Any) -> Any:
+        """A repeated claim answers with those of its leases that are still held."""
+        if verb == "claim":
+            return self._still_held(answer)
+        if verb == "exchange":
+            return Exchanged(answer.outcomes, self._still_held(answer.leases))
+        return answer
+
+    def _still_held(self, leases: list[Held]) -> list[Held]:
+        held = [self._held(lease.id, lease.token) for lease in leases]
+        return [self._answer(job) for job in held if isinstance(job, Job)]
+
+    # ── submit ───────────────────────────────────────────────────────────────────────────
+
+    def submit(self, jobs: list[New]) -> list[Any]:
+        return [self._submit(new) for new in jobs]
+
+    def _submit(self, new: New) -> Taken | Refusal:
+        if known := self.find(new.id):
+            return Taken(new.id, known.state, existed=True, same=known.new.payload == new.payload)
+        if new.named and self.seen.get(new.id, 0) > self.now:
+            return Taken(new.id, "gone", existed=True)
+        if 0 < self.options.max_length <= self.length():
+            return Refusal("queue_full")
+        tick = self._tick()
+        job = self.jobs[new.id] = Job(new, submitted=self.now, tick=tick, turn=tick)
+        due = new.due or self.now + new.delay
+        job.due = due if due > self.now else None
+        if self._take_lane(job):
+            job.state = "delayed" if job.due else "ready"
+        self.totals["submitted"] += 1
+        return Taken(new.id, job.state)
+
+    # ── claim and exchange ───────────────────────────────────────────────────────────────
+
+    def claim(self, worker: str, lease: int, count: int, lane: str | None = None) -> list[Held]:
+        return self._claim(worker, lease, count, lane, self._shelves())
+
+    def exchange(self, settlements: list[Settle], worker: str, lease: int, count: int) -> Exchanged:
+        shelves = self._shelves()
+        outcomes = [getattr(self, it.verb)(it.id, it.token, *it.rest) for it in settlements]
+        if count == 0:
+            return Exchanged(outcomes, [])
+        leases = self._claim(worker, lease, count, None, shelves)
+        return Exchanged(outcomes, leases)
+
+    def _claim(
+        self,
+        worker: str,
+        lease: int,
+        count: int,
+        lane: str | None,
+        shelves: Shelves,
+    ) -> list[Held]:
+        limit = max(PROMOTE_LEAST, count)
+        self._reap(REAP_MOST, shelves)
+        self.promote(limit)
+        if self.now - self.trimmed_at >= TRIM_EVERY:
+            self._trim(2 * limit, shelves)
+            self.trimmed_at = self.now
+        self.asked_at = self.now
+        if self.paused:
+            return []
+        found = self.ready() if lane is None else self._ready_of(lane)
+        return [self._lease(job, worker, lease) for job in found[:count]]
+
+    def _ready_of(self, lane: str) -> list[Job]:
+        return [job for job in self.ready() if self.holders.get(lane) == job.id]
+
+    def _lease(self, job: Job, worker: str, lease: int) -> Held:
+        self.last_token = max(self.last_token + 1, self.now * 1000)
+        job.state, job.worker, job.token = "leased", worker, self.last_token
+        job.attempts += 1
+        job.expires = self.now + (job.new.lease or lease)
+        return self._answer(job)
+
+    def _answer(self, job: Job) -> Held:
+        new = job.new
+        return Held(
+            id=job.id,
+            payload=new.payload,
+            token=job.token,
+            attempt=job.attempts,
+            worker=job.worker,
+            expires=job.expires,
+            submitted=job.submitted,
+            priority=new.priority,
+            lane=new.lane,
+            due=job.due,
+            max_attempts=new.max_attempts,
+            retry=new.retry,
+        )
+
+    # ── under a lease ────────────────────────────────────────────────────────────────────
+
+    def _held(self, id: str, token: int) -> Job | Refusal:
+        """The job if this token is the one that counts, whatever the clock says."""
+        job = self.find(id)
+        if job is None:
+            return Refusal("job_not_found")
+        if job.state == "leased" and job.token == token:
+            return job
+        if job.state in ("done", "dead", "cancelled"):
+            return Refusal(f"job_{job.state}")
+        return Refusal("lease_lost", job.token, job.state)
+
+    def holds(self, id: str, token: int) -> bool:
+        return isinstance(self._held(id, token), Job)
+
+    def renew(self, id: str, token: int, ttl: int) -> Renewed | Refusal:
+        job = self._held(id, token)
+        if isinstance(job, Refusal):
+            return job
+        job.expires = self.now + ttl
+        return Renewed(job.expires, job.cancel)
+
+    def progress(self, id: str, token: int, note: bytes) -> Refusal | None:
+        job = self._held(id, token)
+        if isinstance(job, Refusal):
+            return job
+        job.progress = note
+        return None
+
+    def complete(self, id: str, token: int, result: bytes) -> str | Refusal:
+        job = self._held(id, token)
+        if isinstance(job, Refusal):
+            return "done" if self._completed(id, token) else job
+        self.just_completed.add((id, token))
+        job.result = result or None
+        self.totals["completed"] += 1
+        return self._end(job, "done")
+
+    def _completed(self, id: str, token: int) -> bool:
+        """Whether this very lease completed the job, as far as that is still known."""
+        ended = self.find(id)
+        kept = ended is not None and ended.state == "done" and ended.token == token
+        return kept or (id, token) in self.just_completed
+
+    def fail(self, id: str, token: int, delay: int | None, reason: str) -> str | Refusal:
+        job = self._held(id, token)
+        if isinstance(job, Refusal):
+            return job
+        self.totals["failed"] += 1
+        if job.cancel:
+            return self._cancel(job)
+        if delay is None:
+            delay = self.options.retry if job.new.retry is None else job.new.retry
+        if delay == NO_OTHER_ATTEMPT or self._used_up(job):
+            return self._bury(job, reason)
+        job.reason = reason
+        self._delay(job, delay)
+        if self.options.lanes == "skip":
+            self._leave_lane(job)
+        return job.state
+
+    def bury(self, id: str, token: int, reason: str) -> str | Refusal:
+        return self.fail(id, token, NO_OTHER_ATTEMPT, reason)
+
+    def release(self, id: str, token: int, delay: int) -> str | Refusal:
+        job = self._held(id, token)
+        if isinstance(job, Refusal):
+            return job
+        self.totals["released"] += 1
+        job.attempts -= 1
+        if job.cancel:
+            return self._cancel(job)
+        if delay:
+            self._delay(job, delay)
+        else:
+            job.state = "ready"  # at its old place
+        return job.state
+
+    # ── without a lease ──────────────────────────────────────────────────────────────────
+
+    def cancel(self, id: str) -> str | Refusal:
+        """A running job is asked to stop; it is cancelled when its worker lets go."""
+        job = self.find(id)
+        if job is None:
+            return Refusal("job_not_found")
+        if job.state in ("done", "dead"):
+            return Refusal(f"job_{job.state}")
+        if job.state == "leased":
+            job.cancel = True
+        elif job.state != "cancelled":
+            self._cancel(job)
+        return job.state
+
+    def reap(self, limit: int) -> int:
+        return self._reap(limit, self._shelves())
+
+    def _reap(self, limit: int, shelves: Shelves) -> int:
+        """At most *limit*; those that this very call has settled or renewed are among them."""
+        ended = [id for id, expires in shelves.leased.items() if expires <= self.now]
+        ended.sort(key=lambda id: (shelves.leased[id], id))
+        for job in [self.jobs[id] for id in ended[:limit] if id in self.jobs]:
+            if job.state == "leased" and job.expires <= self.now:
+                self._reap_one(job)
+        return len(ended[:limit])
+
+    def _reap_one(self, job: Job) -> None:
+        self.totals["reaped"] += 1
+        if job.cancel:
+            self._cancel(job)
+        elif self._used_up(job):
+            self._bury(job, "LEASE_ENDED")
+        else:
+            job.state = "ready"  # at its old place
+
+    def promote(self, limit: int) -> int:
+        """Due jobs become ready in order of due time, then submission, within a batch."""
+        due = [job for job in self.jobs_in("delayed") if (job.due or 0) <= self.now]
+        due.sort(key=lambda job: (job.due, job.id))
+        batch = sorted(due[:limit], key=lambda job: (job.due, job.tick))
+        for job in batch:
+            self.totals["promoted"] += 1
+            if self._take_lane(job):
+                self._come_forward(job)
+        return len(batch)
+
+    def retry(self, id: str) -> str | Refusal:
+        job = self.find(id)
+        if job is None:
+            return Refusal("job_not_found")
+        if job.state != "dead":
+            return Refusal("job_not_dead", state=job.state)
+        self.totals["retried"] += 1
+        job.attempts, job.ended, job.due = 0, None, None
+        if self._take_lane(job):
+            self._come_forward(job)
+        return job.state
+
+    def delete(self, id: str) -> Refusal | None:
+        job = self.find(id)
+        if job is None:
+            return Refusal("job_not_found")
+        if job.state in OPEN:
+            return Refusal("job_open", state=job.state)
+        self.totals["deleted"] += 1
+        self._forget_later(job, 0)
+        del self.jobs[id]
+        self._leave_lane(job)
+        return None
+
+    def drop(self, lane: str) -> str | Refusal:
+        """A parked lane goes on without its dead head."""
+        holder = self.holders.get(lane)
+        if holder is None or self.jobs[holder].state != "dead":
+            return Refusal("lane_not_parked")
+        self._advance(lane)
+        return holder
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def trim(self, limit: int) -> int:
+        return self._trim(limit, self._shelves())

@@ -1,0 +1,162 @@
+"""Where every job of a queue is: the oracle's state, and the ways from one place to another.
+
+Nothing here comes from towpath.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.model.values import Job, Options, Shelves
+
+
+@dataclass
+class Places:
+    """One queue's jobs."""
+
+    options: Options
+    now: int
+    jobs: dict[str, Job] = field(default_factory=dict[str, Job])
+    holders: dict[str, str] = field(default_factory=dict[str, str])
+    """Lane -> the one job of it that is in the open."""
+    seen: dict[str, int] = field(default_factory=dict[str, int])
+    """Ids that callers chose -> the time to forget them."""
+    calls: dict[str, tuple[int, Any]] = field(default_factory=dict[str, tuple[int, Any]])
+    totals: Counter[str] = field(default_factory=Counter[str])
+    paused: bool = False
+    asked_at: int = 0
+    trimmed_at: int = 0
+    last_tick: int = 0
+    last_token: int = 0
+    just_completed: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """By this very call: id and token."""
+
+    # ── who is where ────────────────────────────────────────────────────────────────────────
+
+    def find(self, id: str) -> Job | None:
+        """The job, unless the time that it is kept for is over."""
+        job = self.jobs.get(id)
+        return None if job is None or self._is_over(job) else job
+
+    def _is_over(self, job: Job) -> bool:
+        return job.gone_at is not None and job.gone_at <= self.now
+
+    def jobs_in(self, state: str) -> list[Job]:
+        return [job for job in self.jobs.values() if job.state == state and not self._is_over(job)]
+
+    def ready(self) -> list[Job]:
+        """In the order they are claimed."""
+        return sorted(self.jobs_in("ready"), key=lambda job: (-job.new.priority, job.turn))
+
+    def waiting(self, lane: str) -> list[Job]:
+        """Behind the head of *lane*, in the order of submission."""
+        behind = [job for job in self.jobs_in("waiting") if job.new.lane == lane]
+        return sorted(behind, key=lambda job: job.tick)
+
+    def length(self) -> int:
+        return sum(len(self.jobs_in(state)) for state in ("ready", "delayed", "waiting"))
+
+    # ── order and lanes ──────────────────────────────────────────────────────────────────
+
+    def _tick(self) -> int:
+        self.last_tick = max(self.now, self.last_tick + 1)
+        return self.last_tick
+
+    def _delay(self, job: Job, delay: int) -> None:
+        job.state, job.due = "delayed", self.now + delay
+
+    def _come_forward(self, job: Job) -> None:
+        """Behind what is ready now, unless its time has not come."""
+        if job.due is not None and job.due > self.now:
+            job.state = "delayed"
+        else:
+            job.state, job.turn = "ready", self._tick()
+
+    def _take_lane(self, job: Job) -> bool:
+        """Whether the job may be in the open; if not, it waits at its submission's place."""
+        lane = job.new.lane
+        if lane is None or self.holders.setdefault(lane, job.id) == job.id:
+            return True
+        job.state = "waiting"
+        return False
+
+    def _leave_lane(self, job: Job) -> None:
+        lane = job.new.lane
+        if lane is not None and self.holders.get(lane) == job.id:
+            self._advance(lane)
+
+    def _advance(self, lane: str) -> None:
+        del self.holders[lane]
+        if behind := self.waiting(lane):
+            self.holders[lane] = behind[0].id
+            self._come_forward(behind[0])
+
+    # ── how a life ends ──────────────────────────────────────────────────────────────────
+
+    def _end(self, job: Job, state: str) -> str:
+        keep = self.options.keep if job.new.keep is None else job.new.keep
+        self._forget_later(job, keep)
+        job.state, job.ended, job.gone_at = state, self.now, self.now + keep
+        if not keep:
+            del self.jobs[job.id]
+        self._leave_lane(job)
+        return state
+
+    def _cancel(self, job: Job) -> str:
+        self.totals["cancelled"] += 1
+        return self._end(job, "cancelled")
+
+    def _bury(self, job: Job, reason: str) -> str:
+        self.totals["died"] += 1
+        job.state, job.reason = "dead", reason
+        job.ended = job.dead_since = self.now
+        if self.options.lanes != "park":
+            self._leave_lane(job)
+        return "dead"
+
+    def _forget_later(self, job: Job, keep: int) -> None:
+        if job.new.named:
+            self.seen[job.id] = self.now + keep + self.options.remember
+
+    def _used_up(self, job: Job) -> bool:
+        return job.attempts >= (job.new.max_attempts or self.options.max_attempts)
+
+    # ── retention ────────────────────────────────────────────────────────────────────────
+
+    def _shelves(self) -> Shelves:
+        kept = {job.id: job.gone_at for job in self.jobs.values() if job.gone_at is not None}
+        dead = {job.id: job.dead_since for job in self.jobs_in("dead")}
+        leased = {job.id: job.expires for job in self.jobs_in("leased")}
+        return Shelves(leased, kept, dead, dict(self.seen))
+
+    def _trim(self, limit: int, shelves: Shelves) -> int:
+        """Remove what is too old; where nothing is, what is too many."""
+        options = self.options
+        kept = _outdated(shelves.kept, self.now, options.keep_most, limit)
+        old = self.now - options.keep_dead
+        dead = _outdated(shelves.dead, old, options.keep_dead_most, limit)
+        seen = _outdated(shelves.seen, self.now, options.remember_most, limit)
+        for id in seen:
+            if self.seen[id] == shelves.seen[id]:
+                del self.seen[id]
+        for id in kept:
+            del self.jobs[id]
+        gone = [id for id in dead if self._trim_dead(self.jobs[id])]
+        return len(kept) + len(gone) + len(seen)
+
+    def _trim_dead(self, job: Job) -> bool:
+        """A head that parks its lane stays until somebody decides."""
+        if job.new.lane is not None and self.holders.get(job.new.lane) == job.id:
+            job.dead_since = self.now
+            return False
+        del self.jobs[job.id]
+        self._forget_later(job, 0)
+        return True
+
+
+def _outdated(times: dict[str, int], before: int, most: int, limit: int) -> list[str]:
+    order = sorted(times, key=lambda id: (times[id], id))
+    old = [id for id in order if times[id] <= before]
+    return old[:limit] or order[: min(limit, max(0, len(order) - most))]

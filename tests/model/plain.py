@@ -1,0 +1,153 @@
+"""From the engine's values to the plain ones that the oracle speaks, and back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from tests.model.values import (
+    NO_OTHER_ATTEMPT,
+    OPEN,
+    Counts,
+    Held,
+    New,
+    Options,
+    Refusal,
+    Renewed,
+    Taken,
+    View,
+)
+from towpath.clock import instant, milliseconds
+from towpath.engine import inspect, model
+from towpath.engine.inspect import Job
+from towpath.engine.model import NORMAL, JobOptions, Lease, NewJob
+from towpath.engine.options import LanePolicy, QueueOptions
+from towpath.engine.retry import Fixed, Never, RetryPolicy
+from towpath.errors import LeaseLost, TowpathError
+from towpath.ids import JobId
+
+EPOCH = instant(0)
+
+
+def refusal(error: TowpathError) -> Refusal:
+    if isinstance(error, LeaseLost):
+        return Refusal(error.code, error.current, error.state)
+    return Refusal(error.code, state=getattr(error, "state", ""))
+
+
+def options(options: Options) -> QueueOptions:
+    return QueueOptions(
+        max_attempts=options.max_attempts,
+        retry=policy(options.retry),
+        lanes=LanePolicy(options.lanes),
+        keep=milliseconds(options.keep),
+        keep_most=options.keep_most,
+        keep_dead=milliseconds(options.keep_dead),
+        keep_dead_most=options.keep_dead_most,
+        remember=milliseconds(options.remember),
+        remember_most=options.remember_most,
+        max_length=options.max_length,
+    )
+
+
+def policy(retry: int) -> RetryPolicy:
+    return Never() if retry == NO_OTHER_ATTEMPT else Fixed(milliseconds(retry))
+
+
+def wait(policy: RetryPolicy | None) -> int | None:
+    if isinstance(policy, Fixed):
+        return policy.every // milliseconds(1)
+    return None if policy is None else NO_OTHER_ATTEMPT
+
+
+def asked(new: New) -> JobOptions:
+    """What a submit is asked for, but id and payload; what is usual is not asked for."""
+    found = JobOptions()
+    if new.priority != NORMAL:
+        found["priority"] = new.priority
+    if new.delay:
+        found["delay"] = milliseconds(new.delay)
+    if new.due:
+        found["due"] = instant(new.due)
+    if new.lane is not None:
+        found["lane"] = new.lane
+    if new.max_attempts is not None:
+        found["max_attempts"] = new.max_attempts
+    if new.retry is not None:
+        found["retry"] = policy(new.retry)
+    if new.lease is not None:
+        found["lease"] = milliseconds(new.lease)
+    if new.keep is not None:
+        found["keep"] = milliseconds(new.keep)
+    return found
+
+
+def new_job(new: New) -> NewJob:
+    """An id that is not named is chosen here all the same, so that a program can be run again."""
+    if new.named:
+        return model.new_job(new.payload, **asked(new) | JobOptions(id=new.id))
+    return model.new_job(new.payload, **asked(new))._replace(id=JobId(new.id))
+
+
+def taken(answer: model.Submitted) -> Taken:
+    return Taken(answer.id, answer.state, answer.existed, answer.same_payload)
+
+
+def held(lease: Lease) -> Held:
+    return Held(
+        id=lease.id,
+        payload=lease.payload,
+        token=lease.token,
+        attempt=lease.attempt,
+        worker=lease.worker,
+        expires=lease.expires_ms,
+        submitted=lease.submitted_ms,
+        priority=lease.priority,
+        lane=lease.lane,
+        due=lease.due_ms or None,
+        max_attempts=lease.max_attempts,
+        retry=wait(lease.retry),
+    )
+
+
+def renewed(lease: Lease) -> Renewed:
+    return Renewed(lease.expires_ms, lease.cancel_requested)
+
+
+def outcome(outcome: model.Outcome) -> Any:
+    if isinstance(outcome, TowpathError):
+        return refusal(outcome)
+    return renewed(outcome) if isinstance(outcome, Lease) else outcome
+
+
+def counts(found: inspect.Counts) -> Counts:
+    states = {state: getattr(found, state) for state in (*OPEN, "dead")}
+    oldest = None if found.oldest is None else found.oldest // milliseconds(1)
+    totals = {verb: n for verb, n in found.totals.items() if n and verb != "trimmed"}
+    return Counts(states, found.kept, found.lanes, found.paused, oldest, totals)
+
+
+def view(job: Job) -> View:
+    reason = job.reason
+    if reason is not None and reason.startswith("LEASE_ENDED:"):
+        reason = "LEASE_ENDED"  # the rest is for people
+    return View(
+        id=job.id,
+        state=job.state,
+        priority=job.priority,
+        lane=job.lane,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        submitted=ms(job.submitted_at) or 0,
+        due=ms(job.due_at),
+        ended=ms(job.ended_at),
+        worker=job.worker,
+        token=job.token,
+        cancel=job.cancel_requested,
+        reason=reason,
+        progress=job.progress,
+    )
+
+
+def ms(moment: datetime | None) -> int | None:
+    return None if moment is None else (moment - EPOCH) // milliseconds(1)

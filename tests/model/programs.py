@@ -1,0 +1,169 @@
+"""What random programs are made of: few names and few times, so that they meet often.
+
+A step is a verb and what it takes. Leases and jobs are named by a number: 0 is the newest lease
+that is held, -1 the newest that is not held any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from tests.model.values import NO_OTHER_ATTEMPT
+
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+
+# The server's own expiry runs on real time: what it may remove must outlive a program.
+LEASES = (MINUTE, 2 * MINUTE)
+KEEPS = (0, 10 * MINUTE)
+LONGEST_LEASE = max(LEASES)
+LONGEST_KEEP = max(KEEPS)
+
+CLAIMING, OTHER = ("a", "b"), ("c", "d")
+"""The channels of calls that claim, and of the others."""
+
+# "9" and "10": text order is not age; the others look like parts of keys.
+names = st.sampled_from(["9", "10", "{x}:ü#1"])
+lanes = st.sampled_from(["north", "north", "9:{south}"])
+workers = st.sampled_from(["w1", "w2"])
+leases = st.sampled_from(LEASES)
+payloads = st.sampled_from([b"x", b"y", b""])
+delays = st.sampled_from([0, 0, 1, MINUTE])
+waits = st.sampled_from([None, 0, 1, MINUTE])
+reasons = st.sampled_from(["broken", "ü: no"])
+limits = st.sampled_from([1, 2, 100])
+channels = st.sampled_from([*CLAIMING, *CLAIMING, *OTHER])
+held = st.sampled_from([0, 0, 0, 1, 1, 2, 3, -1, -2, -3])
+places = st.sampled_from([0, 0, 1, 2, 3, 5, 8])
+whens = st.sampled_from(
+    [("delay", 1), ("delay", MINUTE), ("due", -1), ("due", 0), ("due", 1), ("due", MINUTE)]
+)
+pauses = st.sampled_from([1, 999, 1000, 30_000, MINUTE, 2 * MINUTE, 10 * MINUTE, HOUR])
+
+_chosen: dict[str, SearchStrategy[Any]] = {
+    "id": names,
+    "lane": lanes,
+    "priority": st.sampled_from([0, 49, 51, 100]),
+    "when": whens,
+    "payload": payloads,
+    "max_attempts": st.sampled_from([1, 2]),
+    "lease": leases,
+    "keep": st.sampled_from(KEEPS),
+    "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, 1000]),
+}
+
+
+def _some_of(*names: str) -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional={name: _chosen[name] for name in names})
+
+
+job = st.one_of(
+    _some_of("id", "lane"),
+    _some_of("id"),
+    _some_of("lane", "priority"),
+    _some_of("lane", "when"),
+    _some_of(*_chosen),
+)
+"""A job to submit; what is left out is the default."""
+
+options: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "lanes": st.sampled_from(["block", "skip", "park"]),
+        "keep": st.sampled_from(KEEPS),
+        "max_attempts": st.sampled_from([1, 2, 3]),
+        "remember": st.sampled_from([0, 5 * MINUTE, HOUR]),
+    }
+)
+rare_options: SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries({}, optional={"max_length": st.sampled_from([3, 5])}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, MINUTE]),
+            "keep_most": st.sampled_from([0, 2]),
+            "keep_dead": st.sampled_from([0, MINUTE]),
+            "keep_dead_most": st.just(1),
+            "remember_most": st.sampled_from([0, 2]),
+        },
+    ),
+)
+
+REST: Mapping[str, tuple[str, ...]] = {
+    "complete": ("result",),
+    "fail": ("delay", "reason"),
+    "bury": ("reason",),
+    "release": ("delay",),
+    "renew": ("ttl",),
+    "progress": ("note",),
+}
+"""What each verb under a lease takes after id and token."""
+
+_rest: dict[str, SearchStrategy[Any]] = {
+    "result": payloads,
+    "delay": waits,
+    "reason": reasons,
+    "ttl": leases,
+    "note": payloads,
+}
+
+
+@st.composite
+def _settlement(draw: DrawFn) -> tuple[Any, ...]:
+    """What an exchange does with a lease."""
+    verb = draw(
+        st.sampled_from(["complete", "complete", "fail", "fail", "bury", "release", "renew"])
+    )
+    return (verb, draw(held), *[draw(it) for it in _takes(verb)])
+
+
+def _takes(verb: str) -> list[SearchStrategy[Any]]:
+    return [delays] if verb == "release" else [_rest[name] for name in REST[verb]]
+
+
+_under_lease = {verb: (held, *_takes(verb)) for verb in REST}
+
+_then = st.sampled_from(["claim", "reap", "promote", "submit_again", "nothing"])
+
+STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
+    # verb -> how often, and what it takes
+    "submit": (12, (st.lists(job, min_size=1, max_size=4),)),
+    "submit_alone": (3, (job,)),
+    "submit_again": (3, (places,)),
+    "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
+    "claim_lane": (3, (lanes, leases)),
+    "complete": (5, _under_lease["complete"]),
+    "fail": (6, _under_lease["fail"]),
+    "bury": (3, _under_lease["bury"]),
+    "release": (4, _under_lease["release"]),
+    "renew": (2, _under_lease["renew"]),
+    "progress": (1, _under_lease["progress"]),
+    "exchange": (8, (st.lists(_settlement(), max_size=4), st.sampled_from([0, 1, 1, 3]))),
+    "cancel": (4, (places,)),
+    "retry": (4, (places,)),
+    "delete": (2, (places,)),
+    "drop": (2, (lanes,)),
+    "promote": (1, (limits,)),
+    "reap": (2, (limits,)),
+    "trim": (2, ()),
+    "pause": (1, ()),
+    "look": (2, (places,)),
+    "time": (3, (pauses,)),
+    "moment": (8, (st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, -1, 1]), _then)),
+    "repeat": (5, (channels,)),
+    "send_late": (1, (channels,)),
+    "flood": (1, (whens, st.sampled_from([1, 5]))),
+}
+
+_often = [verb for verb, (often, _) in STEPS.items() for _ in range(often)]
+
+
+@st.composite
+def step(draw: DrawFn) -> tuple[Any, ...]:
+    """One step of a program."""
+    verb = draw(st.sampled_from(_often))
+    return (verb, *[draw(it) for it in STEPS[verb][1]])

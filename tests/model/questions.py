@@ -1,0 +1,92 @@
+"""What people may ask about a queue, answered from the oracle. Nothing here comes from towpath."""
+
+from __future__ import annotations
+
+from tests.model.oracle import Oracle
+from tests.model.values import STATES, Counts, Job, Look, Refusal, View
+
+NOBODY_ASKED_FOR = 12_000
+
+
+def census(queue: Oracle) -> dict[str, list[View]]:
+    """Every job in its state: the ready and the waiting in order, the others by id."""
+    found = {state: sorted(queue.jobs_in(state), key=lambda job: job.id) for state in STATES}
+    found["ready"] = queue.ready()
+    found["waiting"].sort(key=lambda job: job.tick)
+    return {state: [view(job) for job in jobs] for state, jobs in found.items()}
+
+
+def counts(queue: Oracle) -> Counts:
+    states = {state: len(queue.jobs_in(state)) for state in STATES}
+    kept = states.pop("done") + states.pop("cancelled")
+    ready = [job.submitted for job in queue.jobs_in("ready")]
+    oldest = queue.now - min(ready) if ready else None
+    return Counts(states, kept, len(queue.holders), queue.paused, oldest, dict(queue.totals))
+
+
+def look(queue: Oracle, id: str) -> Look | Refusal:
+    """What a person is told about one job."""
+    job = queue.find(id)
+    if job is None:
+        return Refusal("job_not_found")
+    expires = job.expires if job.state == "leased" else None
+    ahead: int | None = None
+    if job.state == "ready":
+        ahead = queue.ready().index(job)
+    elif job.state == "waiting":
+        ahead = queue.waiting(job.new.lane or "").index(job) + 1
+    why = _why(queue, job, ahead)
+    return Look(view(job), job.new.payload, job.result, expires, ahead, why)
+
+
+def _why(queue: Oracle, job: Job, ahead: int | None) -> str:
+    match job.state:
+        case "ready":
+            return _why_ready(queue, ahead)
+        case "waiting":
+            holder = queue.jobs[queue.holders[job.new.lane or ""]]
+            return "lane_parked" if holder.state == "dead" else "behind_lane"
+        case "delayed":
+            return "not_due"
+        case "leased":
+            return "leased"
+        case _:
+            return "ended"
+
+
+def _why_ready(queue: Oracle, ahead: int | None) -> str:
+    if queue.paused:
+        return "paused"
+    if queue.now - queue.asked_at > NOBODY_ASKED_FOR:
+        return "no_worker"
+    return "behind_others" if ahead else "next"
+
+
+def moments(queue: Oracle) -> list[int]:
+    """When something happens by itself: due times, ends of leases, of keeping and knowing."""
+    found = {job.due for job in queue.jobs_in("delayed")}
+    found |= {job.expires for job in queue.jobs_in("leased")}
+    found |= {job.gone_at for job in queue.jobs.values()}
+    found |= {job.dead_since + queue.options.keep_dead for job in queue.jobs_in("dead")}
+    found |= set(queue.seen.values())
+    return sorted(moment for moment in found if moment is not None and moment > queue.now)
+
+
+def view(job: Job) -> View:
+    leased, new = job.state == "leased", job.new
+    return View(
+        id=job.id,
+        state=job.state,
+        priority=new.priority,
+        lane=new.lane,
+        attempts=job.attempts,
+        max_attempts=new.max_attempts,
+        submitted=job.submitted,
+        due=job.due,
+        ended=job.ended,
+        worker=job.worker if leased else None,
+        token=job.token or None,
+        cancel=job.cancel,
+        reason=job.reason,
+        progress=job.progress,
+    )

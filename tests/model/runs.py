@@ -1,0 +1,47 @@
+"""How programs are run: how many, from which seed, and what is known of one that fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.model.machine import EngineAgainstOracle, World
+
+STEPS = 40
+_PROGRAM = re.compile(r"^state = .*", re.MULTILINE | re.DOTALL)
+
+
+def run_programs(
+    world: World, *, programs: int, seed: int, phases: Iterable[Phase] = tuple(Phase)
+) -> None:
+    """Run that many random programs; raise what the first one fails with, its text in a note."""
+
+    @hypothesis.seed(seed)
+    class Program(EngineAgainstOracle):
+        pass
+
+    Program.world = world
+    Program.__name__ = EngineAgainstOracle.__name__
+    chosen = settings(
+        max_examples=programs,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        derandomize=False,
+        print_blob=True,
+        report_multiple_bugs=False,
+        phases=phases,
+        suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
+    )
+    run_state_machine_as_test(Program, settings=chosen)
+
+
+def program_of(error: BaseException) -> str:
+    """The program that failed, as hypothesis notes it."""
+    notes = "\n".join(getattr(error, "__notes__", []))
+    found = _PROGRAM.search(notes)
+    return found.group() if found else notes

@@ -1,0 +1,56 @@
+"""Random programs, engine against oracle. TOWPATH_MODEL_PROGRAMS says how many."""
+
+import ast
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.model import oracle, places, questions, values
+from tests.model.machine import World
+from tests.model.runs import run_programs
+from towpath.embedded import Connection, EmbeddedServer
+
+PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", "300"))
+PARTS = 3
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
+    """With TOWPATH_MODEL_SEED, the programs of an earlier run."""
+    seed = int(os.environ.get("TOWPATH_MODEL_SEED", random.randrange(2**32)))
+    print(f"TOWPATH_MODEL_SEED={seed}")  # noqa: T201 -- shown when the test fails
+    with Connection(server.address) as connection:
+        world = World(server.url, connection)
+        run_programs(world, programs=PROGRAMS // PARTS, seed=seed + part)
+
+
+@pytest.mark.parametrize("module", [oracle, places, questions, values])
+def test_oracle_knows_nothing_of_towpath(module: object) -> None:
+    path = Path(str(getattr(module, "__file__")))
+    foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}
+    assert {name.partition(".")[0] for name in foreign} <= {
+        "__future__",
+        "collections",
+        "dataclasses",
+        "typing",
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["import towpath", "from towpath.engine import keys", "if x:\n  import towpath.ids"]
+)
+def test_an_import_is_seen(text: str) -> None:
+    assert [name.partition(".")[0] for name in imports(text)] == ["towpath"]
+
+
+def imports(text: str) -> list[str]:
+    """Every module that *text* imports."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append(node.module or "")
+    return found

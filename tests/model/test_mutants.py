@@ -1,0 +1,35 @@
+"""Each planted fault turns the model red: it can fail, and for these reasons it does."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase
+
+from tests.model.machine import World
+from tests.model.mutants import MUTANTS, Mutant
+from tests.model.runs import program_of, run_programs
+from towpath.embedded import Connection, EmbeddedServer
+from towpath.errors import TowpathError
+
+PROGRAMS = 150
+SEED = 1
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_fault_is_found(
+    mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
+) -> None:
+    scripts = mutant.scripts()
+    with Connection(server.address) as connection:
+        world = World(server.url, connection, scripts)
+        with pytest.raises((AssertionError, TowpathError)) as failure:
+            run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+    program = program_of(failure.value)
+    assert "step" in program
+    record_property("program", program)
+    print(f"{mutant}: {failure.value}\n{program}")  # noqa: T201 -- shown with -rP
+
+
+def test_names_differ() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(names) == len(set(names))

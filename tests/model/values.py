@@ -1,0 +1,192 @@
+"""What is asked of a queue and what it answers, as plain values: spoken by engine and oracle.
+
+Nothing here comes from towpath. Times are ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+OPEN = ("ready", "delayed", "waiting", "leased")
+STATES = (*OPEN, "done", "cancelled", "dead")
+NO_OTHER_ATTEMPT = -1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a queue behaves."""
+
+    lanes: str = "block"
+    max_attempts: int = 5
+    keep: int = 0
+    keep_most: int = 100_000
+    keep_dead: int = 30 * 86_400_000
+    keep_dead_most: int = 100_000
+    remember: int = 3_600_000
+    remember_most: int = 1_000_000
+    max_length: int = 0
+    retry: int = 1000
+    """The wait before every other attempt; NO_OTHER_ATTEMPT = dead at the first failure."""
+
+
+@dataclass(frozen=True)
+class New:
+    """A job to submit."""
+
+    id: str
+    payload: bytes
+    named: bool
+    priority: int = 50
+    delay: int = 0
+    due: int = 0
+    lane: str | None = None
+    max_attempts: int | None = None
+    lease: int | None = None
+    keep: int | None = None
+    retry: int | None = None
+
+
+@dataclass
+class Job:
+    """A job's record: what was asked for, and what became of it."""
+
+    new: New
+    submitted: int
+    tick: int
+    turn: int
+    """Its place among the ready ones of its priority."""
+    state: str = "new"
+    due: int | None = None
+    attempts: int = 0
+    token: int = 0
+    worker: str = ""
+    expires: int = 0
+    cancel: bool = False
+    ended: int | None = None
+    gone_at: int | None = None
+    dead_since: int = 0
+    reason: str | None = None
+    progress: bytes | None = None
+    result: bytes | None = None
+
+    @property
+    def id(self) -> str:
+        return self.new.id
+
+
+# ── answers ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why nothing was done."""
+
+    code: str
+    token: int = 0
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A submitted job that exists, newly or from before."""
+
+    id: str
+    state: str
+    existed: bool = False
+    same: bool | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job in a worker's hands."""
+
+    id: str
+    payload: bytes
+    token: int
+    attempt: int
+    worker: str
+    expires: int
+    submitted: int
+    priority: int
+    lane: str | None
+    due: int | None
+    max_attempts: int | None
+    retry: int | None
+
+
+@dataclass(frozen=True)
+class Renewed:
+    expires: int
+    cancel_requested: bool
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    outcomes: list[Any]
+    leases: list[Held]
+
+
+@dataclass(frozen=True)
+class Settle:
+    """One settlement of an exchange: the verb, the lease it speaks for, and the rest."""
+
+    verb: str
+    id: str
+    token: int
+    rest: tuple[Any, ...] = ()
+
+
+# ── what a person sees ───────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class View:
+    """A job as a list shows it."""
+
+    id: str
+    state: str
+    priority: int
+    lane: str | None
+    attempts: int
+    max_attempts: int | None
+    submitted: int
+    due: int | None
+    ended: int | None
+    worker: str | None
+    token: int | None
+    cancel: bool
+    reason: str | None
+    progress: bytes | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """Everything about one job."""
+
+    view: View
+    payload: bytes
+    result: bytes | None
+    expires: int | None
+    ahead: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    states: dict[str, int]
+    kept: int
+    lanes: int
+    paused: bool
+    oldest: int | None
+    totals: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Shelves:
+    """What a call finds when it begins: ids by the time that counts."""
+
+    leased: dict[str, int]
+    kept: dict[str, int]
+    dead: dict[str, int]
+    seen: dict[str, int]

@@ -1,0 +1,99 @@
+"""What the specification runs on: one server or a cluster, asked past the engine where needed."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
+
+from towpath.clock import instant
+from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer, Reply
+from towpath.embedded.resp import Word, fields, items
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A running deployment of Redis or Valkey."""
+
+    url: str
+    masters: tuple[EmbeddedServer, ...]
+
+    @classmethod
+    def of(cls, running: EmbeddedServer | EmbeddedCluster) -> Self:
+        masters = (running,) if isinstance(running, EmbeddedServer) else running.masters
+        return cls(running.url, masters)
+
+    def flush(self) -> None:
+        for master in self.masters:
+            master.ask("FLUSHALL")
+
+    def ask(self, command: str, key: str, *words: Word) -> Reply:
+        """The reply of whichever master serves *key*."""
+        for master in self.masters:
+            try:
+                return master.ask(command, key, *words)
+            except CommandRefused as refusal:
+                if "MOVED" not in refusal.said:
+                    raise
+        raise AssertionError(f"no master serves {key}")
+
+    def key_names(self) -> set[str]:
+        return {key.decode() for master in self.masters for key in _keys_on(master)}
+
+    def dump(self) -> dict[str, object]:
+        """Every key with its value; without the memory of calls, which refusals write too."""
+        return {
+            key.decode(): _value(master, key)
+            for master in self.masters
+            for key in _keys_on(master)
+            if b":call:" not in key
+        }
+
+    def calls(self, *commands: str) -> int:
+        """How often these commands were sent since the servers started."""
+        return sum(_calls(master, command) for master in self.masters for command in commands)
+
+    def time(self) -> datetime:
+        """The servers' own clock."""
+        now = items(self.masters[0].ask("TIME"))
+        assert isinstance(now[0], bytes)
+        return instant(int(now[0]) * 1000)
+
+    def blocked(self) -> int:
+        """Clients that wait in a blocking command."""
+        infos = (fields(master.ask("INFO", "clients")) for master in self.masters)
+        return sum(int(info["blocked_clients"]) for info in infos)
+
+
+def _keys_on(master: EmbeddedServer) -> list[bytes]:
+    found: list[bytes] = []
+    cursor: Reply = b"0"
+    while True:
+        assert isinstance(cursor, bytes)
+        cursor, page = items(master.ask("SCAN", cursor, "COUNT", 1000))
+        found += [key for key in items(page) if isinstance(key, bytes)]
+        if cursor == b"0":
+            return found
+
+
+_READ: dict[Reply, tuple[str, ...]] = {
+    b"string": ("GET",),
+    b"list": ("LRANGE", "0", "-1"),
+    b"zset": ("ZRANGE", "0", "-1", "WITHSCORES"),
+    b"stream": ("XRANGE", "-", "+"),
+    b"hash": ("HGETALL",),
+}
+
+
+def _value(master: EmbeddedServer, key: bytes) -> object:
+    kind = master.ask("TYPE", key)
+    command, *words = _READ[kind]
+    value = master.ask(command, key, *words)
+    if kind != b"hash":
+        return value
+    flat = items(value)  # in whatever order the server has them just now
+    return {str(name): field for name, field in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _calls(master: EmbeddedServer, command: str) -> int:
+    stats = fields(master.ask("INFO", "commandstats")).get(f"cmdstat_{command}", "")
+    counts = dict(part.split("=") for part in stats.split(",") if part)
+    return int(counts.get("calls", "0"))

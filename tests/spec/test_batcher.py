@@ -1,0 +1,143 @@
+"""The micro-batcher: submits that come at the same time travel in one script call."""
+
+import asyncio
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import REVIEWS, claim, ids_of
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+from towpath.errors import DurabilityUnavailable, InvalidOption, QueueFull
+
+MEMORY = Durability.parse("memory")
+
+
+@pytest.fixture(autouse=True)
+async def known(engine: Engine) -> None:
+    """The queue is in use, and the server has the script."""
+    await engine.submit("warm", b"")
+    await engine.options(REVIEWS)
+
+
+def scripts(deployment: Deployment) -> int:
+    return deployment.calls("evalsha", "eval")
+
+
+class TestALoneSubmit:
+    async def test_is_sent_alone(self, engine: Engine, deployment: Deployment) -> None:
+        before = scripts(deployment)
+        await engine.submit(REVIEWS, b"")
+        assert scripts(deployment) - before == 1
+
+    async def test_after_another_is_another_call(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        before = scripts(deployment)
+        for _ in range(3):
+            await engine.submit(REVIEWS, b"")
+        assert scripts(deployment) - before == 3
+
+
+class TestConcurrentSubmits:
+    async def test_share_a_call(self, engine: Engine, deployment: Deployment) -> None:
+        before = scripts(deployment)
+        await asyncio.gather(*(engine.submit(REVIEWS, b"") for _ in range(200)))
+        assert scripts(deployment) - before <= 2
+        assert (await engine.counts(REVIEWS)).ready == 200
+
+    async def test_share_the_first_use_of_a_queue(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        before = scripts(deployment)
+        await asyncio.gather(*(engine.submit("new", b"") for _ in range(200)))
+        assert scripts(deployment) - before <= 5
+        assert (await engine.counts("new")).ready == 200
+
+    async def test_are_answered_each_by_itself(self, engine: Engine) -> None:
+        submitting = (engine.submit(REVIEWS, b"", id=f"{n % 50}") for n in range(100))
+        answers = await asyncio.gather(*submitting)
+        assert [answer.id for answer in answers] == [f"{n % 50}" for n in range(100)]
+        assert sum(answer.existed for answer in answers) == 50
+
+    async def test_keep_their_order(self, engine: Engine) -> None:
+        await asyncio.gather(*(engine.submit(REVIEWS, b"", id=f"{n}") for n in range(100)))
+        assert ids_of(await claim(engine, 100)) == [f"{n}" for n in range(100)]
+
+    async def test_are_refused_each_by_itself(self, engine: Engine) -> None:
+        await engine.configure("short", QueueOptions(max_length=3))
+        submitting = (engine.submit("short", b"") for _ in range(5))
+        answers = await asyncio.gather(*submitting, return_exceptions=True)
+        assert [isinstance(answer, QueueFull) for answer in answers] == [False] * 3 + [True] * 2
+
+    async def test_do_not_share_a_mistake(self, engine: Engine) -> None:
+        answers = await asyncio.gather(
+            engine.submit(REVIEWS, b"", priority=101),
+            engine.submit(REVIEWS, b""),
+            return_exceptions=True,
+        )
+        assert isinstance(answers[0], InvalidOption)
+        assert (await engine.counts(REVIEWS)).ready == 1
+
+    async def test_outlive_one_whose_caller_went_away(self, engine: Engine) -> None:
+        submits = [asyncio.create_task(engine.submit(REVIEWS, b"")) for _ in range(3)]
+        await asyncio.sleep(0)
+        submits[1].cancel()
+        await asyncio.wait(submits)
+        assert [submit.cancelled() for submit in submits] == [False, True, False]
+        submits[0].result()
+        submits[2].result()
+
+    async def test_beyond_the_largest_batch_are_several_calls(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        before = scripts(deployment)
+        await asyncio.gather(*(engine.submit(REVIEWS, b"") for _ in range(1200)))
+        assert 3 <= scripts(deployment) - before <= 5
+        assert (await engine.counts(REVIEWS)).ready == 1200
+
+    async def test_are_several_calls_if_they_are_large(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """As with `submit_many`, a call is bounded in bytes too."""
+        await engine.configure("large", QueueOptions(max_payload=4 * 1024 * 1024))
+        before = scripts(deployment)
+        await asyncio.gather(*(engine.submit("large", bytes(4 * 1024 * 1024)) for _ in range(5)))
+        assert scripts(deployment) - before >= 3
+
+
+class TestLots:
+    async def test_are_per_queue(self, engine: Engine, deployment: Deployment) -> None:
+        before = scripts(deployment)
+        queues = ["warm", REVIEWS] * 20
+        await asyncio.gather(*(engine.submit(queue, b"") for queue in queues))
+        assert 2 <= scripts(deployment) - before <= 4
+
+    async def test_are_per_durability(self, engine: Engine, deployment: Deployment) -> None:
+        """Who asked for nothing must not wait for a confirmation that another asked for."""
+        before = scripts(deployment)
+        classes = [None, MEMORY] * 20
+        await asyncio.gather(*(engine.submit(REVIEWS, b"", durability=it) for it in classes))
+        assert 2 <= scripts(deployment) - before <= 4
+
+    async def test_that_can_not_be_had_leave_the_others_alone(self, engine: Engine) -> None:
+        answers = await asyncio.gather(
+            engine.submit(REVIEWS, b"", durability=Durability.parse("disk")),
+            engine.submit(REVIEWS, b""),
+            return_exceptions=True,
+        )
+        assert isinstance(answers[0], DurabilityUnavailable)
+        assert (await engine.counts(REVIEWS)).ready == 1
+
+
+class TestLeavingAnEngine:
+    async def test_waits_for_submits_under_way(
+        self, deployment: Deployment, engine: Engine
+    ) -> None:
+        async with Engine(deployment.url) as leaving:
+            await leaving.options(REVIEWS)
+            submits = [asyncio.create_task(leaving.submit(REVIEWS, b"")) for _ in range(10)]
+            await asyncio.sleep(0)
+        assert len(await asyncio.gather(*submits)) == 10
+        assert (await engine.counts(REVIEWS)).ready == 10

@@ -1,0 +1,119 @@
+"""cancel: end a job that has not ended; one that is being worked on is asked to stop."""
+
+import pytest
+
+from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
+from towpath.clock import ManualClock, hours, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import job_ref
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import JobDead, JobDone, JobNotFound
+
+KEEPING = QueueOptions(keep=hours(1))
+
+
+class TestCancellingAJobThatNobodyWorksOn:
+    async def test_ends_a_ready_one(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.configure(REVIEWS, KEEPING)
+        [ref] = await submit_ids(engine, "a")
+        assert await engine.cancel(ref) is State.CANCELLED
+        job = await engine.job(ref)
+        assert (job.state, job.ended_at) == (State.CANCELLED, clock.now)
+        assert await claim(engine) == []
+
+    async def test_ends_a_delayed_one(self, engine: Engine, clock: ManualClock) -> None:
+        submitted = await engine.submit(REVIEWS, b"", delay=seconds(5))
+        assert await engine.cancel(submitted.job) is State.CANCELLED
+        clock.advance(seconds(5))
+        assert await claim(engine) == []
+        assert (await engine.counts(REVIEWS)).delayed == 0
+
+    async def test_ends_one_that_waits_behind_its_lane(self, engine: Engine) -> None:
+        _, middle, _ = await submit_ids(engine, "a", "b", "c", lane="octo")
+        assert await engine.cancel(middle) is State.CANCELLED
+        await engine.complete(await claim_one(engine))
+        assert ids_of(await claim(engine)) == ["c"]
+        assert (await engine.counts(REVIEWS)).waiting == 0
+
+    async def test_lets_the_lane_go_on_without_its_head(self, engine: Engine) -> None:
+        head, _ = await submit_ids(engine, "a", "b", lane="octo")
+        await engine.cancel(head)
+        assert ids_of(await claim(engine)) == ["b"]
+
+    async def test_lets_the_lane_go_on_without_a_delayed_head(self, engine: Engine) -> None:
+        head = await engine.submit(REVIEWS, b"", lane="octo", delay=hours(1))
+        await submit_ids(engine, "b", lane="octo")
+        await engine.cancel(head.job)
+        assert ids_of(await claim(engine)) == ["b"]
+
+    async def test_leaves_nothing_unless_the_queue_keeps(self, engine: Engine) -> None:
+        [ref] = await submit_ids(engine, "a")
+        await engine.cancel(ref)
+        assert await engine.state(ref) is State.GONE
+
+    async def test_remembers_the_id_that_a_caller_chose(self, engine: Engine) -> None:
+        [ref] = await submit_ids(engine, "a")
+        await engine.cancel(ref)
+        assert (await engine.submit(REVIEWS, b"", id="a")).state is State.GONE
+
+    async def test_the_second_time_gives_the_same_answer(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, KEEPING)
+        [ref] = await submit_ids(engine, "a")
+        await engine.cancel(ref)
+        assert await engine.cancel(ref) is State.CANCELLED
+        assert (await engine.counts(REVIEWS)).totals["cancelled"] == 1
+
+
+class TestCancellingAJobThatIsWorkedOn:
+    async def test_asks_its_worker_to_stop(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        assert await engine.cancel(lease.job) is State.LEASED
+        job = await engine.job(lease.job)
+        assert (job.state, job.worker, job.cancel_requested) == (State.LEASED, "anna", True)
+
+    async def test_gives_it_to_nobody_else_meanwhile(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.cancel(lease.job)
+        assert await claim(engine, worker="berta") == []
+
+    async def test_ends_it_when_the_lease_ends(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.configure(REVIEWS, KEEPING)
+        lease = await leased(engine)
+        await engine.cancel(lease.job)
+        clock.advance(LEASE)
+        assert await claim(engine, worker="berta") == []
+        assert await engine.state(lease.job) is State.CANCELLED
+
+    async def test_keeps_its_lane_until_the_worker_lets_go(self, engine: Engine) -> None:
+        """One at a time: the next may not start while the cancelled one may still run."""
+        await submit_ids(engine, "a", "b", lane="octo")
+        head = await claim_one(engine)
+        await engine.cancel(head.job)
+        assert await claim(engine) == []
+        await engine.release(head)
+        assert ids_of(await claim(engine)) == ["b"]
+
+    async def test_the_second_time_gives_the_same_answer(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.cancel(lease.job)
+        assert await engine.cancel(lease.job) is State.LEASED
+
+
+class TestCancellingIsRefused:
+    async def test_for_a_job_that_is_not_there(self, engine: Engine) -> None:
+        with pytest.raises(JobNotFound):
+            await engine.cancel(job_ref(REVIEWS, "nobody"))
+
+    async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, KEEPING)
+        lease = await leased(engine)
+        await engine.complete(lease)
+        with pytest.raises(JobDone):
+            await engine.cancel(lease.job)
+
+    async def test_for_a_job_that_is_dead(self, engine: Engine) -> None:
+        ref = await buried(engine)
+        with pytest.raises(JobDead):
+            await engine.cancel(ref)
+        assert await engine.state(ref) is State.DEAD

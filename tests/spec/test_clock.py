@@ -1,0 +1,107 @@
+"""Time: durations that are rounded up, instants with a zone, and a clock that waits to be told."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from towpath.clock import (
+    ManualClock,
+    ServerClock,
+    days,
+    duration_ms,
+    hours,
+    instant,
+    instant_ms,
+    milliseconds,
+    minutes,
+    seconds,
+)
+from towpath.errors import InvalidOption
+
+
+class TestADuration:
+    def test_has_its_unit_in_its_name(self) -> None:
+        assert milliseconds(1500) == seconds(1.5)
+        assert (minutes(2), hours(2), days(2)) == (seconds(120), minutes(120), hours(48))
+
+    @pytest.mark.parametrize(
+        ("duration", "ms"),
+        [
+            (timedelta(0), 0),
+            (timedelta(microseconds=1), 1),
+            (milliseconds(1), 1),
+            (timedelta(milliseconds=1, microseconds=1), 2),
+            (days(36_525), 36_525 * 86_400_000),
+        ],
+    )
+    def test_is_rounded_up_to_milliseconds(self, duration: timedelta, ms: int) -> None:
+        """Nothing happens before its time."""
+        assert duration_ms("delay", duration) == ms
+
+    @pytest.mark.parametrize("value", [5, 5.0, "5s", None, -seconds(1), days(36_526)])
+    def test_that_can_not_be_right_is_refused_by_name(self, value: Any) -> None:
+        with pytest.raises(InvalidOption) as refusal:
+            duration_ms("delay", value)
+        assert refusal.value.option == "delay"
+
+    def test_may_have_a_least(self) -> None:
+        assert duration_ms("lease", milliseconds(1), least=milliseconds(1)) == 1
+        with pytest.raises(InvalidOption):
+            duration_ms("lease", timedelta(microseconds=999), least=milliseconds(1))
+
+
+class TestAnInstant:
+    def test_is_the_same_in_every_time_zone(self) -> None:
+        noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+        tokyo = noon.astimezone(timezone(timedelta(hours=9)))
+        assert instant_ms("due", noon) == instant_ms("due", tokyo)
+
+    def test_is_read_as_it_was_written(self) -> None:
+        noon = datetime(2026, 7, 1, 12, 0, 0, 123_000, tzinfo=UTC)
+        assert instant(instant_ms("due", noon)) == noon
+
+    def test_is_rounded_up_to_milliseconds(self) -> None:
+        just_after = datetime(2026, 7, 1, microsecond=1, tzinfo=UTC)
+        assert instant(instant_ms("due", just_after)) == just_after.replace(microsecond=1000)
+
+    def test_needs_a_time_zone(self) -> None:
+        with pytest.raises(InvalidOption, match="time zone"):
+            instant_ms("due", datetime(2026, 7, 1))  # noqa: DTZ001 -- the very mistake
+
+    @pytest.mark.parametrize("year", [1969, 2170])
+    def test_is_in_this_age(self, year: int) -> None:
+        with pytest.raises(InvalidOption):
+            instant_ms("due", datetime(year, 12, 31, tzinfo=UTC))
+
+
+class TestTheManualClock:
+    def test_moves_only_when_it_is_told_to(self) -> None:
+        clock = ManualClock(datetime(2026, 7, 1, tzinfo=UTC))
+        assert clock.now == datetime(2026, 7, 1, tzinfo=UTC)
+        clock.advance(hours(3))
+        assert clock.now == datetime(2026, 7, 1, 3, tzinfo=UTC)
+        assert clock.stamp() == str(instant_ms("now", clock.now))
+
+    def test_never_goes_back(self) -> None:
+        with pytest.raises(InvalidOption):
+            ManualClock().advance(-seconds(1))
+
+    async def test_wakes_who_sleeps_on_it_when_the_time_has_come(self) -> None:
+        clock = ManualClock()
+        pause = clock.sleep  # of this clock: no time passes while it lasts
+        sleeper = asyncio.create_task(pause(seconds(10)))
+        await asyncio.sleep(0)
+        clock.advance(seconds(9))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not sleeper.done()
+        clock.advance(seconds(1))
+        async with asyncio.timeout(3):
+            await sleeper
+
+
+class TestTheServersClock:
+    def test_leaves_the_time_to_the_server(self) -> None:
+        assert ServerClock().stamp() == ""

@@ -1,0 +1,243 @@
+"""Durability classes: found by asking the server, and asked for by a submit."""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.spec.jobs import REVIEWS
+from tests.waiting import eventually, eventually_async
+from towpath.clock import milliseconds
+from towpath.embedded import Connection, EmbeddedCluster, EmbeddedServer, Listen
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Disk, Durability
+from towpath.engine.engine import Engine
+from towpath.engine.model import job_ref, new_job
+from towpath.engine.states import State
+from towpath.errors import (
+    DurabilityNotReached,
+    DurabilityUnavailable,
+    DurabilityUnknown,
+    InvalidOption,
+    Retry,
+)
+
+MEMORY, SECOND, DISK = (Durability.parse(name) for name in ("memory", "second", "disk"))
+ONE_REPLICA = Durability.parse("replica:1")
+QUICK = Limits(answer=milliseconds(400), give_up=milliseconds(800))
+
+
+async def class_of(server: EmbeddedServer) -> Durability:
+    async with Engine(server.url) as engine:
+        return engine.facts.durability
+
+
+class TestAClass:
+    @pytest.mark.parametrize("name", ["memory", "second", "disk", "replica:1", "replica:12"])
+    def test_is_written_as_it_is_read(self, name: str) -> None:
+        assert str(Durability.parse(name)) == name
+
+    @pytest.mark.parametrize(
+        "name", ["", "safe", "replica", "replica:", "replica:0", "replica:-1", "replica:101",
+                 "disk:1", "replica:x"],
+    )  # fmt: skip
+    def test_that_is_none_is_refused(self, name: str) -> None:
+        with pytest.raises(InvalidOption, match="durability"):
+            Durability.parse(name)
+
+    def test_on_disk_has_an_order(self) -> None:
+        assert Disk.MEMORY < Disk.SECOND < Disk.DISK
+
+
+class TestProbing:
+    async def test_finds_memory(self, server: EmbeddedServer) -> None:
+        assert await class_of(server) == MEMORY
+
+    async def test_finds_second(self, tmp_path: Path) -> None:
+        options = {"appendfsync": "everysec"}
+        with EmbeddedServer(data=tmp_path, options=options) as server:
+            assert await class_of(server) == SECOND
+
+    async def test_finds_disk(self, tmp_path: Path) -> None:
+        with EmbeddedServer(data=tmp_path) as server:
+            assert await class_of(server) == DISK
+
+    async def test_takes_a_log_that_is_never_flushed_for_memory(self, tmp_path: Path) -> None:
+        with EmbeddedServer(data=tmp_path, options={"appendfsync": "no"}) as server:
+            assert await class_of(server) == MEMORY
+
+    async def test_finds_the_same_on_the_oldest_server(
+        self, oldest_server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        assert await class_of(oldest_server) == MEMORY
+        with EmbeddedServer(data=tmp_path, binary=oldest_server.binary) as server:
+            assert await class_of(server) == DISK
+
+    async def test_tells_flavour_and_version(
+        self, server: EmbeddedServer, oldest_server: EmbeddedServer
+    ) -> None:
+        async with Engine(server.url) as engine:
+            assert engine.facts.flavour == "valkey"
+            assert engine.facts.version.split(".")[0] == "9"
+        async with Engine(oldest_server.url) as engine:
+            assert engine.facts.flavour == "redis"
+            assert engine.facts.version.startswith("6.2")
+
+    async def test_finds_the_weakest_of_a_cluster(self) -> None:
+        """What holds for a queue must hold wherever its slot is."""
+        options = {"appendonly": "yes", "appendfsync": "always"}
+        with EmbeddedCluster(masters=3, options=options) as cluster:
+            async with Engine(cluster.url) as engine:
+                assert (engine.facts.durability, engine.facts.servers) == (DISK, 3)
+            cluster.masters[1].ask("CONFIG", "SET", "appendfsync", "everysec")
+            async with Engine(cluster.url) as engine:
+                assert engine.facts.durability == SECOND
+
+
+class TestAServerThatDeniesConfig:
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> Iterator[str]:
+        with EmbeddedServer(data=tmp_path) as server:
+            server.ask("ACL", "SETUSER", "limited", "on", ">pw", "~*", "&*", "+@all", "-config")
+            yield f"unix://limited:pw@{server.socket}"
+
+    async def test_is_not_assumed_to_be_durable(self, url: str) -> None:
+        with pytest.raises(DurabilityUnknown) as refusal:
+            await Engine(url).__aenter__()
+        assert "declare" in refusal.value.remedy
+
+    async def test_is_as_durable_as_a_setting_declares(self, url: str) -> None:
+        async with Engine(url, declared=SECOND) as engine:
+            assert engine.facts.durability == SECOND
+            await engine.submit(REVIEWS, b"", durability=SECOND)
+            with pytest.raises(DurabilityUnavailable):
+                await engine.submit(REVIEWS, b"", durability=DISK)
+
+    async def test_is_believed_before_a_setting_where_it_does_tell(
+        self, server: EmbeddedServer
+    ) -> None:
+        async with Engine(server.url, declared=DISK) as engine:
+            assert engine.facts.durability == MEMORY
+
+
+class TestASubmitThatAsksForAClass:
+    async def test_gets_it_or_a_stronger_one(self, tmp_path: Path) -> None:
+        with EmbeddedServer(data=tmp_path) as server:
+            async with Engine(server.url) as engine:
+                for durability in (MEMORY, SECOND, DISK):
+                    await engine.submit(REVIEWS, b"", durability=durability)
+                jobs = [new_job(b""), new_job(b"")]
+                await engine.submit_many(REVIEWS, jobs, durability=DISK)
+                assert (await engine.counts(REVIEWS)).ready == 5
+
+    @pytest.mark.parametrize("durability", [SECOND, DISK, ONE_REPLICA], ids=str)
+    async def test_is_refused_if_the_server_can_not_give_it(
+        self, server: EmbeddedServer, durability: Durability
+    ) -> None:
+        async with Engine(server.url) as engine:
+            with pytest.raises(DurabilityUnavailable) as refusal:
+                await engine.submit(REVIEWS, b"", durability=durability)
+            assert refusal.value.wanted == str(durability)
+            with pytest.raises(DurabilityUnavailable):
+                await engine.submit_many(REVIEWS, [new_job(b"")], durability=durability)
+            assert (await engine.counts(REVIEWS)).ready == 0
+
+
+@contextmanager
+def replicated() -> Generator[tuple[EmbeddedServer, EmbeddedServer]]:
+    """A primary and a replica that has confirmed a write of it."""
+    with EmbeddedServer(listen=Listen.PORT, options={"repl-diskless-sync-delay": "0"}) as primary:
+        replicaof = f"127.0.0.1 {primary.port}"
+        with (
+            EmbeddedServer(options={"replicaof": replicaof}) as replica,
+            Connection(primary.address) as connection,
+        ):
+            connection.ask("SET", "written", "1")
+            eventually(lambda: connection.ask("WAIT", 1, 1000) == 1)
+            yield primary, replica
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[EmbeddedServer, EmbeddedServer]]:
+    with replicated() as pair:
+        yield pair
+
+
+class TestReplicas:
+    @pytest.fixture
+    def primary(self, pair: tuple[EmbeddedServer, EmbeddedServer]) -> EmbeddedServer:
+        pair[0].ask("FLUSHALL")
+        return pair[0]
+
+    @pytest.fixture
+    def replica(self, pair: tuple[EmbeddedServer, EmbeddedServer]) -> EmbeddedServer:
+        return pair[1]
+
+    async def test_are_counted(self, primary: EmbeddedServer) -> None:
+        async with Engine(primary.url) as engine:
+            assert engine.facts.replicas == 1
+
+    async def test_have_a_job_when_its_submit_returns(
+        self, primary: EmbeddedServer, replica: EmbeddedServer
+    ) -> None:
+        async with Engine(primary.url) as engine:
+            for n in range(20):
+                await engine.submit(REVIEWS, b"", id=f"{n}", durability=ONE_REPLICA)
+                assert replica.ask("EXISTS", f"{{reviews}}:job:{n}") == 1
+
+    async def test_have_a_job_when_its_submit_is_repeated(
+        self, primary: EmbeddedServer, replica: EmbeddedServer
+    ) -> None:
+        """The repeat writes nothing, and still has to wait for what was written before."""
+        async with Engine(primary.url) as engine:
+            await engine.submit(REVIEWS, b"", id="a")
+            again = await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
+            assert again.existed
+            assert replica.ask("EXISTS", "{reviews}:job:a") == 1
+
+    async def test_that_are_fewer_than_asked_for_are_known_before(
+        self, primary: EmbeddedServer
+    ) -> None:
+        async with Engine(primary.url) as engine:
+            with pytest.raises(DurabilityUnavailable) as refusal:
+                await engine.submit(REVIEWS, b"", durability=Durability.parse("replica:2"))
+            assert refusal.value.has == "replica:1"
+            assert (await engine.counts(REVIEWS)).ready == 0
+
+    async def test_of_a_cluster_confirm_too(self) -> None:
+        with EmbeddedCluster(masters=3, replicas=1) as cluster:
+            async with Engine(cluster.url) as engine:
+                await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
+                assert any(node.ask("DBSIZE") != 0 for node in cluster.replicas)
+
+
+class TestReplicasThatFail:
+    async def test_leave_the_class_unreached_when_they_are_gone(self) -> None:
+        """The job exists, and the answer says that repeating it under its id is safe."""
+        with replicated() as (primary, replica):
+            async with Engine(primary.url, limits=QUICK) as engine:
+                await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
+                replica.kill()
+                with pytest.raises(DurabilityNotReached) as refusal:
+                    await engine.submit(REVIEWS, b"", id="b", durability=ONE_REPLICA)
+                assert (refusal.value.wanted, refusal.value.confirmed) == (1, 0)
+                assert refusal.value.retry is Retry.SAFE
+                assert await engine.state(job_ref(REVIEWS, "b")) is State.READY
+
+    async def test_leave_the_class_unreached_while_they_are_frozen(self) -> None:
+        with replicated() as (primary, replica):
+            async with Engine(primary.url, limits=QUICK) as engine:
+                replica.pause()
+                with pytest.raises(DurabilityNotReached):
+                    await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
+                replica.unpause()
+
+                async def confirmed() -> bool:
+                    try:
+                        again = await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
+                    except DurabilityNotReached:
+                        return False
+                    return again.existed
+
+                await eventually_async(confirmed)

@@ -1,0 +1,214 @@
+"""fail and bury: end an attempt that did not work: again after a delay, or dead."""
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
+from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
+from towpath.engine.check import LARGEST_REASON
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease
+from towpath.engine.options import QueueOptions
+from towpath.engine.retry import Exponential, Fixed, Listed, Never
+from towpath.engine.states import State
+from towpath.errors import InvalidOption, JobDead, JobDone, JobNotFound, LeaseLost
+
+
+class TestFailing:
+    async def test_tries_again_after_the_delay(self, engine: Engine, clock: ManualClock) -> None:
+        lease = await leased(engine)
+        assert await engine.fail(lease, "503", delay=seconds(5)) is State.DELAYED
+        clock.advance(seconds(5) - milliseconds(1))
+        assert await claim(engine) == []
+        clock.advance(milliseconds(1))
+        again = await claim_one(engine)
+        assert (again.id, again.attempt) == (lease.id, 2)
+
+    async def test_keeps_the_reason(self, engine: Engine, clock: ManualClock) -> None:
+        lease = await leased(engine)
+        await engine.fail(lease, "503 from the forge · 日本", delay=seconds(5))
+        job = await engine.job(lease.job)
+        assert (job.state, job.reason) == (State.DELAYED, "503 from the forge · 日本")
+        assert (job.due_at, job.worker) == (clock.now + seconds(5), None)
+
+    async def test_without_a_delay_can_be_tried_at_once(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        assert await engine.fail(lease, "again", delay=ZERO) is State.DELAYED
+        assert (await claim_one(engine)).attempt == 2
+
+    async def test_puts_the_job_behind_those_that_are_ready(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine, "failed")
+        await submit_ids(engine, "other")
+        await engine.fail(lease, "503", delay=seconds(1))
+        clock.advance(seconds(1))
+        assert ids_of(await claim(engine, 2)) == ["other", "failed"]
+
+    async def test_is_final_after_the_last_attempt(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_attempts=2))
+        lease = await leased(engine)
+        assert await engine.fail(lease, "first", delay=ZERO) is State.DELAYED
+        second = await claim_one(engine)
+        assert await engine.fail(second, "second", delay=ZERO) is State.DEAD
+        job = await engine.job(lease.job)
+        assert (job.state, job.reason, job.attempts) == (State.DEAD, "second", 2)
+        assert job.ended_at == clock.now
+
+    async def test_counts_the_jobs_own_attempts(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"", max_attempts=1)
+        assert await engine.fail(await claim_one(engine), "503", delay=ZERO) is State.DEAD
+
+    async def test_is_counted(self, engine: Engine) -> None:
+        await engine.fail(await leased(engine), "503", delay=ZERO)
+        await engine.bury(await claim_one(engine), "broken")
+        totals = (await engine.counts(REVIEWS)).totals
+        assert (totals["failed"], totals["died"]) == (2, 1)
+
+    async def test_cancels_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        lease = await leased(engine)
+        await engine.cancel(lease.job)
+        assert await engine.fail(lease, "stopped") is State.CANCELLED
+        assert await engine.state(lease.job) is State.CANCELLED
+
+    async def test_counts_after_the_end_of_the_lease_while_nobody_took_the_job(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine)
+        clock.advance(minutes(5))
+        assert await engine.fail(lease, "slow", delay=seconds(1)) is State.DELAYED
+
+    async def test_is_never_refused_by_a_full_queue(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        lease = await leased(engine, "a")
+        await submit_ids(engine, "b")
+        assert await engine.fail(lease, "503", delay=seconds(1)) is State.DELAYED
+        assert (await engine.counts(REVIEWS)).delayed == 1
+
+
+class TestTheRetryPolicy:
+    async def due_in(self, engine: Engine, lease: Lease) -> float:
+        await engine.fail(lease, "503")
+        job = await engine.job(lease.job)
+        assert job.due_at is not None
+        return (job.due_at - job.submitted_at).total_seconds()
+
+    async def test_of_the_queue_decides(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        assert await self.due_in(engine, await leased(engine)) == 120
+
+    async def test_of_the_job_comes_before_that_of_the_queue(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        await engine.submit(REVIEWS, b"", retry=Fixed(seconds(7)))
+        assert await self.due_in(engine, await claim_one(engine)) == 7
+
+    async def test_is_overruled_by_a_delay(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        lease = await leased(engine)
+        await engine.fail(lease, "503", delay=seconds(3))
+        assert (await engine.job(lease.job)).due_at == clock.now + seconds(3)
+
+    async def test_waits_longer_after_each_attempt(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        policy = Exponential(first=seconds(1), factor=3, jitter=0)
+        await engine.configure(REVIEWS, QueueOptions(retry=policy))
+        await submit_ids(engine, "a")
+        waits: list[float] = []
+        for _ in range(3):
+            lease = await claim_one(engine)
+            await engine.fail(lease, "503")
+            due = (await engine.job(lease.job)).due_at
+            assert due is not None
+            waits.append((due - clock.now).total_seconds())
+            clock.advance(due - clock.now)
+        assert waits == [1, 3, 9]
+
+    async def test_never_means_dead_at_the_first_failure(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=Never()))
+        assert await engine.fail(await leased(engine), "503") is State.DEAD
+
+    async def test_ends_with_the_last_of_a_list(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=Listed((seconds(1),))))
+        assert await engine.fail(await leased(engine), "503") is State.DELAYED
+        clock.advance(seconds(1))
+        assert await engine.fail(await claim_one(engine), "503") is State.DEAD
+
+
+class TestBurying:
+    async def test_ends_the_job_whatever_attempts_are_left(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        assert await engine.bury(lease, "not a picture") is State.DEAD
+        job = await engine.job(lease.job)
+        assert (job.state, job.reason, job.attempts) == (State.DEAD, "not a picture", 1)
+
+    async def test_cancels_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.cancel(lease.job)
+        assert await engine.bury(lease, "broken") is State.CANCELLED
+
+
+class TestTheReason:
+    async def test_is_cut_to_what_a_record_keeps(self, engine: Engine) -> None:
+        """An error text of any length is a valid reason."""
+        lease = await leased(engine)
+        await engine.bury(lease, "ß" * 100_000)
+        reason = (await engine.job(lease.job)).reason
+        assert reason is not None
+        assert reason.startswith("ßßß")
+        assert reason.endswith("ß…")
+        assert len(reason.encode()) <= LARGEST_REASON
+
+    async def test_may_contain_what_is_no_text(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.bury(lease, "lone \udcff surrogate\n\x00")
+        assert (await engine.job(lease.job)).reason == "lone \\udcff surrogate\n\x00"
+
+    async def test_must_not_be_empty(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        with pytest.raises(InvalidOption, match="reason"):
+            await engine.fail(lease, "")
+        assert await engine.state(lease.job) is State.LEASED
+
+
+class TestFailingIsRefused:
+    async def test_once_another_worker_holds_the_job(
+        self, engine: Engine, clock: ManualClock, deployment: Deployment
+    ) -> None:
+        stalled = await leased(engine)
+        clock.advance(LEASE)
+        current = await claim_one(engine, worker="berta")
+        before = deployment.dump()
+        for stale in (engine.fail(stalled, "late"), engine.bury(stalled, "late")):
+            with pytest.raises(LeaseLost) as refusal:
+                await stale
+            assert refusal.value.current == current.token
+        assert deployment.dump() == before
+
+    async def test_the_second_time(self, engine: Engine) -> None:
+        """The attempt has ended: the lease is no longer there to be ended again."""
+        lease = await leased(engine)
+        await engine.fail(lease, "503", delay=seconds(5))
+        with pytest.raises(LeaseLost) as refusal:
+            await engine.fail(lease, "503", delay=seconds(9))
+        assert refusal.value.state == "delayed"
+
+    async def test_for_a_job_that_has_ended(self, engine: Engine) -> None:
+        gone = await leased(engine, "gone")
+        await engine.complete(gone)
+        with pytest.raises(JobNotFound):
+            await engine.fail(gone, "late")
+        dead = await leased(engine, "dead")
+        await engine.bury(dead, "broken")
+        with pytest.raises(JobDead):
+            await engine.fail(dead, "late")
+
+    async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        lease = await leased(engine)
+        await engine.complete(lease)
+        with pytest.raises(JobDone):
+            await engine.fail(lease, "late")

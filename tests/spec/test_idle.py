@@ -1,0 +1,70 @@
+"""An idle process sends at most one command per 5 s and connection: measured on a real clock."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.spec.jobs import LEASE, REVIEWS
+from towpath.clock import minutes
+from towpath.embedded import EmbeddedServer, Listen
+from towpath.engine.engine import Engine
+
+# 1700000000.123456 [0 127.0.0.1:40000] "BLPOP" "{reviews}:wake" "5.0"
+_LINE = re.compile(r'\+(?P<at>[\d.]+) \[0 (?P<client>[\d.]+:\d+)\] "(?P<command>\w+)"')
+_GREETING = "CLIENT"
+"""How a new connection introduces itself."""
+LATEST = 15
+
+
+@pytest.fixture
+def tcp_server() -> Iterator[EmbeddedServer]:
+    """On a port, where the server can tell connections apart."""
+    with EmbeddedServer(listen=Listen.PORT) as server:
+        yield server
+
+
+@asynccontextmanager
+async def commands(server: EmbeddedServer) -> AsyncGenerator[AsyncIterator[re.Match[str]]]:
+    """What clients send from now on, as the server sees it: when, which connection, what."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b"MONITOR\r\n")
+    assert await reader.readline() == b"+OK\r\n"
+
+    async def lines() -> AsyncIterator[re.Match[str]]:
+        async for line in reader:
+            found = _LINE.match(line.decode())
+            if found and found["command"] != _GREETING:
+                yield found
+
+    try:
+        yield lines()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_an_idle_process_sends_one_command_per_five_seconds_and_connection(
+    tcp_server: EmbeddedServer,
+) -> None:
+    async with Engine(tcp_server.url) as engine, engine.follow(REVIEWS):
+        await engine.claim(REVIEWS, worker="anna", lease=LEASE)
+        async with commands(tcp_server) as sent, asyncio.timeout(LATEST):
+            claim = asyncio.create_task(
+                engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=minutes(1))
+            )
+            last: dict[str, float] = {}
+            pauses: dict[str, float] = {}
+            async for it in sent:
+                client, at = it["client"], float(it["at"])
+                if client in last:
+                    pauses[it["command"]] = at - last[client]
+                last[client] = at
+                if {"EVALSHA", "BLPOP"} <= set(pauses):
+                    break
+            claim.cancel()
+            await asyncio.wait([claim])
+    assert len(last) <= 3, "a claim, a blocking read for work, and one for events"
+    assert min(pauses.values()) >= 4.9

@@ -1,0 +1,249 @@
+"""Lanes: one at a time, in submission order, retries included; lanes take turns."""
+
+import pytest
+
+from tests.spec.jobs import (
+    LEASE,
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    ids_of,
+    run_all,
+    submit_ids,
+)
+from towpath.clock import ManualClock, hours, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import HIGH, LOW, new_job
+from towpath.engine.options import LanePolicy, QueueOptions
+from towpath.engine.states import State
+
+POLICIES = pytest.mark.parametrize("policy", list(LanePolicy))
+
+
+class TestALane:
+    @POLICIES
+    async def test_runs_one_at_a_time_in_submission_order(
+        self, engine: Engine, policy: LanePolicy
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(lanes=policy))
+        await submit_ids(engine, "9", "10", "1", lane="octo")
+        ran: list[str] = []
+        while leases := await claim(engine, 10):
+            assert len(leases) == 1
+            ran += ids_of(leases)
+            await engine.complete(leases[0])
+        assert ran == ["9", "10", "1"]
+
+    async def test_runs_beside_other_lanes_and_jobs_without_one(self, engine: Engine) -> None:
+        await submit_ids(engine, "a1", "a2", lane="a")
+        await submit_ids(engine, "b1", "b2", lane="b")
+        await submit_ids(engine, "free1", "free2")
+        assert ids_of(await claim(engine, 10)) == ["a1", "b1", "free1", "free2"]
+
+    async def test_is_free_again_after_its_last_job(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", lane="octo")
+        assert await run_all(engine) == ["a"]
+        assert (await engine.counts(REVIEWS)).lanes == 0
+        await submit_ids(engine, "b", lane="octo")
+        assert await run_all(engine) == ["b"]
+
+    async def test_knows_only_submission_order_within_itself(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"", id="low", lane="octo", priority=LOW)
+        await engine.submit(REVIEWS, b"", id="high", lane="octo", priority=HIGH)
+        assert await run_all(engine) == ["low", "high"]
+
+    async def test_competes_with_the_priority_of_its_head(self, engine: Engine) -> None:
+        await submit_ids(engine, "normal")
+        await engine.submit(REVIEWS, b"", id="head", lane="octo", priority=HIGH)
+        await engine.submit(REVIEWS, b"", id="tail", lane="octo", priority=LOW)
+        assert await run_all(engine) == ["head", "normal", "tail"]
+
+    async def test_waits_for_a_delayed_head(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.submit(REVIEWS, b"", id="head", lane="octo", delay=seconds(5))
+        await submit_ids(engine, "tail", lane="octo")
+        assert await claim(engine) == []
+        clock.advance(seconds(5))
+        assert await run_all(engine) == ["head", "tail"]
+
+    async def test_waits_for_the_delay_of_a_job_that_comes_to_its_head(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "head", lane="octo")
+        tail = await engine.submit(REVIEWS, b"", id="tail", lane="octo", delay=seconds(5))
+        assert tail.state is State.WAITING
+        assert await run_all(engine) == ["head"]
+        assert await engine.state(tail.job) is State.DELAYED
+        clock.advance(seconds(5))
+        assert await run_all(engine) == ["tail"]
+
+    async def test_is_served_only_once_a_workers_lease_has_ended(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """A crash keeps the order: the same job comes back first."""
+        await submit_ids(engine, "a", "b", lane="octo")
+        await claim_one(engine)
+        clock.advance(LEASE)
+        assert await run_all(engine) == ["a", "b"]
+
+    async def test_of_another_queue_is_another_lane(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", lane="octo")
+        await engine.submit("other", b"", lane="octo")
+        await claim_one(engine)
+        assert len(await engine.claim("other", worker="anna", lease=LEASE)) == 1
+
+    async def test_is_counted(self, engine: Engine) -> None:
+        await submit_ids(engine, "a1", "a2", lane="a")
+        await submit_ids(engine, "b1", lane="b")
+        counts = await engine.counts(REVIEWS)
+        assert (counts.lanes, counts.waiting, counts.ready) == (2, 1, 2)
+
+
+class TestLanesTakeTurns:
+    async def test_one_busy_lane_starves_no_other(self, engine: Engine) -> None:
+        await submit_ids(engine, "a1", "a2", "a3", lane="a")
+        await submit_ids(engine, "b1", "b2", lane="b")
+        await submit_ids(engine, "c1", lane="c")
+        assert await run_all(engine) == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+    async def test_a_lane_goes_behind_what_is_ready_when_its_head_leaves(
+        self, engine: Engine
+    ) -> None:
+        await submit_ids(engine, "a1", "a2", lane="a")
+        head = await claim_one(engine)
+        await submit_ids(engine, "free")
+        await engine.complete(head)
+        assert ids_of(await claim(engine, 2)) == ["free", "a2"]
+
+    async def test_a_hundred_lanes_each_have_one_in_flight(self, engine: Engine) -> None:
+        jobs = [new_job(b"", lane=f"{n % 100}") for n in range(400)]
+        await engine.submit_many(REVIEWS, jobs)
+        leases = await claim(engine, 400)
+        assert len(leases) == 100
+        assert len({lease.lane for lease in leases}) == 100
+
+
+class TestClaimingFromOneLane:
+    async def test_takes_only_that_lanes_next_job(self, engine: Engine) -> None:
+        await submit_ids(engine, "free")
+        await submit_ids(engine, "a1", "a2", lane="a")
+        await submit_ids(engine, "b1", lane="b")
+        assert ids_of(await claim(engine, 10, lane="a")) == ["a1"]
+        assert await claim(engine, 10, lane="a") == []
+        assert ids_of(await claim(engine, 10)) == ["free", "b1"]
+
+    async def test_of_a_lane_that_is_not_there_is_empty(self, engine: Engine) -> None:
+        await submit_ids(engine, "free")
+        assert await claim(engine, lane="nobody") == []
+
+    async def test_whose_head_is_delayed_is_empty(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.submit(REVIEWS, b"", id="a", lane="octo", delay=seconds(5))
+        assert await claim(engine, lane="octo") == []
+        clock.advance(seconds(5))
+        assert ids_of(await claim(engine, lane="octo")) == ["a"]
+
+    async def test_takes_a_job_back_whose_lease_has_ended(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "a", lane="octo")
+        await claim_one(engine, lane="octo")
+        clock.advance(LEASE)
+        assert (await claim_one(engine, lane="octo")).attempt == 2
+
+
+class TestALaneThatBlocks:
+    """The default: the lane waits while its head retries, and goes on when it is dead."""
+
+    async def test_waits_while_its_head_retries(self, engine: Engine, clock: ManualClock) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        assert await claim(engine) == []
+        clock.advance(seconds(5))
+        assert await run_all(engine) == ["a", "b"]
+
+    async def test_goes_on_when_its_head_is_dead(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.bury(await claim_one(engine), "broken")
+        assert await run_all(engine) == ["b"]
+
+
+class TestALaneThatSkips:
+    """The head retries later, the lane goes on meanwhile, still one at a time."""
+
+    @pytest.fixture(autouse=True)
+    async def skipping(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+
+    async def test_goes_on_while_its_head_retries(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", "c", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        assert ids_of(await claim(engine, 10)) == ["b"]
+
+    async def test_takes_the_failed_one_back_at_its_own_place(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "a", "b", "c", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        second = await claim_one(engine)
+        clock.advance(seconds(5))
+        assert await claim(engine) == []
+        await engine.complete(second)
+        assert await run_all(engine) == ["a", "c"]
+
+    async def test_runs_a_failed_one_that_comes_back_to_an_empty_lane(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        assert await run_all(engine) == ["b"]
+        clock.advance(seconds(5))
+        assert await run_all(engine) == ["a"]
+
+    async def test_goes_on_when_its_head_is_dead(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.bury(await claim_one(engine), "broken")
+        assert await run_all(engine) == ["b"]
+
+    async def test_can_lose_a_skipped_job_to_a_cancel(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        failed, *_ = await submit_ids(engine, "a", "b", "c", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        await engine.cancel(failed)
+        clock.advance(hours(1))
+        assert await run_all(engine) == ["b", "c"]
+
+
+class TestALaneThatParks:
+    """A dead head stops the lane until somebody resumes it with retry, drop or delete."""
+
+    @pytest.fixture(autouse=True)
+    async def parking(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+
+    async def test_waits_while_its_head_retries(self, engine: Engine, clock: ManualClock) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.fail(await claim_one(engine), "503", delay=seconds(5))
+        assert await claim(engine) == []
+        clock.advance(seconds(5))
+        assert await run_all(engine) == ["a", "b"]
+
+    async def test_stops_when_its_head_is_dead(self, engine: Engine, clock: ManualClock) -> None:
+        await buried(engine, "a", lane="octo")
+        await submit_ids(engine, "b", lane="octo")
+        clock.advance(hours(1))
+        assert await claim(engine) == []
+        assert await claim(engine, lane="octo") == []
+        assert (await engine.counts(REVIEWS)).lanes == 1
+
+    async def test_leaves_other_lanes_alone(self, engine: Engine) -> None:
+        await buried(engine, "a", lane="octo")
+        await submit_ids(engine, "b", lane="other")
+        assert await run_all(engine) == ["b"]
+
+    async def test_goes_on_past_a_head_that_was_cancelled(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        head = await claim_one(engine)
+        await engine.cancel(head.job)
+        await engine.fail(head, "stopped")
+        assert await run_all(engine) == ["b"]

@@ -1,0 +1,267 @@
+"""Bad input: every name, number, size and time that can't be right, refused before it is sent."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, leased
+from towpath.clock import days, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, Fail, Lease, Release, Renew, job_ref, new_job
+from towpath.engine.states import State
+from towpath.errors import InvalidInput, InvalidName, InvalidOption, PayloadTooLarge
+
+BAD_QUEUES = [
+    "", "Reviews", "_x", "-x", ".x", "a b", "a:b", "{a}", "a/b", "a\n", "a\x00", "ü", "x" * 65,
+    7, None, b"reviews",
+]  # fmt: skip
+BAD_TEXTS = [
+    "", "x" * 513, "ß" * 257, "a\nb", "a\x00b", "a\x7fb", "a\x85b", "\u2028", "\udcff",
+    7, b"a",
+]  # fmt: skip
+BAD_TIMES = [-seconds(1), days(40_000), 5, 5.0, "5s", None]
+
+
+def named(value: object) -> str:
+    return repr(value)[:20]
+
+
+@pytest.fixture
+def deployment(server: EmbeddedServer) -> Deployment:
+    """One is enough: what is tested here never reaches a server."""
+    return Deployment.of(server)
+
+
+@pytest.fixture
+def nothing_sent(engine: Engine, deployment: Deployment) -> Callable[[], bool]:
+    """Whether the server has heard of nothing since the test began."""
+    before = deployment.calls("evalsha", "eval", "hset")
+    return lambda: deployment.calls("evalsha", "eval", "hset") == before
+
+
+NothingSent = Callable[[], bool]
+Use = Callable[[Engine, Any], Awaitable[object]]
+
+
+async def follow(engine: Engine, queue: Any) -> None:
+    async with engine.follow(queue):
+        pass
+
+
+QUEUE_VERBS: dict[str, Use] = {
+    "submit": lambda engine, q: engine.submit(q, b""),
+    "submit_many": lambda engine, q: engine.submit_many(q, [new_job(b"")]),
+    "claim": lambda engine, q: engine.claim(q, worker="anna", lease=LEASE),
+    "exchange": lambda engine, q: engine.exchange(q, [], worker="anna", lease=LEASE, count=1),
+    "pause": lambda engine, q: engine.pause(q),
+    "resume": lambda engine, q: engine.resume(q),
+    "promote": lambda engine, q: engine.promote(q),
+    "reap": lambda engine, q: engine.reap(q),
+    "trim": lambda engine, q: engine.trim(q),
+    "drop": lambda engine, q: engine.drop(q, "lane"),
+    "list": lambda engine, q: engine.list(q, State.READY),
+    "counts": lambda engine, q: engine.counts(q),
+    "events": lambda engine, q: engine.events(q),
+    "follow": follow,
+    "options": lambda engine, q: engine.options(q),
+}
+
+
+class TestAQueuesName:
+    @pytest.mark.parametrize("verb", QUEUE_VERBS)
+    async def test_is_checked_by_every_verb(
+        self, engine: Engine, nothing_sent: NothingSent, verb: str
+    ) -> None:
+        with pytest.raises(InvalidName) as refusal:
+            await QUEUE_VERBS[verb](engine, "no:queue")
+        assert refusal.value.kind == "queue"
+        assert nothing_sent()
+
+    @pytest.mark.parametrize("queue", BAD_QUEUES, ids=named)
+    async def test_has_a_rule(self, engine: Engine, nothing_sent: NothingSent, queue: Any) -> None:
+        with pytest.raises(InvalidName):
+            await engine.submit(queue, b"")
+        assert nothing_sent()
+
+    @pytest.mark.parametrize("queue", ["a", "9", "x" * 64, "a.b_c-d", "0-"])
+    async def test_may_be_anything_that_follows_it(self, engine: Engine, queue: str) -> None:
+        assert (await engine.submit(queue, b"")).job.queue == queue
+
+    async def test_appears_in_the_error_with_the_rule_and_a_remedy(self, engine: Engine) -> None:
+        with pytest.raises(InvalidName, match="'No': 1 to 64 of a-z") as refusal:
+            await engine.submit("No", b"")
+        assert refusal.value.code == "invalid_name"
+        assert refusal.value.remedy
+
+    async def test_of_any_length_makes_a_short_message(self, engine: Engine) -> None:
+        with pytest.raises(InvalidName) as refusal:
+            await engine.submit("x" * 1_000_000, b"")
+        assert len(str(refusal.value)) < 300
+
+
+TEXT_USES: dict[str, Use] = {
+    "id": lambda engine, it: engine.submit(REVIEWS, b"", id=it),
+    "lane": lambda engine, it: engine.submit(REVIEWS, b"", lane=it),
+    "worker": lambda engine, it: engine.claim(REVIEWS, worker=it, lease=LEASE),
+    "lane of a claim": lambda engine, it: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, lane=it
+    ),
+    "lane of a drop": lambda engine, it: engine.drop(REVIEWS, it),
+    "lane of a list": lambda engine, it: engine.list(REVIEWS, State.WAITING, lane=it),
+}
+
+
+class TestAnIdALaneAndAWorker:
+    @pytest.mark.parametrize("text", BAD_TEXTS, ids=named)
+    @pytest.mark.parametrize("use", TEXT_USES)
+    async def test_have_a_rule(
+        self, engine: Engine, nothing_sent: NothingSent, use: str, text: Any
+    ) -> None:
+        with pytest.raises(InvalidName):
+            await TEXT_USES[use](engine, text)
+        assert nothing_sent()
+
+    def test_have_it_in_a_reference_too(self) -> None:
+        with pytest.raises(InvalidName):
+            job_ref("No", "a")
+        with pytest.raises(InvalidName):
+            job_ref(REVIEWS, "")
+
+
+class TestANewJob:
+    @pytest.mark.parametrize("priority", [-1, 101, 50.5, 50.0, "50", None, True], ids=named)
+    def test_has_a_priority_from_0_to_100(self, priority: Any) -> None:
+        with pytest.raises(InvalidOption, match="priority"):
+            new_job(b"", priority=priority)
+
+    @pytest.mark.parametrize("attempts", [0, -1, 1_000_001, 1.0, "3", True], ids=named)
+    def test_has_at_least_one_attempt(self, attempts: Any) -> None:
+        with pytest.raises(InvalidOption, match="max_attempts"):
+            new_job(b"", max_attempts=attempts)
+
+    @pytest.mark.parametrize("delay", BAD_TIMES, ids=named)
+    def test_has_a_delay_that_is_a_duration(self, delay: Any) -> None:
+        with pytest.raises(InvalidOption, match="delay"):
+            new_job(b"", delay=delay)
+
+    @pytest.mark.parametrize("time", [*BAD_TIMES[:-1], timedelta(0)], ids=named)
+    def test_has_a_lease_of_at_least_a_millisecond(self, time: Any) -> None:
+        with pytest.raises(InvalidOption, match="lease"):
+            new_job(b"", lease=time)
+
+    @pytest.mark.parametrize("time", BAD_TIMES[:-1], ids=named)
+    def test_has_a_retention_that_is_a_duration(self, time: Any) -> None:
+        with pytest.raises(InvalidOption, match="keep"):
+            new_job(b"", keep=time)
+
+    @pytest.mark.parametrize(
+        "due",
+        [
+            datetime(2026, 1, 1),  # noqa: DTZ001 -- the very mistake
+            datetime(1969, 12, 31, tzinfo=UTC),
+            datetime(2300, 1, 1, tzinfo=UTC),
+            1767225600000,
+            "2026-01-01",
+        ],
+        ids=named,
+    )
+    def test_has_a_due_time_with_a_time_zone(self, due: Any) -> None:
+        with pytest.raises(InvalidOption, match="due"):
+            new_job(b"", due=due)
+
+    @pytest.mark.parametrize("payload", ["text", None, 7, bytearray(b"x"), [b"x"]], ids=named)
+    def test_has_a_payload_of_bytes(self, payload: Any) -> None:
+        with pytest.raises(InvalidOption, match="payload"):
+            new_job(payload)
+
+    @pytest.mark.parametrize("retry", ["soon", 3, seconds(3)], ids=named)
+    def test_has_a_retry_policy_of_ours(self, retry: Any) -> None:
+        """Another one would be found by the worker that claims the job, too late."""
+        with pytest.raises(InvalidOption, match="retry"):
+            new_job(b"", retry=retry)
+
+
+NUMBERS: dict[str, Use] = {
+    "count": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=LEASE, count=it),
+    "count of an exchange": lambda engine, it: engine.exchange(
+        REVIEWS, [], worker="anna", lease=LEASE, count=it
+    ),
+    "promote": lambda engine, it: engine.promote(REVIEWS, it),
+    "reap": lambda engine, it: engine.reap(REVIEWS, it),
+    "trim": lambda engine, it: engine.trim(REVIEWS, it),
+    "size of a list": lambda engine, it: engine.list(REVIEWS, State.READY, size=it),
+    "size of events": lambda engine, it: engine.events(REVIEWS, size=it),
+}
+
+
+class TestANumber:
+    @pytest.mark.parametrize("number", [-1, 1001, 1.5, "1", None, True], ids=named)
+    @pytest.mark.parametrize("use", NUMBERS)
+    async def test_is_whole_and_in_its_range(
+        self, engine: Engine, nothing_sent: NothingSent, use: str, number: Any
+    ) -> None:
+        with pytest.raises(InvalidOption):
+            await NUMBERS[use](engine, number)
+        assert nothing_sent()
+
+
+TIMES: dict[str, Use] = {
+    "lease": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=it),
+    "wait": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=it),
+    "wait for a lane": lambda engine, it: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, lane="octo", wait=it
+    ),
+    "lease of an exchange": lambda engine, it: engine.exchange(
+        REVIEWS, [], worker="anna", lease=it, count=1
+    ),
+}
+
+
+class TestATime:
+    @pytest.mark.parametrize("time", BAD_TIMES, ids=named)
+    @pytest.mark.parametrize("use", TIMES)
+    async def test_is_a_duration_in_its_range(
+        self, engine: Engine, nothing_sent: NothingSent, use: str, time: Any
+    ) -> None:
+        with pytest.raises(InvalidOption):
+            await TIMES[use](engine, time)
+        assert nothing_sent()
+
+    async def test_of_a_claim_is_not_waited_for_one_lane(self, engine: Engine) -> None:
+        with pytest.raises(InvalidOption, match="wait"):
+            await engine.claim(REVIEWS, worker="a", lease=LEASE, lane="octo", wait=seconds(1))
+
+
+SETTLEMENTS: dict[str, Callable[[Lease], Any]] = {
+    "renewed for no time": lambda lease: Renew(lease, seconds(0)),
+    "renewed for a number": lambda lease: Renew(lease, 30),  # pyright: ignore[reportArgumentType] -- the mistake
+    "failed without a reason": lambda lease: Fail(lease, ""),
+    "failed for bytes": lambda lease: Fail(lease, b"503"),  # pyright: ignore[reportArgumentType] -- the mistake
+    "failed until the past": lambda lease: Fail(lease, "503", -seconds(1)),
+    "released until the past": lambda lease: Release(lease, -seconds(1)),
+    "completed with text": lambda lease: Complete(lease, "done"),  # pyright: ignore[reportArgumentType] -- the mistake
+    "completed with too much": lambda lease: Complete(lease, b"x" * (1024 * 1024 + 1)),
+}
+
+
+class TestASettlement:
+    @pytest.mark.parametrize("kind", SETTLEMENTS)
+    async def test_is_checked_and_the_lease_stays(
+        self, engine: Engine, deployment: Deployment, kind: str
+    ) -> None:
+        lease = await leased(engine)
+        before = deployment.dump()
+        with pytest.raises(InvalidInput) as refusal:
+            await engine.settle([SETTLEMENTS[kind](lease)])
+        assert isinstance(refusal.value, InvalidOption | PayloadTooLarge)
+        assert deployment.dump() == before
+
+    async def test_of_progress_is_bytes(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        text: Any = "50 %"
+        with pytest.raises(InvalidOption, match="progress"):
+            await engine.progress(lease, text)

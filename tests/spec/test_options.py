@@ -1,0 +1,229 @@
+"""The options of a queue: written at its first use, the same for everybody who uses it."""
+
+from typing import Any
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import (
+    REVIEWS,
+    buried,
+    claim,
+    claim_one,
+    leased,
+    submit_ids,
+)
+from towpath.clock import ManualClock, days, hours, minutes, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import Submitted, new_job
+from towpath.engine.options import LARGEST_PAYLOAD, LanePolicy, QueueOptions
+from towpath.engine.retry import Exponential, Fixed, Listed, Never
+from towpath.engine.states import State
+from towpath.errors import (
+    InvalidOption,
+    PayloadTooLarge,
+    QueueDiffers,
+    QueueFull,
+    Retry,
+)
+
+EVERY_OPTION = QueueOptions(
+    max_attempts=2,
+    retry=Exponential(first=seconds(2), factor=1.5, longest=minutes(3), jitter=0.25),
+    lanes=LanePolicy.SKIP,
+    keep=hours(1),
+    keep_most=10,
+    keep_dead=days(2),
+    keep_dead_most=20,
+    remember=minutes(5),
+    remember_most=30,
+    max_length=40,
+    max_payload=50,
+    events=60,
+)
+
+
+class TestConfiguring:
+    async def test_decides_at_the_first_use(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, EVERY_OPTION)
+        assert await engine.options(REVIEWS) == EVERY_OPTION
+
+    async def test_is_known_to_every_engine(self, engine: Engine, other_engine: Engine) -> None:
+        await engine.configure(REVIEWS, EVERY_OPTION)
+        assert await other_engine.options(REVIEWS) == EVERY_OPTION
+
+    async def test_the_same_again_is_harmless(self, engine: Engine, other_engine: Engine) -> None:
+        for it in (engine, other_engine, engine):
+            await it.configure(REVIEWS, EVERY_OPTION)
+
+    async def test_otherwise_is_refused_and_names_what_differs(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_attempts=3, keep=hours(1)))
+        with pytest.raises(QueueDiffers) as refusal:
+            await other_engine.configure(REVIEWS, QueueOptions(max_attempts=4, keep=hours(1)))
+        assert "max_attempts is 3, not 4" in refusal.value.differences
+        assert "keep" not in refusal.value.differences
+        assert "reconfigure" in refusal.value.remedy
+        assert (await engine.options(REVIEWS)).max_attempts == 3
+
+    async def test_after_a_first_use_without_options_is_refused(self, engine: Engine) -> None:
+        """The first submit gave the queue the defaults."""
+        await submit_ids(engine, "a")
+        with pytest.raises(QueueDiffers):
+            await engine.configure(REVIEWS, EVERY_OPTION)
+
+    @pytest.mark.parametrize(
+        "policy", [Exponential(), Fixed(seconds(3)), Listed((seconds(1), minutes(2))), Never()]
+    )
+    async def test_keeps_every_retry_policy(
+        self, engine: Engine, other_engine: Engine, policy: Any
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(retry=policy))
+        assert (await other_engine.options(REVIEWS)).retry == policy
+
+    async def test_is_done_again_for_a_server_that_lost_everything(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.configure(REVIEWS, EVERY_OPTION)
+        deployment.flush()
+        await submit_ids(engine, "a")
+        async with Engine(deployment.url) as later:
+            assert await later.options(REVIEWS) == EVERY_OPTION
+
+
+class TestReconfiguring:
+    async def test_changes_the_options_for_everybody(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions())
+        await engine.reconfigure(REVIEWS, EVERY_OPTION)
+        assert await engine.options(REVIEWS) == EVERY_OPTION
+        async with Engine(deployment.url) as later:
+            assert await later.options(REVIEWS) == EVERY_OPTION
+            assert (await later.queues()).popitem()[1] == EVERY_OPTION
+
+    async def test_is_in_force_at_once_for_jobs_that_are_there(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.reconfigure(REVIEWS, QueueOptions(max_attempts=1))
+        assert await engine.fail(lease, "503") is State.DEAD
+
+    async def test_is_in_force_in_an_engine_that_used_the_queue_before(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        await submit_ids(other_engine, "a")
+        await engine.reconfigure(REVIEWS, QueueOptions(max_payload=3, retry=Fixed(hours(7))))
+        assert (await other_engine.options(REVIEWS)).max_payload == 3
+
+    async def test_limits_payloads_in_an_engine_that_used_the_queue_before(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        await submit_ids(other_engine, "a")
+        await engine.reconfigure(REVIEWS, QueueOptions(max_payload=3))
+        with pytest.raises(PayloadTooLarge):
+            await other_engine.submit(REVIEWS, b"four")
+
+    async def test_changes_the_retries_of_an_engine_that_used_the_queue_before(
+        self, engine: Engine, other_engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(other_engine)
+        await engine.reconfigure(REVIEWS, QueueOptions(retry=Fixed(hours(7))))
+        await other_engine.fail(lease, "503")
+        assert (await engine.job(lease.job)).due_at == clock.now + hours(7)
+
+    async def test_makes_a_queue_that_is_new(self, engine: Engine) -> None:
+        await engine.reconfigure("new", EVERY_OPTION)
+        assert await engine.options("new") == EVERY_OPTION
+
+
+class TestTheLongestQueue:
+    @pytest.fixture(autouse=True)
+    async def two_at_most(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_length=2))
+
+    async def test_refuses_a_job_beyond_it(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b")
+        with pytest.raises(QueueFull) as refusal:
+            await engine.submit(REVIEWS, b"")
+        assert (refusal.value.queue, refusal.value.length) == (REVIEWS, 2)
+        assert refusal.value.retry is Retry.LATER
+        assert (await engine.counts(REVIEWS)).ready == 2
+
+    async def test_counts_ready_delayed_and_waiting_jobs(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"", lane="octo", delay=hours(1))
+        await engine.submit(REVIEWS, b"", lane="octo")
+        with pytest.raises(QueueFull):
+            await engine.submit(REVIEWS, b"")
+
+    async def test_does_not_count_those_that_are_worked_on_or_ended(self, engine: Engine) -> None:
+        await buried(engine, "dead")
+        await leased(engine, "leased")
+        await submit_ids(engine, "a", "b")
+        assert (await engine.counts(REVIEWS)).ready == 2
+
+    async def test_answers_a_batch_job_by_job(self, engine: Engine) -> None:
+        jobs = [new_job(b"", id=id) for id in ("a", "b", "c", "a")]
+        first, second, third, again = await engine.submit_many(REVIEWS, jobs)
+        assert isinstance(first, Submitted)
+        assert isinstance(second, Submitted)
+        assert isinstance(third, QueueFull)
+        assert isinstance(again, Submitted)
+        assert again.existed
+
+    async def test_knows_a_job_that_is_there_already(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b")
+        assert (await engine.submit(REVIEWS, b"a", id="a")).existed
+
+    async def test_takes_jobs_again_when_there_is_room(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b")
+        await claim_one(engine)
+        await submit_ids(engine, "c")
+
+
+class TestTheLargestPayload:
+    async def test_is_refused_beyond_it_before_anything_is_sent(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_payload=10))
+        await engine.submit(REVIEWS, b"x" * 10)
+        before = deployment.calls("evalsha", "eval")
+        with pytest.raises(PayloadTooLarge) as refusal:
+            await engine.submit(REVIEWS, b"x" * 11)
+        assert (refusal.value.size, refusal.value.limit) == (11, 10)
+        assert deployment.calls("evalsha", "eval") == before
+
+    async def test_is_a_mebibyte_unless_said(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"x" * 1024 * 1024)
+        [lease] = await claim(engine)
+        assert len(lease.payload) == 1024 * 1024
+        with pytest.raises(PayloadTooLarge):
+            await engine.submit(REVIEWS, b"x" * (1024 * 1024 + 1))
+
+
+class TestOptionsThatCanNotBeRight:
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("max_attempts", 0),
+            ("max_attempts", 1_000_001),
+            ("max_attempts", 2.0),
+            ("max_attempts", True),
+            ("keep_most", -1),
+            ("keep_dead_most", 0),
+            ("remember_most", -1),
+            ("max_length", -1),
+            ("max_payload", 0),
+            ("max_payload", LARGEST_PAYLOAD + 1),
+            ("events", -1),
+            ("keep", -seconds(1)),
+            ("keep", 3600),
+            ("keep_dead", days(40_000)),
+            ("remember", None),
+            ("lanes", "sideways"),
+            ("retry", "soon"),
+        ],
+    )
+    def test_are_refused_by_name(self, option: str, value: Any) -> None:
+        with pytest.raises(InvalidOption) as refusal:
+            QueueOptions(**{option: value})
+        assert refusal.value.option == option

@@ -1,0 +1,206 @@
+"""Entries that no job stands behind are set aside as dead with the reason; the queue goes on."""
+
+import asyncio
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, run_all, submit_ids
+from towpath.clock import ManualClock, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
+from towpath.engine.model import job_ref
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.ids import QueueName
+
+KEYS = keys_of(QueueName(REVIEWS))
+STRAY = job_ref(REVIEWS, "stray")
+
+
+async def reason_of_stray(engine: Engine) -> str:
+    job = await engine.job(STRAY)
+    assert job.state is State.DEAD
+    assert job.reason is not None
+    return job.reason
+
+
+async def claim_until_found(engine: Engine) -> list[str]:
+    """A claim may come back empty-handed from setting strays aside; a second one does not."""
+    return ids_of(await claim(engine, 10) or await claim(engine, 10))
+
+
+class TestAStray:
+    async def test_among_the_ready_is_set_aside_by_a_claim(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "job")
+        deployment.ask("ZADD", KEYS.queue, 1, "stray")
+        assert await claim_until_found(engine) == ["job"]
+        assert (
+            await reason_of_stray(engine)
+            == f"NO_RECORD: an entry of {KEYS.queue} has no job behind it"
+        )
+        assert (await engine.counts(REVIEWS)).ready == 0
+
+    async def test_among_the_delayed_is_set_aside_by_a_promotion(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        await engine.submit(REVIEWS, b"", id="job", delay=seconds(5))
+        deployment.ask("ZADD", KEYS.retry, 1, "stray")
+        clock.advance(seconds(5))
+        await engine.promote(REVIEWS)
+        assert KEYS.retry in await reason_of_stray(engine)
+        assert ids_of(await claim(engine, 10)) == ["job"]
+        assert (await engine.counts(REVIEWS)).delayed == 0
+
+    async def test_among_the_leased_is_set_aside_by_a_reap(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        await leased(engine, "job")
+        deployment.ask("ZADD", KEYS.leases, 1, "stray")
+        clock.advance(LEASE)
+        await engine.reap(REVIEWS)
+        assert KEYS.leases in await reason_of_stray(engine)
+        assert ids_of(await claim(engine, 10)) == ["job"]
+
+    async def test_in_a_lane_is_set_aside_when_it_would_come_forward(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        deployment.ask("ZADD", KEYS.lane("octo"), 1, "stray")
+        deployment.ask("ZADD", KEYS.waiting, 1, "stray")
+        assert await run_all(engine) == ["a", "b"]
+        assert KEYS.lane("octo") in await reason_of_stray(engine)
+        assert (await engine.counts(REVIEWS)).waiting == 0
+
+    async def test_is_counted_and_told(self, engine: Engine, deployment: Deployment) -> None:
+        await engine.options(REVIEWS)
+        deployment.ask("ZADD", KEYS.queue, 1, "stray")
+        await claim(engine)
+        counts = await engine.counts(REVIEWS)
+        assert (counts.dead, counts.totals["died"]) == (1, 1)
+        [event] = await engine.events(REVIEWS)
+        assert (event.verb, event.job) == ("dead", STRAY)
+
+    async def test_can_be_listed_and_deleted(self, engine: Engine, deployment: Deployment) -> None:
+        await engine.options(REVIEWS)
+        deployment.ask("ZADD", KEYS.queue, 1, "stray")
+        await claim(engine)
+        [job] = (await engine.list(REVIEWS, State.DEAD)).jobs
+        assert job.ref == STRAY
+        await engine.delete(STRAY)
+        assert (await engine.counts(REVIEWS)).dead == 0
+
+    async def test_is_dead_again_if_somebody_retries_it(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """It has no payload that a worker could run."""
+        await engine.options(REVIEWS)
+        deployment.ask("ZADD", KEYS.queue, 1, "stray")
+        await claim(engine)
+        await engine.retry(STRAY)
+        assert await claim(engine) == []
+        assert (await reason_of_stray(engine)).startswith("NO_PAYLOAD")
+
+    async def test_that_names_a_job_elsewhere_leaves_the_job_alone(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """The record says where a job is; only the entry is wrong."""
+        later = await engine.submit(REVIEWS, b"", id="later", delay=seconds(5))
+        deployment.ask("ZADD", KEYS.queue, 1, "later")
+        assert await claim(engine, 10) == []
+        assert await engine.state(later.job) is State.DELAYED
+        clock.advance(seconds(5))
+        assert ids_of(await claim(engine, 10)) == ["later"]
+
+    async def test_beside_many_others_does_not_stop_the_queue(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "job")
+        for n in range(150):
+            deployment.ask("ZADD", KEYS.queue, n, f"stray-{n}")
+        found: list[str] = []
+        for _ in range(20):
+            found += ids_of(await claim(engine, 10))
+        assert found == ["job"]
+        assert (await engine.counts(REVIEWS)).dead == 150
+
+    async def test_does_not_keep_a_waiting_claim_from_the_job_behind_it(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "job")
+        deployment.ask("ZADD", KEYS.queue, 1, "stray")
+        async with asyncio.timeout(3):
+            [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(60))
+        assert lease.id == "job"
+
+
+class TestAStrayThatIsNoText:
+    """Whoever writes into a queue past the engine may write anything."""
+
+    @pytest.mark.parametrize("entry", [b"\xff\xfe\x00", b"two\nlines", b""])
+    async def test_is_set_aside_and_seen_like_any_other(
+        self, engine: Engine, deployment: Deployment, entry: bytes
+    ) -> None:
+        await submit_ids(engine, "job")
+        deployment.ask("ZADD", KEYS.queue, 1, entry)
+        assert await claim_until_found(engine) == ["job"]
+        assert len((await engine.list(REVIEWS, State.DEAD)).jobs) == 1
+        told = [event.verb for event in await engine.events(REVIEWS)]
+        assert told.count("dead") == 1
+
+    async def test_does_not_stop_those_who_follow(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.options(REVIEWS)
+        async with engine.follow(REVIEWS) as events:
+            deployment.ask("ZADD", KEYS.queue, 1, b"\xff\xfe\x00")
+            await claim(engine)
+            await submit_ids(engine, "job")
+            async with asyncio.timeout(3):
+                while (await anext(events)).job.id != "job":
+                    pass
+
+
+class TestAJobWithoutItsPayload:
+    async def test_is_set_aside_by_a_claim(self, engine: Engine, deployment: Deployment) -> None:
+        broken, _ = await submit_ids(engine, "broken", "job")
+        deployment.ask("UNLINK", KEYS.load("broken"))
+        assert await claim_until_found(engine) == ["job"]
+        job = await engine.job(broken)
+        assert (job.state, job.reason) == (State.DEAD, "NO_PAYLOAD: the payload is not there")
+
+    async def test_lets_its_lane_go_on(self, engine: Engine, deployment: Deployment) -> None:
+        await submit_ids(engine, "broken", "job", lane="octo")
+        deployment.ask("UNLINK", KEYS.load("broken"))
+        await claim(engine)
+        assert (await claim_one(engine)).id == "job"
+
+
+class TestAJobWithoutItsRecord:
+    async def test_is_set_aside_by_a_claim(self, engine: Engine, deployment: Deployment) -> None:
+        lost, _ = await submit_ids(engine, "lost", "job")
+        deployment.ask("UNLINK", KEYS.job("lost"))
+        assert await claim_until_found(engine) == ["job"]
+        assert await engine.state(lost) is State.DEAD
+
+    async def test_is_set_aside_when_its_lease_has_ended(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_attempts=1))
+        lease = await leased(engine, "lost")
+        deployment.ask("UNLINK", KEYS.job("lost"))
+        clock.advance(LEASE)
+        await engine.reap(REVIEWS)
+        assert await engine.state(lease.job) is State.DEAD
+
+    async def test_leaves_its_lane_to_somebodys_word(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """Nothing says any more which lane it was in, so the lane is parked behind it."""
+        lost, _ = await submit_ids(engine, "lost", "job", lane="octo")
+        deployment.ask("UNLINK", KEYS.job("lost"))
+        await claim(engine)
+        assert await engine.drop(REVIEWS, "octo") == lost
+        assert (await claim_one(engine)).id == "job"

@@ -1,0 +1,135 @@
+"""Tokens: grow with every delivery, and every digit counts."""
+
+import pytest
+from msgspec.structs import replace
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, leased, submit_ids
+from towpath.clock import ManualClock, hours, milliseconds, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
+from towpath.engine.model import (
+    Bury,
+    Call,
+    Complete,
+    Fail,
+    Lease,
+    Release,
+    Renew,
+    Settlement,
+    new_job,
+)
+from towpath.engine.states import State
+from towpath.errors import LeaseLost
+from towpath.ids import QueueName, Token
+
+
+def off_by_one(lease: Lease, step: int) -> Lease:
+    return replace(lease, token=Token(lease.token + step))
+
+
+class TestATokenThatDiffersOnlyInItsLastDigit:
+    """14 digits are all that Lua's tostring keeps; a token has 16."""
+
+    @pytest.mark.parametrize("step", [-1, 1])
+    async def test_settles_nothing(self, engine: Engine, deployment: Deployment, step: int) -> None:
+        lease = await leased(engine)
+        wrong = off_by_one(lease, step)
+        before = deployment.dump()
+        settlements: list[Settlement] = [
+            Complete(wrong),
+            Fail(wrong, "503"),
+            Bury(wrong, "broken"),
+            Release(wrong),
+            Renew(wrong, LEASE),
+        ]
+        for outcome in await engine.settle(settlements):
+            assert isinstance(outcome, LeaseLost)
+            assert (outcome.held, outcome.current) == (wrong.token, lease.token)
+        with pytest.raises(LeaseLost):
+            await engine.progress(wrong, b"50 %")
+        assert deployment.dump() == before
+        await engine.complete(lease)
+
+    async def test_belongs_to_the_job_beside_it(self, engine: Engine) -> None:
+        """The clock stands still: two jobs of one claim are one apart."""
+        await submit_ids(engine, "a", "b")
+        one, two = await claim(engine, 2)
+        assert two.token == one.token + 1
+        with pytest.raises(LeaseLost):
+            await engine.complete(replace(one, token=two.token))
+        with pytest.raises(LeaseLost):
+            await engine.complete(replace(two, token=one.token))
+
+
+class TestATokenIsExact:
+    async def test_everywhere_it_is_told(self, engine: Engine, deployment: Deployment) -> None:
+        await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(30)])
+        leases = await claim(engine, 30)
+        first = leases[0].token
+        assert len(str(first)) == 16
+        assert [lease.token for lease in leases] == list(range(first, first + 30))
+        for lease in leases:
+            assert (await engine.job(lease.job)).token == lease.token
+            lock = deployment.ask("GET", keys_of(QueueName(REVIEWS)).lock(lease.id))
+            assert lock == f"anna {lease.token}".encode()
+
+    async def test_in_a_repeated_claim(self, engine: Engine) -> None:
+        await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(30)])
+        call = Call("client-7", 1)
+
+        async def tokens() -> list[int]:
+            leases = await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=30, call=call)
+            return [lease.token for lease in leases]
+
+        assert await tokens() == await tokens()
+
+    async def test_in_a_refusal(self, engine: Engine) -> None:
+        stale = await leased(engine)
+        await engine.release(stale)
+        current = await claim_one(engine)
+        with pytest.raises(LeaseLost) as refusal:
+            await engine.complete(stale)
+        assert refusal.value.current == current.token == stale.token + 1
+
+
+class TestTokensGrow:
+    async def test_with_every_delivery_of_a_job(self, engine: Engine, clock: ManualClock) -> None:
+        await submit_ids(engine, "a")
+        tokens: list[int] = []
+        for _ in range(3):
+            lease = await claim_one(engine)
+            tokens.append(lease.token)
+            await engine.release(lease)
+        await claim_one(engine)
+        clock.advance(LEASE)
+        tokens.append((await claim_one(engine)).token)
+        assert sorted(set(tokens)) == tokens
+
+    async def test_with_the_clock(self, engine: Engine, clock: ManualClock) -> None:
+        """A token is at least the time in µs, so that it grows across a fail-over too."""
+        lease = await leased(engine)
+        assert lease.token >= int(clock.stamp()) * 1000
+        await engine.release(lease)
+        clock.advance(seconds(1))
+        assert (await claim_one(engine)).token >= int(clock.stamp()) * 1000
+
+    async def test_when_the_clock_goes_back(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine)
+        await engine.release(lease)
+        async with Engine(deployment.url, clock=ManualClock(clock.now - hours(1))) as behind:
+            assert (await claim_one(behind)).token > lease.token
+
+    async def test_when_the_server_lost_everything(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        old = await leased(engine)
+        deployment.flush()
+        clock.advance(milliseconds(1))
+        new = await leased(engine)
+        assert new.token > old.token
+        with pytest.raises(LeaseLost):
+            await engine.complete(old)
+        assert await engine.state(new.job) is State.LEASED

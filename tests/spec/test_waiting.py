@@ -1,0 +1,244 @@
+"""Waiting without polling: a blocked claim returns when there is work, and costs little."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, buried, claim_one, ids_of, leased, submit_ids
+from tests.waiting import eventually_async
+from towpath.clock import ManualClock, milliseconds, minutes, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Lease
+from towpath.ids import QueueName
+
+WAKE = keys_of(QueueName(REVIEWS)).wake
+
+Waiting = asyncio.Task[list[Lease]]
+
+
+async def blocked(deployment: Deployment, count: int = 1) -> None:
+    """Return once so many clients wait on the server."""
+
+    async def reached() -> bool:
+        return deployment.blocked() == count
+
+    await eventually_async(reached)
+
+
+@asynccontextmanager
+async def waiting_claim(engine: Engine, deployment: Deployment) -> AsyncGenerator[Waiting]:
+    """A claim that found nothing and waits, for a minute at most."""
+    claim = asyncio.create_task(engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=minutes(1)))
+    await blocked(deployment)
+    try:
+        yield claim
+    finally:
+        claim.cancel()
+        await asyncio.wait([claim])
+
+
+async def ids_within_moments(*claims: Waiting) -> list[str]:
+    async with asyncio.timeout(3):
+        return [id for leases in await asyncio.gather(*claims) for id in ids_of(leases)]
+
+
+class TestABlockedClaim:
+    """Its manual clock stands still: only a wake-up can make it look again."""
+
+    async def test_returns_on_a_submit(self, engine: Engine, deployment: Deployment) -> None:
+        async with waiting_claim(engine, deployment) as claim:
+            await submit_ids(engine, "a")
+            assert await ids_within_moments(claim) == ["a"]
+
+    async def test_returns_on_a_submit_of_another_process(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting_claim(engine, deployment) as claim:
+            await submit_ids(other_engine, "a")
+            assert await ids_within_moments(claim) == ["a"]
+
+    async def test_returns_when_a_job_falls_due(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        await engine.submit(REVIEWS, b"", id="later", delay=seconds(4))
+        async with waiting_claim(engine, deployment) as claim:
+            clock.advance(seconds(4) - milliseconds(1))
+            await engine.counts(REVIEWS)
+            assert not claim.done()
+            clock.advance(milliseconds(1))
+            assert await ids_within_moments(claim) == ["later"]
+
+    async def test_returns_when_a_job_falls_due_that_came_meanwhile(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        async with waiting_claim(engine, deployment) as claim:
+            before = deployment.calls("evalsha")
+            await engine.submit(REVIEWS, b"", id="later", delay=seconds(2))
+
+            async def looked() -> bool:
+                return deployment.calls("evalsha") - before >= 2
+
+            await eventually_async(looked)
+            await blocked(deployment)
+            clock.advance(seconds(2))
+            assert await ids_within_moments(claim) == ["later"]
+
+    async def test_returns_on_resume(self, engine: Engine, deployment: Deployment) -> None:
+        await submit_ids(engine, "a")
+        await engine.pause(REVIEWS)
+        async with waiting_claim(engine, deployment) as claim:
+            await engine.resume(REVIEWS)
+            assert await ids_within_moments(claim) == ["a"]
+
+    async def test_returns_when_another_workers_lease_ends(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "crashed")
+        await engine.claim(REVIEWS, worker="berta", lease=seconds(3))
+        async with waiting_claim(engine, deployment) as claim:
+            clock.advance(seconds(3))
+            assert await ids_within_moments(claim) == ["crashed"]
+
+    async def test_returns_on_a_release(self, engine: Engine, deployment: Deployment) -> None:
+        lease = await leased(engine, "a")
+        async with waiting_claim(engine, deployment) as claim:
+            await engine.release(lease)
+            assert await ids_within_moments(claim) == ["a"]
+
+    async def test_returns_on_a_retry(self, engine: Engine, deployment: Deployment) -> None:
+        dead = await buried(engine, "a")
+        async with waiting_claim(engine, deployment) as claim:
+            await engine.retry(dead)
+            assert await ids_within_moments(claim) == ["a"]
+
+    async def test_returns_when_a_lane_goes_on(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        head = await claim_one(engine)
+        async with waiting_claim(engine, deployment) as claim:
+            await engine.complete(head)
+            assert await ids_within_moments(claim) == ["b"]
+
+    async def test_returns_empty_when_its_time_is_over(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        async with waiting_claim(engine, deployment) as claim:
+            clock.advance(minutes(1))
+            assert await ids_within_moments(claim) == []
+
+    async def test_does_not_wait_if_there_is_work(self, engine: Engine) -> None:
+        await submit_ids(engine, "a")
+        [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=minutes(1))
+        assert lease.id == "a"
+
+    async def test_takes_several_jobs_if_it_asked_for_them(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        claim = asyncio.create_task(
+            engine.claim(REVIEWS, worker="anna", lease=LEASE, count=5, wait=minutes(1))
+        )
+        await blocked(deployment)
+        await submit_ids(engine, "a", "b", "c")
+        assert await ids_within_moments(claim) == ["a", "b", "c"]
+
+    async def test_that_is_given_up_takes_no_job_with_it(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting_claim(engine, deployment):
+            pass
+        await submit_ids(engine, "a")
+        assert (await claim_one(engine)).id == "a"
+
+
+class TestSeveralBlockedClaims:
+    async def test_are_woken_one_per_job(self, engine: Engine, deployment: Deployment) -> None:
+        async with (
+            waiting_claim(engine, deployment) as one,
+            waiting_claim(engine, deployment) as two,
+        ):
+            await submit_ids(engine, "a")
+            async with asyncio.timeout(3):
+                done, others = await asyncio.wait([one, two], return_when="FIRST_COMPLETED")
+            assert (len(done), len(others)) == (1, 1)
+            await submit_ids(engine, "b")
+            assert await ids_within_moments(*done, *others) == ["a", "b"]
+
+    async def test_wake_one_after_the_other_for_jobs_that_came_together(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with (
+            waiting_claim(engine, deployment) as one,
+            waiting_claim(engine, deployment) as two,
+            waiting_claim(engine, deployment) as three,
+        ):
+            await submit_ids(engine, "a", "b", "c")
+            assert sorted(await ids_within_moments(one, two, three)) == ["a", "b", "c"]
+
+    async def test_of_several_processes_all_get_work(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        claims = [
+            asyncio.create_task(it.claim(REVIEWS, worker="w", lease=LEASE, wait=minutes(1)))
+            for it in (engine, other_engine) * 5
+        ]
+        await blocked(deployment, 2)
+        ids = [f"{n}" for n in range(10)]
+        await submit_ids(engine, *ids)
+        assert sorted(await ids_within_moments(*claims)) == ids
+
+    async def test_share_one_blocking_read_per_process(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting_claim(engine, deployment), waiting_claim(engine, deployment):
+            assert deployment.blocked() == 1
+
+    async def test_do_not_lose_a_wake_up_to_a_process_where_nobody_waits_any_more(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        """The read of the first process is still under way; it passes on what it takes."""
+        async with waiting_claim(engine, deployment):
+            pass
+        claim = asyncio.create_task(
+            other_engine.claim(REVIEWS, worker="w", lease=LEASE, wait=minutes(1))
+        )
+        await blocked(deployment, 2)
+        await submit_ids(engine, "a")
+        assert await ids_within_moments(claim) == ["a"]
+
+
+class TestALostWakeUp:
+    async def test_costs_seconds_never_for_ever(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        thief = asyncio.create_task(asyncio.to_thread(deployment.ask, "BLPOP", WAKE, 5))
+        await blocked(deployment)
+        claim = asyncio.create_task(
+            engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=minutes(1))
+        )
+        await blocked(deployment, 2)
+        await submit_ids(engine, "a")
+        assert await thief == [WAKE.encode(), b"1"]
+        assert not claim.done()
+        clock.advance(seconds(5))
+        assert await ids_within_moments(claim) == ["a"]
+
+
+class TestAnIdleProcess:
+    async def test_looks_every_five_seconds_and_not_before(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        async with waiting_claim(engine, deployment):
+            before = deployment.calls("evalsha", "eval")
+            clock.advance(seconds(5) - milliseconds(1))
+            await engine.queues()
+            assert await engine.events(REVIEWS) == []
+            assert deployment.calls("evalsha", "eval") == before
+            clock.advance(milliseconds(1))
+
+            async def looked() -> bool:
+                return deployment.calls("evalsha", "eval") == before + 1
+
+            await eventually_async(looked)
