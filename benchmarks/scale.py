@@ -131,7 +131,7 @@ def _figures(load: Load, costs: dict[str, list[Cost]], raw: Figure) -> list[Figu
     bound = (
         f"memory that is in no cache: a bare queue of this shape, without any rule, costs "
         f"{raw.ratio:.2f} x as much, and a script that only makes tables {lua.ratio:.2f} x "
-        f"(Lua shares the allocator with the data, and gets the places of removed jobs)"
+        f"(scripts and data share one allocator)"
     )
     return [
         measured(

@@ -11,6 +11,7 @@ import msgspec
 
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import fields
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -19,6 +20,7 @@ class Versions(msgspec.Struct, frozen=True):
     towpath: str
     python: str
     server: str
+    allocator: str
     redis_py: str
     hiredis: str
     system: str
@@ -29,7 +31,8 @@ class Versions(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return (
-            f"Towpath {self.towpath}, Python {self.python}, {self.server} on a Unix socket, "
+            f"Towpath {self.towpath}, Python {self.python}, {self.server} ({self.allocator}) on a "
+            f"Unix socket, "
             f"redis-py {self.redis_py}, hiredis {self.hiredis}, {self.system}, "
             f"{self.cpus} CPUs ({self.cpu}), load {self.load:.1f} at the start"
         )
@@ -42,10 +45,12 @@ class Versions(msgspec.Struct, frozen=True):
 async def versions() -> Versions:
     async with EmbeddedServer() as server, Engine(server.url) as engine:
         facts = engine.facts
+        allocator = fields(server.ask("INFO", "memory"))["mem_allocator"]
     return Versions(
         towpath=version("towpath"),
         python=platform.python_version(),
-        server=f"{facts.flavour} {facts.version}",
+        server=f"{facts.flavour.capitalize()} {facts.version}",
+        allocator=allocator,
         redis_py=version("redis"),
         hiredis=version("hiredis"),
         system=f"{platform.system()} {platform.machine()}",

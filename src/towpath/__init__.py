@@ -5,7 +5,7 @@ from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minu
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.engine import Engine
-from towpath.engine.events import Event, FellBehind
+from towpath.engine.events import Event
 from towpath.engine.inspect import Counts, Explanation, Job, Page, Position, Why
 from towpath.engine.model import (
     HIGH,
@@ -31,7 +31,7 @@ from towpath.engine.model import (
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.engine.states import State
-from towpath.errors import TowpathError
+from towpath.errors import FellBehind, TowpathError
 
 __version__ = "0.1.0"
 

@@ -17,14 +17,17 @@ TowpathError
 │   ├── QueueFull           the length limit is reached
 │   ├── QueueDiffers        the queue exists with other options
 │   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
+│   ├── FellBehind          a follower was too slow
 │   └── LaneNotParked
 └── ServerError             the store can't do it
+    ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
     ├── ServerRefused       an answer that is an error
     ├── MemoryFull          the server's memory limit is reached
     ├── EvictionUnsafe      the server may delete live jobs
     ├── DurabilityUnknown · DurabilityUnavailable · DurabilityNotReached
     ├── CallStale           a newer call of the channel came first
+    ├── CallTaken           the call's name was used for another verb
     └── ScriptDefect        a script answered what the engine does not know
 """
 
@@ -242,6 +245,14 @@ class QueueHasNoEvents(QueueError):
         self.queue = queue
 
 
+class FellBehind(QueueError):
+    """A follower read more slowly than events came; it goes on from now."""
+
+    code = "fell_behind"
+    remedy = "Go on reading; ask `events` for what was missed, as far as it is kept."
+    retry = Retry.LATER
+
+
 class LaneNotParked(QueueError):
     """Only a lane that a dead job stopped can be let go on."""
 
@@ -260,6 +271,13 @@ class ServerError(TowpathError):
     """The store can't do what was asked."""
 
     code = "server_error"
+
+
+class EngineClosed(ServerError):
+    """The engine was left; its connections are closed."""
+
+    code = "engine_closed"
+    remedy = "Do the work inside `async with Engine(…)`, or enter a new engine."
 
 
 class ServerUnreachable(ServerError):
@@ -333,6 +351,13 @@ class CallStale(ServerError):
 
     code = "call_stale"
     remedy = "Use each call number once, growing; ask for the job's state to see what holds."
+
+
+class CallTaken(ServerError):
+    """A call of the same name did something else before; nothing was done now."""
+
+    code = "call_taken"
+    remedy = "Use each call number once per channel, whatever the verb."
 
 
 class ScriptDefect(ServerError):

@@ -21,7 +21,7 @@ from towpath.errors import ServerUnreachable
 
 QUEUE = "network"
 PATIENT = Limits(answer=milliseconds(200), give_up=seconds(20))
-SLACK = 0.3
+SLACK = 1.0
 """Seconds that a busy machine may add to a time limit."""
 HOLES = [Hole.REQUESTS, Hole.REPLIES]
 
@@ -73,18 +73,18 @@ class TestABlackHole:
         assert counts.ready + counts.leased == 0
 
     @pytest.mark.parametrize("hole", HOLES)
-    @pytest.mark.parametrize("answer", [150, 500], ids=["many tries", "few tries"])
+    @pytest.mark.parametrize("answer", [300, 1600], ids=["many tries", "few tries"])
     async def test_that_lasts_ends_the_call_within_its_limit(
         self, proxy: Proxy, direct: Engine, hole: Hole, answer: int
     ) -> None:
-        limits = Limits(answer=milliseconds(answer), give_up=milliseconds(600))
+        limits = Limits(answer=milliseconds(answer), give_up=seconds(2))
         async with Engine(proxy.url, limits=limits) as engine:
             await engine.options(QUEUE)
             proxy.faults.hole = hole
             began = time.monotonic()
             with pytest.raises(ServerUnreachable):
                 await engine.submit(QUEUE, b"x", id="job")
-            assert time.monotonic() - began < 0.6 + SLACK
+            assert time.monotonic() - began < 2 + SLACK
             proxy.faults.hole = Hole.NOTHING
             again = await engine.submit(QUEUE, b"x", id="job")
             assert again.existed is (hole is Hole.REPLIES)
@@ -92,7 +92,7 @@ class TestABlackHole:
 
     async def test_that_lasts_ends_every_call_within_its_limit(self, proxy: Proxy) -> None:
         """However many callers share the engine's few channels."""
-        limits = Limits(answer=milliseconds(600), give_up=milliseconds(600), channels=2)
+        limits = Limits(answer=seconds(1), give_up=seconds(1), channels=2)
         async with Engine(proxy.url, limits=limits) as engine:
             await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(8)])
             leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=8)
@@ -100,7 +100,7 @@ class TestABlackHole:
             began = time.monotonic()
             calls = (engine.complete(lease) for lease in leases)
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert time.monotonic() - began < 0.6 + SLACK
+            assert time.monotonic() - began < 1 + SLACK
             assert {type(it) for it in outcomes} == {ServerUnreachable}
 
 

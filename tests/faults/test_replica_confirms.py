@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.faults.meanwhile import errors_told, meanwhile
-from towpath.clock import milliseconds, minutes, seconds
+from towpath.clock import minutes, seconds
 from towpath.embedded import Connection, EmbeddedServer, Listen, Reply
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
@@ -50,10 +50,10 @@ async def test_a_replica_that_is_silent_confirms_nothing(
     primary: EmbeddedServer, replica: EmbeddedServer
 ) -> None:
     """The error comes in time; the job exists, and repeating the submit adds nothing."""
-    limits = Limits(answer=milliseconds(500), give_up=seconds(5))
+    limits = Limits(answer=seconds(3), give_up=seconds(10))
     async with Engine(primary.tcp_url, limits=limits) as engine:
         replica.pause()
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(8):
             with pytest.raises(DurabilityNotReached):
                 await engine.submit(QUEUE, b"x", id="job", durability=ONE_REPLICA)
         replica.unpause()

@@ -52,6 +52,9 @@ class Desk:
         self.run(self._open.enter_async_context(self.engine))
         self.run(self.engine.configure(self.queue, plain.options(options)))
 
+    def reconfigure(self, options: Options) -> None:
+        self.run(self.engine.reconfigure(self.queue, plain.options(options)))
+
     def close(self) -> None:
         """Leave no loop and no connection open, also where none was opened."""
         try:

@@ -1,4 +1,4 @@
-"""What must hold of the engine's answers whatever the oracle says: checked from the answers alone."""
+"""What must hold of the engine's answers whatever the oracle says, from the answers alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class _Life:
 
     new: New
     not_before: int
-    most: int
     delivered: int = 0
     released: int = 0
     retried: int = 0
@@ -29,39 +28,40 @@ class History:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._most_attempts = options.max_attempts
         self._lives: dict[str, _Life] = {}
         self._submitted: Counter[str] = Counter()
         self._completed: defaultdict[str, set[int]] = defaultdict(set)
         self._last_token = 0
 
+    def reconfigured(self, options: Options) -> None:
+        self._options = options
+        self._most_attempts = max(self._most_attempts, options.max_attempts)
+
     def note(self, now: int, verb: str, asked: dict[str, Any], found: Any) -> None:
         """Take an answer in, or fail if it can't follow what came before."""
-        match found:
-            case Refusal():
-                return
-            case Exchanged():
-                for it, outcome in zip(asked["settlements"], found.outcomes, strict=True):
-                    self._settled(now, it, outcome)
-                self._delivered(now, found.leases)
-            case list() if verb == "submit":
-                for new, taken in zip(asked["jobs"], found, strict=True):
-                    self.submitted(now, new, taken)
-            case list() if verb == "claim":
-                self._delivered(now, found)
-            case _ if "token" in asked:
-                rest = tuple(value for name, value in asked.items() if name not in ("id", "token"))
-                self._settled(now, Settle(verb, asked["id"], asked["token"], rest), found)
-            case _ if verb == "retry":
-                self._lives[asked["id"]].retried += 1
-                self._lives[asked["id"]].not_before = 0
-            case _:
-                return
+        if isinstance(found, Refusal):
+            return
+        if isinstance(found, Exchanged):
+            for it, outcome in zip(asked["settlements"], found.outcomes, strict=True):
+                self._settled(now, it, outcome)
+            self._delivered(now, found.leases)
+        elif verb == "submit":
+            for new, taken in zip(asked["jobs"], found, strict=True):
+                self.submitted(now, new, taken)
+        elif verb == "claim":
+            self._delivered(now, found)
+        elif verb == "retry":
+            self._lives[asked["id"]].retried += 1
+            self._lives[asked["id"]].not_before = 0
+        elif "token" in asked:
+            rest = tuple(value for name, value in asked.items() if name not in ("id", "token"))
+            self._settled(now, Settle(verb, asked["id"], asked["token"], rest), found)
 
     def submitted(self, now: int, new: New, taken: Any) -> None:
         if isinstance(taken, Taken) and not taken.existed:
             self._submitted[taken.id] += 1
-            most = new.max_attempts or self._options.max_attempts
-            self._lives[taken.id] = _Life(new, new.due or now + new.delay, most)
+            self._lives[taken.id] = _Life(new, new.due or now + new.delay)
 
     def _settled(self, now: int, it: Settle, outcome: Any) -> None:
         if isinstance(outcome, Refusal) or it.verb == "progress":
@@ -92,7 +92,8 @@ class History:
             assert life.not_before <= now, "claimed before its time (I9)"
             assert not self._lane_mates(now, lease), "two of one lane in flight (I11)"
             life.delivered += 1
-            most = life.most * (1 + life.retried) + life.released
+            attempts = life.new.max_attempts or self._most_attempts
+            most = attempts * (1 + life.retried) + life.released
             assert life.delivered <= most, "delivered too often (I13)"
             life.token, life.expires = lease.token, lease.expires
             self._last_token = lease.token

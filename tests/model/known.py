@@ -17,7 +17,7 @@ PAST_DUE_BREAKS_THE_RECORD = True
 """submit(due=<now or earlier>) with nothing else: job() and list() raise AttributeError."""
 
 UNNAMED_REPEAT_IS_NOT_SEEN = True
-"""submit_many([job]) twice, job made by new_job() without an id: the second overwrites the first."""
+"""submit_many([job]) twice, made by new_job() without an id: the second overwrites the first."""
 
 FAILED_NOW_IS_NOT_YET_DUE_IN_ITS_EXCHANGE = True
 """exchange([Fail(l, delay=0)], count=1) does not promote the job, a fail and a claim do."""
@@ -39,7 +39,8 @@ def answer(verb: str, found: Any, wanted: Any) -> Any:
 def settlements(asked: list[Settle]) -> list[Settle]:
     """*asked* without what is forgiven."""
     if RENEWED_AND_ENDED_KEEPS_ITS_LOCK:
-        asked = [it for it in asked if it.verb != "renew"]
+        ended = {it.id for it in asked if it.verb != "renew"}
+        asked = [it for it in asked if it.verb != "renew" or it.id not in ended]
     if FAILED_NOW_IS_NOT_YET_DUE_IN_ITS_EXCHANGE:
         asked = [_failed_later(it) if it.verb == "fail" else it for it in asked]
     return asked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -15,7 +15,7 @@ from tests.model.desk import Desk
 from tests.model.history import History
 from tests.model.keyspace import Keyspace
 from tests.model.oracle import Oracle
-from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, REST
+from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
 from tests.model.values import OPEN, Exchanged, Held, New, Options, Refusal, Settle, Taken, View
 from towpath.clock import milliseconds
 from towpath.embedded import Connection
@@ -59,6 +59,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.unnamed = itertools.count(999, -1)  # the order of their texts is not their age
         self.jobs: list[New] = []
         self.leases: list[Held] = []
+        self.log: list[str] = []
         self.agreed = False
 
     @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 19))
@@ -71,14 +72,20 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     @rule(step=programs.step())
     def step(self, step: tuple[Any, ...]) -> None:
-        verb, *rest = step
         self.agreed = False
+        try:
+            self.take(*step)
+            self.agree()
+        except Exception as error:
+            error.add_note("\n".join(["", "What was called, on which channel:", *self.log]))
+            raise
+        self.agreed = True
+
+    def take(self, verb: str, *rest: Any) -> None:
         if verb in REST:
             self.settle(verb, *rest)
         else:
             getattr(self, verb)(*rest)
-        self.agree()
-        self.agreed = True
 
     # ── both sides ───────────────────────────────────────────────────────────────────────
 
@@ -98,6 +105,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         before = self.keyspace.dump() if idle else {}
         found = self.desk.perform(channel, number, verb, **asked)
         found = known.answer(verb, found, expected)
+        self.log.append(f"{self.desk.now} {channel}{number} {verb} {asked} -> {found}")
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
         if idle:
             assert self.keyspace.dump() == before, f"{verb} was refused or repeated, and wrote"
@@ -235,6 +243,12 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def pause(self) -> None:
         self.both("pause")
 
+    def reconfigure(self, options: dict[str, Any]) -> None:
+        """In force at once, for jobs that are there too."""
+        self.options = self.oracle.options = replace(self.options, **options)
+        self.history.reconfigured(self.options)
+        self.desk.reconfigure(self.options)
+
     def look(self, which: int) -> None:
         for new in _pick(self.jobs, which):
             found, wanted = self.desk.look(new.id), questions.look(self.oracle, new.id)
@@ -290,7 +304,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both("reap", limit=1000)
         for job in self.oracle.jobs_in("dead"):
             self.both("delete", id=job.id)
-        self.time(LONGEST_KEEP + self.options.remember)
+        self.time(LONGEST_KEEP + LONGEST_MEMORY)
         while self.both("trim", limit=1000):
             pass
         left = {key for key in self.keyspace.names() if not key.startswith("call:")}
@@ -300,10 +314,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
 def _changes_nothing(answer: Any) -> bool:
     """A refusal, and a submit of nothing new."""
-    answers: list[Any] = answer if isinstance(answer, list) else [answer]
-    return bool(answers) and all(
-        isinstance(it, Refusal) or (isinstance(it, Taken) and it.existed) for it in answers
-    )
+    if isinstance(answer, list):
+        return answer != [] and all(map(_changes_nothing, cast(list[Any], answer)))
+    return isinstance(answer, Refusal) or (isinstance(answer, Taken) and answer.existed)
 
 
 def _pick(found: Sequence[T], which: int) -> list[T]:

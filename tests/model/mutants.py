@@ -41,6 +41,7 @@ class Mutant:
 
 
 _LEASES_ENDED = "redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)"
+_LASTS = "tonumber(redis.call('ZSCORE', LEASES, id)) > now"
 _DUE = "redis.call('ZRANGEBYSCORE', RETRY, '-inf', now, 'LIMIT', 0, limit)"
 
 MUTANTS = [
@@ -80,8 +81,7 @@ MUTANTS = [
         (
             "held",
             "if state == 'leased' and job.token == token then",
-            "if state == 'leased' and job.token == token and "
-            "tonumber(redis.call('ZSCORE', LEASES, id)) > now then",
+            f"if state == 'leased' and job.token == token and {_LASTS} then",
         ),
     ),
     Mutant(
@@ -122,6 +122,10 @@ MUTANTS = [
         "released to the end of the queue", ("release", "enter_ready(job)", "enter_behind(job)")
     ),
     Mutant("promoted in the order of ids", ("promote", "table.sort(due, by_due_then_tick)", "")),
+    Mutant(
+        "a claim overlooks what it made ready",
+        ("choose", "if #risen == 0 then return found end", "do return found end"),
+    ),
     Mutant("lanes do not take turns", ("moves", "set(job, 'turn', next_tick())", "")),
     Mutant(
         "the lane's next by id text",

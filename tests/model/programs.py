@@ -20,7 +20,9 @@ HOUR = 60 * MINUTE
 # The server's own expiry runs on real time: what it may remove must outlive a program.
 LEASES = (MINUTE, 2 * MINUTE)
 KEEPS = (0, 10 * MINUTE)
+MEMORIES = (0, 5 * MINUTE, HOUR)
 LONGEST_LEASE = max(LEASES)
+LONGEST_MEMORY = max(MEMORIES)
 LONGEST_KEEP = max(KEEPS)
 
 CLAIMING, OTHER = ("a", "b"), ("c", "d")
@@ -75,22 +77,21 @@ options: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "lanes": st.sampled_from(["block", "skip", "park"]),
         "keep": st.sampled_from(KEEPS),
         "max_attempts": st.sampled_from([1, 2, 3]),
-        "remember": st.sampled_from([0, 5 * MINUTE, HOUR]),
+        "remember": st.sampled_from(MEMORIES),
     }
 )
+_length: dict[str, SearchStrategy[Any]] = {"max_length": st.sampled_from([3, 5])}
+_retention: dict[str, SearchStrategy[Any]] = {
+    "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, MINUTE]),
+    "keep_most": st.sampled_from([0, 2]),
+    "keep_dead": st.sampled_from([0, MINUTE]),
+    "keep_dead_most": st.just(1),
+    "remember_most": st.sampled_from([0, 2]),
+}
 rare_options: SearchStrategy[dict[str, Any]] = st.one_of(
-    st.just({}),
-    st.fixed_dictionaries({}, optional={"max_length": st.sampled_from([3, 5])}),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, MINUTE]),
-            "keep_most": st.sampled_from([0, 2]),
-            "keep_dead": st.sampled_from([0, MINUTE]),
-            "keep_dead_most": st.just(1),
-            "remember_most": st.sampled_from([0, 2]),
-        },
-    ),
+    st.fixed_dictionaries(dict[str, SearchStrategy[Any]]()),
+    st.fixed_dictionaries({}, optional=_length),
+    st.fixed_dictionaries({}, optional=_retention),
 )
 
 REST: Mapping[str, tuple[str, ...]] = {
@@ -151,6 +152,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "reap": (2, (limits,)),
     "trim": (2, ()),
     "pause": (1, ()),
+    "reconfigure": (1, (options,)),
     "look": (2, (places,)),
     "time": (3, (pauses,)),
     "moment": (8, (st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, -1, 1]), _then)),

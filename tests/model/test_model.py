@@ -4,6 +4,7 @@ import ast
 import os
 import random
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,9 +14,10 @@ from tests.model.runs import run_programs
 from towpath.embedded import Connection, EmbeddedServer
 
 PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", "300"))
-PARTS = 3
+PARTS = 4
 
 
+@pytest.mark.timeout(300 + PROGRAMS)  # a program that fails is made short, for up to 5 minutes
 @pytest.mark.parametrize("part", range(PARTS))
 def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     """With TOWPATH_MODEL_SEED, the programs of an earlier run."""
@@ -27,8 +29,8 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
 
 
 @pytest.mark.parametrize("module", [oracle, places, questions, values])
-def test_oracle_knows_nothing_of_towpath(module: object) -> None:
-    path = Path(str(getattr(module, "__file__")))
+def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
+    path = Path(str(module.__file__))
     foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}
     assert {name.partition(".")[0] for name in foreign} <= {
         "__future__",

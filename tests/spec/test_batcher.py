@@ -9,7 +9,7 @@ from tests.spec.jobs import REVIEWS, claim, ids_of
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
-from towpath.errors import DurabilityUnavailable, InvalidOption, QueueFull
+from towpath.errors import DurabilityUnavailable, EngineClosed, InvalidOption, QueueFull
 
 MEMORY = Durability.parse("memory")
 
@@ -141,3 +141,9 @@ class TestLeavingAnEngine:
             await asyncio.sleep(0)
         assert len(await asyncio.gather(*submits)) == 10
         assert (await engine.counts(REVIEWS)).ready == 10
+
+    async def test_refuses_what_comes_later(self, deployment: Deployment) -> None:
+        async with Engine(deployment.url) as left:
+            await left.options(REVIEWS)
+        with pytest.raises(EngineClosed):
+            await left.submit(REVIEWS, b"")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.spec.jobs import REVIEWS
 from tests.waiting import eventually, eventually_async
-from towpath.clock import milliseconds
+from towpath.clock import seconds
 from towpath.embedded import Connection, EmbeddedCluster, EmbeddedServer, Listen
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Disk, Durability
@@ -25,7 +25,7 @@ from towpath.errors import (
 
 MEMORY, SECOND, DISK = (Durability.parse(name) for name in ("memory", "second", "disk"))
 ONE_REPLICA = Durability.parse("replica:1")
-QUICK = Limits(answer=milliseconds(400), give_up=milliseconds(800))
+QUICK = Limits(answer=seconds(1), give_up=seconds(5))
 
 
 async def class_of(server: EmbeddedServer) -> Durability:

@@ -13,7 +13,7 @@ from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Complete, Exchanged, Fail, Lease, Release, Renew, new_job
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
-from towpath.errors import CallStale, InvalidOption, LeaseLost
+from towpath.errors import CallStale, CallTaken, InvalidOption, LeaseLost
 from towpath.ids import QueueName
 
 FIRST = Call("client-7", 1)
@@ -298,3 +298,12 @@ async def test_a_kept_job_outlives_the_memory_of_its_calls(engine: Engine) -> No
     await engine.complete(lease, call=FIRST)
     await engine.complete(lease, call=Call("client-8", 1))
     assert await engine.state(lease.job) is State.DONE
+
+
+class TestANameThatWasUsedForAnotherVerb:
+    async def test_is_refused_and_nothing_is_done(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.progress(lease, b"half", call=Call("c", 1))
+        with pytest.raises(CallTaken):
+            await engine.complete(lease, call=Call("c", 1))
+        assert await engine.state(lease.job) is State.LEASED

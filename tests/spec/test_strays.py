@@ -131,7 +131,7 @@ class TestAStray:
     ) -> None:
         await submit_ids(engine, "job")
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(60))
         assert lease.id == "job"
 
@@ -158,7 +158,7 @@ class TestAStrayThatIsNoText:
             deployment.ask("ZADD", KEYS.queue, 1, b"\xff\xfe\x00")
             await claim(engine)
             await submit_ids(engine, "job")
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(10):
                 while (await anext(events)).job.id != "job":
                     pass
 

@@ -11,7 +11,7 @@ from towpath.engine.url import ServerUrl, Topology, parse_url
 from towpath.errors import InvalidOption, ServerRefused, ServerUnreachable
 
 SECRET = "correct-horse"  # noqa: S105 -- what must not be shown
-QUICK = Limits(answer=milliseconds(200), give_up=milliseconds(400))
+QUICK = Limits(answer=milliseconds(500), give_up=seconds(1))
 
 
 class TestAUrl:

@@ -40,7 +40,7 @@ async def waiting_claim(engine: Engine, deployment: Deployment) -> AsyncGenerato
 
 
 async def ids_within_moments(*claims: Waiting) -> list[str]:
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(10):
         return [id for leases in await asyncio.gather(*claims) for id in ids_of(leases)]
 
 
@@ -160,7 +160,7 @@ class TestSeveralBlockedClaims:
             waiting_claim(engine, deployment) as two,
         ):
             await submit_ids(engine, "a")
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(10):
                 done, others = await asyncio.wait([one, two], return_when="FIRST_COMPLETED")
             assert (len(done), len(others)) == (1, 1)
             await submit_ids(engine, "b")

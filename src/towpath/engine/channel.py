@@ -34,6 +34,8 @@ from towpath.engine.model import Call
 from towpath.engine.script import Script
 from towpath.errors import (
     CallStale,
+    CallTaken,
+    EngineClosed,
     InvalidOption,
     MemoryFull,
     ScriptDefect,
@@ -91,6 +93,7 @@ class Channels:
         name = secrets.token_hex(8)
         self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
         self._queued: deque[asyncio.Future[_Channel]] = deque()
+        self._closed = False
 
     async def call(
         self, script: Script, queue: QueueName, body: bytes, version: str, call: Call | None
@@ -146,7 +149,13 @@ class Channels:
         """What the servers say about themselves, within the same time limits."""
         return await self._until_answered(lambda: probe(self._link, declared), _nothing)
 
+    def close(self) -> None:
+        """From now on every call is refused."""
+        self._closed = True
+
     async def _take(self) -> _Channel:
+        if self._closed:
+            raise EngineClosed("the engine was left")
         if self._idle:
             return self._idle.pop()
         turn: asyncio.Future[_Channel] = asyncio.get_running_loop().create_future()
@@ -220,6 +229,7 @@ async def _send(line: Line, script: Script | None, args: Any) -> Any:
 CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
     "QUEUE_UNKNOWN": QueueUnknown,
     "QUEUE_CHANGED": QueueChanged,
+    "CALL_TAKEN": lambda text: CallTaken(f"the call was a {text.split()[1]} before"),
     "CALL_STALE": lambda text: CallStale(f"the channel is at call {text.split()[1]} already"),
 }
 """The words by which a script refuses a whole call; a test compares them with the Lua."""

@@ -104,6 +104,7 @@ class Engine(Operating):
 
     async def __aexit__(self, *_: object) -> None:
         await self._batcher.close()
+        self._store.close()
         await self._followers.close()
         await self._waker.close()
         await self._link.close()
@@ -333,13 +334,19 @@ class Engine(Operating):
         call: Call | None = None,
     ) -> list[Any]:
         if durability is not None:
-            self.facts.require(durability)
+            await self._require(durability)
         answers = await self._store.write("submit", queue, lambda _: jobs, call)
         if durability is not None and durability.replicas:
             confirmed = await self._store.confirm(keys_of(queue).meta, durability.replicas)
             if confirmed < durability.replicas:
                 raise DurabilityNotReached(durability.replicas, confirmed)
         return answers
+
+    async def _require(self, durability: Durability) -> None:
+        if durability.replicas > self.facts.replicas:
+            # One may have been attached since.
+            self._facts = await self._store.probe(self._declared)
+        self.facts.require(durability)
 
 
 @lru_cache(maxsize=1)

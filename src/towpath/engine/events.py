@@ -14,6 +14,7 @@ from towpath.clock import seconds
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
+from towpath.errors import FellBehind
 from towpath.ids import JobId, QueueName
 
 _BLOCK = seconds(5)
@@ -30,10 +31,6 @@ class Event(msgspec.Struct, frozen=True):
     """Where in the stream: ask for what came after it."""
     verb: str
     job: JobRef
-
-
-class FellBehind(Exception):
-    """A follower was too slow; it goes on from now."""
 
 
 def read_entries(queue: QueueName, entries: list[Any]) -> list[Event]:
@@ -89,7 +86,8 @@ class _Inbox:
 
     def put(self, events: list[Event]) -> None:
         if self._unread.qsize() + len(events) > _UNREAD_MOST:
-            self._unread = asyncio.Queue()
+            while not self._unread.empty():
+                self._unread.get_nowait()
             self._unread.put_nowait(FellBehind("events came faster than they were read"))
             return
         for event in events:

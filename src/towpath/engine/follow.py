@@ -10,12 +10,12 @@ from typing import Any
 
 from towpath.clock import Duration
 from towpath.engine.check import whole
-from towpath.engine.events import Event, FellBehind, Followers, read_entries
+from towpath.engine.events import Event, Followers, read_entries
 from towpath.engine.inspect import Inspector, Job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, QueueHasNoEvents, StillOpen
+from towpath.errors import FellBehind, InvalidOption, QueueHasNoEvents, StillOpen
 from towpath.ids import QueueName, queue_name
 
 _ENDED = {State.DONE, State.DEAD, State.CANCELLED}

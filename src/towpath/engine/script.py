@@ -112,6 +112,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     body = "\n".join(edit(piece, lua_text(piece)) for piece in pieces_of(name))
     fields = ", ".join(f"'{field}'" for field in _meta_fields(body))
     parts = [
+        f"local VERB = '{name}'",
         f"local full = '{header.fields['full'][0]}'",
         f"local META_FIELDS = {{ {fields} }}",
         body,

@@ -40,6 +40,10 @@ class Store:
         """What the servers say about themselves. Raises EvictionUnsafe, DurabilityUnknown."""
         return await self._channels.probe(declared)
 
+    def close(self) -> None:
+        """From now on every call is refused."""
+        self._channels.close()
+
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
     async def write(self, verb: str, queue: QueueName, body: Body, call: Call | None = None) -> Any:

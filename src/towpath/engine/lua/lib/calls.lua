@@ -9,9 +9,11 @@ local remembered             -- what this very call was answered before
 do
   local stored = redis.call('GET', CALL .. channel)
   if stored then
-    local last = string.match(stored, '^%d+')
-    if last == number then
-      remembered = cmsgpack.unpack(string.sub(stored, #last + 2))
+    local last, verb = string.match(stored, '^(%d+) (%l+)')
+    if last == number and verb ~= VERB then
+      return redis.error_reply('CALL_TAKEN ' .. verb)
+    elseif last == number then
+      remembered = cmsgpack.unpack(string.sub(stored, #last + #verb + 3))
     elseif tonumber(last) > tonumber(number) then
       return redis.error_reply('CALL_STALE ' .. last)
     end
@@ -19,6 +21,6 @@ do
 end
 
 local function remember(answer)
-  local memory = number .. ' ' .. cmsgpack.pack(answer)
+  local memory = number .. ' ' .. VERB .. ' ' .. cmsgpack.pack(answer)
   redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)
 end

@@ -5,19 +5,22 @@ local function by_place(a, b)
   return a.id < b.id
 end
 
--- The first of the stored ready set, in order.
+-- The first of the stored ready set, in order. Strays do not count, as far as one look goes.
 local function stored_ready(most)
-  local ids = redis.call('ZRANGE', QUEUE, 0, most - 1)
-  read_jobs(ids)
-  local found = {}
-  for i = 1, #ids do
-    local job = jobs[ids[i]]
-    if job.state == 'ready' and job.stored == 'ready' then
-      found[#found + 1] = job
-    else
-      set_aside(QUEUE, ids[i])
+  local found, from = {}, 0
+  repeat
+    local ids = redis.call('ZRANGE', QUEUE, from, from + most - #found - 1)
+    read_jobs(ids)
+    for i = 1, #ids do
+      local job = jobs[ids[i]]
+      if job.state == 'ready' and job.stored == 'ready' then
+        found[#found + 1] = job
+      else
+        set_aside(QUEUE, ids[i])
+      end
     end
-  end
+    from = from + #ids
+  until #ids == 0 or #found == most or from > STRAYS_MOST
   return found
 end
 
