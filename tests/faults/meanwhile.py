@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.waiting import eventually_async
-from towpath.embedded import EmbeddedServer
+from towpath.embedded import Connection, EmbeddedServer
 from towpath.embedded.resp import ask_fields
 
 
@@ -19,6 +19,18 @@ async def meanwhile(fact: Callable[[], bool], *, within: float = 10.0) -> None:
 def blocked_clients(server: EmbeddedServer) -> int:
     """How many clients wait for something on this server: a token to come, a replica to confirm."""
     return int(ask_fields(server.address, "INFO", "clients")["blocked_clients"])
+
+
+def caught_up(primary: EmbeddedServer) -> int:
+    """How many replicas have everything that was written until now.
+
+    WAIT looks at the last write of its own connection, so one goes first.
+    """
+    with Connection(primary.address) as line:
+        line.ask("SET", "probe:caught-up", "1")
+        count = line.ask("WAIT", 1, 100)
+    assert isinstance(count, int)
+    return count
 
 
 def errors_told(server: EmbeddedServer, code: str) -> int:

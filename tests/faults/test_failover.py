@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.census import census
+from tests.faults.conftest import LEAKY
 from tests.faults.load import Load, under_load
-from tests.faults.meanwhile import blocked_clients, errors_told, meanwhile
+from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
 from tests.faults.slots import MovingSlot, slot_of
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, minutes, seconds
@@ -38,7 +39,7 @@ def group() -> Iterator[EmbeddedSentinel]:
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster(nodes_may_leave: None) -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
         yield cluster
 
@@ -68,7 +69,7 @@ class TestSentinel:
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.submit_many(QUEUE, [new_job(b"known") for _ in range(5)])
-            old.ask("WAIT", 1, 5000)
+            await meanwhile(lambda: caught_up(old) == 1)
             cut_off(old, new)
             lost = await engine.submit_many(QUEUE, [new_job(b"lost") for _ in range(50)])
             leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
@@ -112,7 +113,7 @@ class TestSentinel:
             async with Engine(group.url, limits=LIMITS) as engine:
                 await engine.configure(QUEUE, OPTIONS)
                 old = group.primary
-                old.ask("WAIT", 2, 5000)
+                await meanwhile(lambda: caught_up(old) == 2)
                 cut_off(old, *group.servers[1:])
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
                 await meanwhile(lambda: blocked_clients(old) == 1)
@@ -159,6 +160,7 @@ async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
     return set(ids - (await census(engine, QUEUE)).jobs.keys())
 
 
+@LEAKY
 class TestACluster:
     async def test_an_engine_goes_on_when_a_master_is_killed(
         self, cluster: EmbeddedCluster

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.faults.meanwhile import errors_told, meanwhile
+from tests.faults.meanwhile import caught_up, errors_told, meanwhile
 from towpath.clock import minutes, seconds
-from towpath.embedded import Connection, EmbeddedServer, Listen, Reply
+from towpath.embedded import EmbeddedServer, Listen
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -29,7 +29,7 @@ async def primary() -> AsyncIterator[EmbeddedServer]:
 async def replica(primary: EmbeddedServer) -> AsyncIterator[EmbeddedServer]:
     follow = QUICK | {"replicaof": f"127.0.0.1 {primary.port}"}
     with EmbeddedServer(listen=Listen.PORT, options=follow) as server:
-        await meanwhile(lambda: confirmed_by(primary) == 1)
+        await meanwhile(lambda: caught_up(primary) == 1)
         yield server
         if server.running:
             server.unpause()
@@ -68,17 +68,10 @@ async def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
     """What a fail-over behind a fixed name looks like: a replica there, promoted soon."""
     async with Engine(primary.tcp_url) as engine:
         await engine.submit(QUEUE, b"x")
-        primary.ask("WAIT", 1, 5000)
+        await meanwhile(lambda: caught_up(primary) == 1)
     async with Engine(replica.tcp_url) as engine:
         claim = asyncio.create_task(engine.claim(QUEUE, worker="w", lease=minutes(1)))
         await meanwhile(lambda: errors_told(replica, "READONLY") > 0 or claim.done())
         assert not claim.done(), claim.exception()
         replica.ask("REPLICAOF", "NO", "ONE")
         assert len(await claim) == 1
-
-
-def confirmed_by(primary: EmbeddedServer) -> Reply:
-    """How many replicas have a write that is made now."""
-    with Connection(primary.address) as line:
-        line.ask("SET", "attached", "1")
-        return line.ask("WAIT", 1, 100)

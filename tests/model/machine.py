@@ -166,7 +166,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         if self.may_flood:
             self.may_flood = False
             self.submit([{"when": when, "max_attempts": most}] * FLOOD)
-            self.claim("w6", LONGEST_LEASE, FLOOD)
+            self.claim("w7", LONGEST_LEASE, FLOOD)
 
     # ── claim, settle ────────────────────────────────────────────────────────────────────
 
@@ -175,6 +175,10 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.leases += self.both("claim", worker=worker, lease=lease, count=count, lane=lane)
         if self.oracle.paused:
             self.both("resume")
+
+    def claim_some(self) -> None:
+        self.submit([{}, {"lane": "north"}, {"lane": "north"}])
+        self.claim("w6", LONGEST_LEASE, 2)
 
     def claim_lane(self, lane: str, lease: int) -> None:
         self.claim("w3", lease, 2, lane)
@@ -187,12 +191,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         return next(iter(wanted or _pick(self.leases, which)), None)
 
     def settle(self, verb: str, which: int, *rest: Any) -> None:
+        """Under a lease; if there never was one, some job is claimed first."""
+        if not self.leases:
+            self.claim_some()
         lease = self.lease(which)
         if lease is not None:
             asked = dict(zip(REST[verb], rest, strict=True))
             self.both(verb, id=lease.id, token=lease.token, **asked)
 
     def exchange(self, how: list[tuple[Any, ...]], count: int) -> None:
+        if not self.leases:
+            self.claim_some()
         settlements = [
             Settle(verb, lease.id, lease.token, tuple(rest))
             for verb, which, *rest in how
@@ -211,9 +220,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def cancel(self, which: int) -> None:
         """Often a job that somebody works on."""
-        leased = [job.new for job in self.oracle.jobs_in("leased")]
-        for new in _pick(leased if 0 < which < 5 else self.jobs, which):
-            self.both("cancel", id=new.id)
+        lease = self.lease(which - 1) if 0 < which < 5 else None
+        for id in [lease.id] if lease else [new.id for new in _pick(self.jobs, which)]:
+            self.both("cancel", id=id)
 
     def retry(self, which: int) -> None:
         self.attend("retry", which)
@@ -260,16 +269,15 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.desk.clock.advance(milliseconds(ms))
         self.oracle.now += ms
 
-    def moment(self, which: int, off: int, then: str) -> None:
-        """To a due time or the end of a lease, 1 ms before or after; and what is done then."""
+    def moment(self, kind: str, off: int, then: str) -> None:
+        """To a due time, the end of a lease, …; 1 ms before or after it; and what is done then."""
         moments = questions.moments(self.oracle)
-        if moments:
-            moment = moments[min(which, len(moments) - 1)] + off
-            self.time(max(0, moment - self.oracle.now))
+        soonest = min(moments[kind] or itertools.chain(*moments.values()), default=self.oracle.now)
+        self.time(max(0, soonest + off - self.oracle.now))
         if then == "claim":
             self.claim("w5", LONGEST_LEASE, 2)
         elif then == "submit_again":
-            self.submit_again(which)
+            self.submit_again(0)
         elif then != "nothing":
             self.both(then, limit=100)
 

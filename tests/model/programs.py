@@ -25,7 +25,7 @@ LONGEST_LEASE = max(LEASES)
 LONGEST_MEMORY = max(MEMORIES)
 LONGEST_KEEP = max(KEEPS)
 
-CLAIMING, OTHER = ("a", "b"), ("c", "d")
+CLAIMING, OTHER = ("a", "b", "c"), ("d", "e")
 """The channels of calls that claim, and of the others."""
 
 # "9" and "10": text order is not age; the others look like parts of keys.
@@ -38,7 +38,7 @@ delays = st.sampled_from([0, 0, 1, MINUTE])
 waits = st.sampled_from([None, 0, 1, MINUTE])
 reasons = st.sampled_from(["broken", "ü: no"])
 limits = st.sampled_from([1, 2, 100])
-channels = st.sampled_from([*CLAIMING, *CLAIMING, *OTHER])
+channels = st.sampled_from([*CLAIMING, *OTHER])
 held = st.sampled_from([0, 0, 0, 1, 1, 2, 3, -1, -2, -3])
 places = st.sampled_from([0, 0, 1, 2, 3, 5, 8])
 whens = st.sampled_from(
@@ -128,10 +128,12 @@ def _takes(verb: str) -> list[SearchStrategy[Any]]:
 
 _under_lease = {verb: (held, *_takes(verb)) for verb in REST}
 
+_kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"])
 _then = st.sampled_from(["claim", "reap", "promote", "submit_again", "nothing"])
 
 STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
-    # verb -> how often, and what it takes
+    # verb -> how often, and what it takes; the first is what a program is made simple with
+    "time": (3, (pauses,)),
     "submit": (12, (st.lists(job, min_size=1, max_size=4),)),
     "submit_alone": (3, (job,)),
     "submit_again": (3, (places,)),
@@ -154,8 +156,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "pause": (1, ()),
     "reconfigure": (1, (options,)),
     "look": (2, (places,)),
-    "time": (3, (pauses,)),
-    "moment": (8, (st.sampled_from([0, 0, 1, 2]), st.sampled_from([0, -1, 1]), _then)),
+    "moment": (9, (_kinds, st.sampled_from([0, -1, 1]), _then)),
     "repeat": (5, (channels,)),
     "send_late": (1, (channels,)),
     "flood": (1, (whens, st.sampled_from([1, 5]))),

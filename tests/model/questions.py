@@ -62,14 +62,18 @@ def _why_ready(queue: Oracle, ahead: int | None) -> str:
     return "behind_others" if ahead else "next"
 
 
-def moments(queue: Oracle) -> list[int]:
-    """When something happens by itself: due times, ends of leases, of keeping and knowing."""
-    found = {job.due for job in queue.jobs_in("delayed")}
-    found |= {job.expires for job in queue.jobs_in("leased")}
-    found |= {job.gone_at for job in queue.jobs.values()}
-    found |= {job.dead_since + queue.options.keep_dead for job in queue.jobs_in("dead")}
-    found |= set(queue.seen.values())
-    return sorted(moment for moment in found if moment is not None and moment > queue.now)
+def moments(queue: Oracle) -> dict[str, list[int]]:
+    """When something happens by itself, by what it is: each soonest first."""
+    found = {
+        "due": [job.due for job in queue.jobs_in("delayed")],
+        "lease": [job.expires for job in queue.jobs_in("leased")],
+        "gone": [job.gone_at for job in queue.jobs.values()],
+        "dead": [job.dead_since + queue.options.keep_dead for job in queue.jobs_in("dead")],
+        "seen": list(queue.seen.values()),
+    }
+    return {
+        kind: sorted(ms for ms in times if ms and ms > queue.now) for kind, times in found.items()
+    }
 
 
 def view(job: Job) -> View:

@@ -12,6 +12,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.model.machine import EngineAgainstOracle, World
 
 STEPS = 40
+ROUND = 10
+"""Programs in one run of hypothesis. After ten it would begin to repeat parts of those it has:
+five of six would be copies with small changes, and a fault would be found ten times later."""
 _PROGRAM = re.compile(r"^state = .*^state.teardown\(\)", re.MULTILINE | re.DOTALL)
 
 
@@ -23,15 +26,8 @@ def run_programs(
     phases: Collection[Phase] = (Phase.generate, Phase.shrink),
 ) -> None:
     """Run that many random programs; raise what the first one fails with, its text in a note."""
-
-    @hypothesis.seed(seed)
-    class Program(EngineAgainstOracle):
-        pass
-
-    Program.world = world
-    Program.__name__ = EngineAgainstOracle.__name__
     chosen = settings(
-        max_examples=programs,
+        max_examples=ROUND,
         stateful_step_count=STEPS,
         deadline=None,
         database=None,
@@ -41,7 +37,17 @@ def run_programs(
         phases=phases,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
-    run_state_machine_as_test(Program, settings=chosen)
+    for number in range(programs // ROUND):
+        run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
+
+
+def _machine(world: World, seed: int) -> type[EngineAgainstOracle]:
+    class Program(EngineAgainstOracle):
+        pass
+
+    Program.world = world
+    Program.__name__ = EngineAgainstOracle.__name__
+    return hypothesis.seed(seed)(Program)
 
 
 def program_of(error: BaseException) -> str:

@@ -27,17 +27,20 @@ Send = Callable[[QueueName, list[NewJob], Durability | None], Awaitable[list[Any
 class _Lot:
     """Submits that may share a call: one queue, one durability class."""
 
-    __slots__ = ("durability", "flying", "pending", "queue")
+    __slots__ = ("crowded", "durability", "flying", "pending", "queue")
 
     def __init__(self, queue: QueueName, durability: Durability | None) -> None:
         self.queue, self.durability = queue, durability
         self.pending: list[tuple[NewJob, asyncio.Future[Any]]] = []
         self.flying = 0
+        self.crowded = True
+        """Whether others came at the same time as the last one that could have gone alone."""
 
 
 def _promise(lot: _Lot, job: NewJob, place: int) -> asyncio.Future[Any]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     lot.pending.insert(place, (job, future))
+    lot.crowded = True
     return future
 
 
@@ -59,8 +62,10 @@ class Batcher:
             return await self._join(lot, job)
         lot.flying = 1
         try:
-            # One turn of the loop, in which those that come at the same time show up.
-            await asyncio.sleep(0)
+            if lot.crowded:
+                # One turn of the loop, in which those that come at the same time show up.
+                await asyncio.sleep(0)
+                lot.crowded = bool(lot.pending)
             if not lot.pending:
                 [answer] = await self._send(queue, [job], durability)
                 return answer

@@ -30,6 +30,7 @@ from towpath.clock import Clock, Duration, seconds, steady
 from towpath.engine.connect import Line, Link
 from towpath.engine.durability import Durability, ServerFacts, probe
 from towpath.engine.keys import keys_of
+from towpath.engine.limit import Watch
 from towpath.engine.model import Call
 from towpath.engine.script import Script
 from towpath.errors import (
@@ -89,6 +90,7 @@ class Channels:
     def __init__(self, link: Link, clock: Clock, limits: Limits) -> None:
         self._link, self._clock = link, clock
         self._answer_s = limits.answer.total_seconds()
+        self._watch = Watch(limits.answer)
         self._give_up_s = limits.give_up.total_seconds()
         name = secrets.token_hex(8)
         self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
@@ -152,6 +154,7 @@ class Channels:
     def close(self) -> None:
         """From now on every call is refused."""
         self._closed = True
+        self._watch.close()
 
     async def _take(self) -> _Channel:
         if self._closed:
@@ -184,8 +187,7 @@ class Channels:
         give_up_at = steady() + self._give_up_s
         for attempt in itertools.count():
             try:
-                async with asyncio.timeout(self._answer_s):
-                    return await send()
+                return await self._watch.within(send())
             except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
                 await hang_up()
                 trouble = _translated(error)

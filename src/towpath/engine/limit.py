@@ -1,0 +1,66 @@
+"""One time limit for many short waits.
+
+A timer per call costs more than all else the client does for it: each leaves a cancelled entry
+in the event loop's heap. Here a single timer looks at all waits a few times per limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from towpath.clock import Duration, steady
+
+T = TypeVar("T")
+
+_LOOKS_PER_LIMIT = 4
+
+
+class Watch:
+    """Ends waits that take longer than *limit*; late by a quarter of it at most."""
+
+    def __init__(self, limit: Duration) -> None:
+        self._limit = limit.total_seconds()
+        self._until: dict[asyncio.Task[object], float] = {}
+        self._over: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def within(self, waiting: Awaitable[T]) -> T:
+        """The result of *waiting*, or TimeoutError. A task waits for one thing at a time."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a time limit needs a running task")
+        self._until[task] = steady() + self._limit
+        self._start()
+        try:
+            return await waiting
+        except asyncio.CancelledError as error:
+            # Ours, unless somebody else wants the task to end as well.
+            if task in self._over and task.uncancel() == 0:
+                raise TimeoutError(f"no answer within {self._limit} s") from error
+            raise
+        finally:
+            del self._until[task]
+            self._over.discard(task)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        if self._timer is None:
+            pause = self._limit / _LOOKS_PER_LIMIT
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = steady()
+        for task, until in self._until.items():
+            if now >= until and task not in self._over:
+                self._over.add(task)
+                task.cancel()
+        if self._until:
+            self._start()
