@@ -62,7 +62,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.log: list[str] = []
         self.agreed = False
 
-    @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 19))
+    @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 14))
     def queue(self, options: dict[str, Any], rare: dict[str, Any], flood: int) -> None:
         self.options = Options(**options, **rare)
         self.may_flood = flood == 7 and not self.options.max_length

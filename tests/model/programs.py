@@ -159,7 +159,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "moment": (9, (_kinds, st.sampled_from([0, -1, 1]), _then)),
     "repeat": (5, (channels,)),
     "send_late": (1, (channels,)),
-    "flood": (1, (whens, st.sampled_from([1, 5]))),
+    "flood": (2, (whens, st.sampled_from([1, 5]))),
 }
 
 _often = [verb for verb, (often, _) in STEPS.items() for _ in range(often)]

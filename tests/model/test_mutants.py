@@ -11,7 +11,7 @@ from tests.model.runs import program_of, run_programs
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.errors import TowpathError
 
-PROGRAMS = 150
+PROGRAMS = 300
 SEED = 1
 
 

@@ -17,11 +17,19 @@ from typing import Any, TypeVar
 
 import msgspec
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
     NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisClusterException,
     RedisError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -47,6 +55,10 @@ from towpath.errors import (
 from towpath.ids import QueueName
 
 T = TypeVar("T")
+
+_KEYS = 2
+"""Every script declares a key that is always there and one that never is: while their slot is on
+its way to another node, the server then refuses the call whole, and it is sent again."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,10 +90,26 @@ class QueueChanged(ServerError):
     code = "queue_changed"
 
 
-_PASSING = re.compile(
-    r"\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|MOVED|ASK)\b|non local key"
+_PASSING = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    TimeoutError,
+    OSError,
+    ReadOnlyError,
+    BusyLoadingError,
+    TryAgainError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    AskError,
+    RedisClusterException,
 )
-"""Refusals that pass by themselves: a fail-over, a start, a slot on its way."""
+"""Trouble that passes by itself: a fail-over, a start, a slot on its way."""
+_PASSING_TEXT = re.compile(
+    r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b|non local key"
+    r"|read only replica"
+)
+"""The same, where an error inside a script is told in the words of another."""
 
 
 class Channels:
@@ -105,21 +133,61 @@ class Channels:
         Raises ServerUnreachable when the time is up, QueueUnknown, QueueChanged, MemoryFull,
         CallStale.
         """
-        channel = await self._take()
+        give_up_at = steady() + self._give_up_s
+        channel = await self._take(give_up_at)
         try:
-            name, number = (call.channel, call.number) if call else channel.next_call()
-            key, clock = keys_of(queue).queue, self._clock.stamp()
-            return await self._answer(
-                channel.line, script, (key, clock, name, number, body, version)
-            )
+            args = self._named(channel, queue, body, version, call)
+            return await self._answer(channel.line, script, args, give_up_at)
         finally:
             self._give_back(channel)
 
+    async def confirmed_call(
+        self,
+        script: Script,
+        queue: QueueName,
+        body: bytes,
+        version: str,
+        call: Call | None,
+        *,
+        replicas: int,
+    ) -> tuple[Any, int]:
+        """The same, and how many replicas have what it wrote.
+
+        The call is repeated on the connection that then asks for the count: so it is the
+        server that has the answer which counts, not one that was promoted meanwhile.
+        """
+        give_up_at = steady() + self._give_up_s
+        channel = await self._take(give_up_at)
+        line = channel.line
+        limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
+        try:
+            args = self._named(channel, queue, body, version, call)
+            key = keys_of(queue).call(f"{channel.name}.confirm")
+
+            async def send() -> tuple[Any, int]:
+                await _send(line, script, args)
+                command = ("EVALSHA", script.sha, _KEYS, *args)
+                return await line.confirmed(command, key, replicas, limit_ms)
+
+            return await self._until_answered(send, line.hang_up, give_up_at)
+        finally:
+            self._give_back(channel)
+
+    def _named(
+        self, channel: _Channel, queue: QueueName, body: bytes, version: str, call: Call | None
+    ) -> tuple[Any, ...]:
+        name, number = (call.channel, call.number) if call else channel.next_call()
+        keys = keys_of(queue)
+        return (keys.meta, keys.never, self._clock.stamp(), name, number, body, version)
+
     async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
-        channel = await self._take()
+        give_up_at = steady() + self._give_up_s
+        channel = await self._take(give_up_at)
+        keys = keys_of(queue)
         try:
-            return await self._answer(channel.line, script, (keys_of(queue).queue, *args))
+            args = (keys.meta, keys.never, *args)
+            return await self._answer(channel.line, script, args, give_up_at)
         finally:
             self._give_back(channel)
 
@@ -129,34 +197,24 @@ class Channels:
 
     async def command(self, *command: Any) -> Any:
         """The answer to a plain command that may be repeated."""
-        channel = await self._take()
+        give_up_at = steady() + self._give_up_s
+        channel = await self._take(give_up_at)
         try:
-            return await self._answer(channel.line, None, command)
-        finally:
-            self._give_back(channel)
-
-    async def confirm(self, key: str, replicas: int) -> int:
-        """How many replicas have everything written to *key*'s server before this call."""
-        limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
-        channel = await self._take()
-        line = channel.line
-        try:
-            return await self._until_answered(
-                lambda: line.confirm(key, replicas, limit_ms), line.hang_up
-            )
+            return await self._answer(channel.line, None, command, give_up_at)
         finally:
             self._give_back(channel)
 
     async def probe(self, declared: Durability | None) -> ServerFacts:
         """What the servers say about themselves, within the same time limits."""
-        return await self._until_answered(lambda: probe(self._link, declared), _nothing)
+        give_up_at = steady() + self._give_up_s
+        return await self._until_answered(lambda: probe(self._link, declared), _nothing, give_up_at)
 
     def close(self) -> None:
         """From now on every call is refused."""
         self._closed = True
         self._watch.close()
 
-    async def _take(self) -> _Channel:
+    async def _take(self, give_up_at: float) -> _Channel:
         if self._closed:
             raise EngineClosed("the engine was left")
         if self._idle:
@@ -164,10 +222,14 @@ class Channels:
         turn: asyncio.Future[_Channel] = asyncio.get_running_loop().create_future()
         self._queued.append(turn)
         try:
-            return await turn
-        except asyncio.CancelledError:
+            async with asyncio.timeout(give_up_at - steady()):
+                return await turn
+        except BaseException as error:
             if turn.done() and not turn.cancelled():
                 self._give_back(turn.result())
+            if isinstance(error, TimeoutError):
+                text = f"all channels were waiting for {self._give_up_s} s"
+                raise ServerUnreachable(text) from error
             raise
 
     def _give_back(self, channel: _Channel) -> None:
@@ -178,16 +240,20 @@ class Channels:
                 return
         self._idle.append(channel)
 
-    async def _answer(self, line: Line, script: Script | None, args: Any) -> Any:
-        return await self._until_answered(lambda: _send(line, script, args), line.hang_up)
+    async def _answer(self, line: Line, script: Script | None, args: Any, give_up_at: float) -> Any:
+        return await self._until_answered(
+            lambda: _send(line, script, args), line.hang_up, give_up_at
+        )
 
     async def _until_answered(
-        self, send: Callable[[], Awaitable[T]], hang_up: Callable[[], Awaitable[None]]
+        self,
+        send: Callable[[], Awaitable[T]],
+        hang_up: Callable[[], Awaitable[None]],
+        give_up_at: float,
     ) -> T:
-        give_up_at = steady() + self._give_up_s
         for attempt in itertools.count():
             try:
-                return await self._watch.within(send())
+                return await self._watch.within(send(), give_up_at)
             except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
                 await hang_up()
                 trouble = _translated(error)
@@ -222,10 +288,10 @@ async def _send(line: Line, script: Script | None, args: Any) -> Any:
     if script is None:
         return await line.send(*args)
     try:
-        return await line.send("EVALSHA", script.sha, 1, *args)
+        return await line.send("EVALSHA", script.sha, _KEYS, *args)
     except NoScriptError:
         # A new or restarted server, or one that was promoted: it learns the script this way.
-        return await line.send("EVAL", script.source, 1, *args)
+        return await line.send("EVAL", script.source, _KEYS, *args)
 
 
 CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
@@ -242,12 +308,10 @@ def _translated(error: Exception) -> ServerError | None:
     text = str(error)
     if isinstance(error, AuthenticationError | AuthorizationError):
         return ServerRefused(text)
-    if isinstance(error, RedisConnectionError | RedisTimeoutError | TimeoutError | OSError):
+    if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:
         return CALL_WORDS[word](text)
-    if "OOM command" in text:
-        return MemoryFull("the server's memory is full: " + text.partition(" script:")[0])
-    if _PASSING.search(text) or isinstance(error, RedisClusterException):
-        return None
+    if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
+        return MemoryFull("the server's memory is full")
     return ScriptDefect(text) if "user_script" in text else ServerRefused(text)

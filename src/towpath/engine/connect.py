@@ -29,11 +29,13 @@ class Line(Protocol):
         """The reply. Raises redis-py's errors, an error reply included."""
         ...
 
-    async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
-        """How many replicas have all that was written so far to *key*'s server.
+    async def confirmed(
+        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
+    ) -> tuple[Any, int]:
+        """The reply to *command*, and how many replicas have all that its server has written.
 
-        WAIT looks at the last write of its own connection, and a repeated call writes nothing:
-        so a write that changes nothing goes first, on the same connection.
+        All on one connection. WAIT looks at the last write of its own connection, and a
+        repeated call writes nothing: so *key*, which nobody reads, is written in between.
         """
         ...
 
@@ -67,8 +69,10 @@ class _DirectLine:
         await connection.send_packed_command(packed, check_health=False)
         return await _reply(connection)
 
-    async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
-        return await _confirm(await self._connected(), key, replicas, limit_ms)
+    async def confirmed(
+        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
+    ) -> tuple[Any, int]:
+        return await _confirmed(await self._connected(), command, key, replicas, limit_ms)
 
     async def hang_up(self) -> None:
         await self._connection.disconnect(nowait=True)
@@ -89,13 +93,19 @@ class _ClusterLine:
     async def send(self, *command: Any) -> Any:
         return await self._client.execute_command(*command)
 
-    async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
+    async def confirmed(
+        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
+    ) -> tuple[Any, int]:
         node = self._client.get_node_from_key(key)
         if node is None:
             raise SlotNotCoveredError(f"no node serves the slot of {key}")
         connection = node.acquire_connection()
         try:
-            return await _confirm(connection, key, replicas, limit_ms)
+            return await _confirmed(connection, command, key, replicas, limit_ms)
+        except BaseException:
+            # Replies may be left unread: the next one to get it must not take them for his.
+            await connection.disconnect(nowait=True)
+            raise
         finally:
             node.release(connection)
 
@@ -112,18 +122,28 @@ class _NodeLine:
     async def send(self, *command: Any) -> Any:
         return await self._node.execute_command(*command)
 
-    async def confirm(self, key: str, replicas: int, limit_ms: int) -> int:
+    async def confirmed(
+        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
+    ) -> tuple[Any, int]:
         raise NotImplementedError("a node line only asks a node about itself")
 
     async def hang_up(self) -> None:
         await self._node.disconnect()
 
 
-async def _confirm(connection: AbstractConnection, key: str, replicas: int, limit_ms: int) -> int:
-    await connection.send_command("PEXPIRE", key, _CONFIRM_KEPT_MS)
+async def _confirmed(
+    connection: AbstractConnection,
+    command: tuple[Any, ...],
+    key: str,
+    replicas: int,
+    limit_ms: int,
+) -> tuple[Any, int]:
+    await connection.send_command(*command)
+    answer = await _reply(connection)
+    await connection.send_command("SET", key, "1", "PX", _CONFIRM_KEPT_MS)
     await connection.send_command("WAIT", replicas, limit_ms)
     await _reply(connection)
-    return int(await _reply(connection))
+    return answer, int(await _reply(connection))
 
 
 async def _reply(connection: AbstractConnection) -> Any:

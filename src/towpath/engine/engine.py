@@ -18,7 +18,6 @@ from towpath.engine.check import check_size, whole
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Followers
-from towpath.engine.keys import keys_of
 from towpath.engine.model import (
     Bury,
     Call,
@@ -335,11 +334,13 @@ class Engine(Operating):
     ) -> list[Any]:
         if durability is not None:
             await self._require(durability)
-        answers = await self._store.write("submit", queue, lambda _: jobs, call)
-        if durability is not None and durability.replicas:
-            confirmed = await self._store.confirm(keys_of(queue).meta, durability.replicas)
-            if confirmed < durability.replicas:
-                raise DurabilityNotReached(durability.replicas, confirmed)
+        if durability is None or not durability.replicas:
+            return await self._store.write("submit", queue, lambda _: jobs, call)
+        answers, confirmed = await self._store.write_confirmed(
+            "submit", queue, lambda _: jobs, call, replicas=durability.replicas
+        )
+        if confirmed < durability.replicas:
+            raise DurabilityNotReached(durability.replicas, confirmed)
         return answers
 
     async def _require(self, durability: Durability) -> None:

@@ -39,8 +39,8 @@ class Keys:
     """The keys of one queue."""
 
     __slots__ = (
-        "dead", "done", "events", "lanes", "leases", "meta", "queue", "retry", "seen", "tag",
-        "waiting", "wake",
+        "dead", "done", "events", "lanes", "leases", "meta", "never", "queue", "retry", "seen",
+        "tag", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
@@ -56,6 +56,7 @@ class Keys:
         self.meta = f"{self.tag}:meta"
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
+        self.never = f"{self.tag}:never"
 
     def job(self, id: str) -> str:
         return f"{self.tag}:job:{id}"

@@ -26,12 +26,15 @@ class Watch:
         self._over: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def within(self, waiting: Awaitable[T]) -> T:
-        """The result of *waiting*, or TimeoutError. A task waits for one thing at a time."""
+    async def within(self, waiting: Awaitable[T], latest: float) -> T:
+        """The result of *waiting*, or TimeoutError after the limit, or at *latest*.
+
+        A task waits for one thing at a time.
+        """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a time limit needs a running task")
-        self._until[task] = steady() + self._limit
+        self._until[task] = min(steady() + self._limit, latest)
         self._start()
         try:
             return await waiting

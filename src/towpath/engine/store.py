@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,8 +18,10 @@ from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
-from towpath.errors import QueueDiffers, ScriptDefect
+from towpath.errors import MemoryFull, QueueDiffers, ScriptDefect
 from towpath.ids import QueueName
+
+T = TypeVar("T")
 
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
@@ -47,17 +50,37 @@ class Store:
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
     async def write(self, verb: str, queue: QueueName, body: Body, call: Call | None = None) -> Any:
-        """The answer of a writing script.
+        """The answer of a writing script."""
+        script, channels = self._scripts[verb], self._channels
 
-        A queue that is new to the server is introduced; one that got other options meanwhile
+        async def ask(known: InForce) -> Any:
+            packed = pack(body(known.options))
+            return await channels.call(script, queue, packed, known.version, call)
+
+        return await self._introduced(queue, ask)
+
+    async def write_confirmed(
+        self, verb: str, queue: QueueName, body: Body, call: Call | None, *, replicas: int
+    ) -> tuple[Any, int]:
+        """The same, and how many replicas have what it wrote."""
+        script, channels = self._scripts[verb], self._channels
+
+        async def ask(known: InForce) -> tuple[Any, int]:
+            packed = pack(body(known.options))
+            return await channels.confirmed_call(
+                script, queue, packed, known.version, call, replicas=replicas
+            )
+
+        return await self._introduced(queue, ask)
+
+    async def _introduced(self, queue: QueueName, ask: Callable[[InForce], Awaitable[T]]) -> T:
+        """A queue that is new to the server is introduced; one that got other options meanwhile
         is asked again by those. In both cases nothing had been done.
         """
-        script = self._scripts[verb]
         for _ in range(_CHANGES_MOST):
             in_force = self._in_force.get(queue) or await self._first_use(queue)
-            packed = pack(body(in_force.options))
             try:
-                return await self._channels.call(script, queue, packed, in_force.version, call)
+                return await ask(in_force)
             except (QueueUnknown, QueueChanged):
                 await self._write_options(queue, in_force.options, "first")
         raise ScriptDefect(f"the options of queue {queue} change with every call")
@@ -69,10 +92,6 @@ class Store:
     async def command(self, *command: Any) -> Any:
         """The answer of a plain command that is safe to repeat."""
         return await self._channels.command(*command)
-
-    async def confirm(self, key: str, replicas: int) -> int:
-        """How many replicas have all that was written to *key*'s server."""
-        return await self._channels.confirm(key, replicas)
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
@@ -110,5 +129,7 @@ class Store:
         )
         in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), version.decode())
         self._in_force[queue] = in_force
-        await self._channels.command("HSET", REGISTRY, queue, stored)
+        # A directory for people: with memory full, work goes on without it.
+        with suppress(MemoryFull):
+            await self._channels.command("HSET", REGISTRY, queue, stored)
         return in_force

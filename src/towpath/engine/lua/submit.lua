@@ -48,17 +48,16 @@ end
 
 -- What can fail comes first: each set is read with its own type; MSET writes all or nothing.
 local function write(fresh)
+  for _, id in ipairs(outlived) do zrem(DONE, id) end
   local wake = somebody_should_look()
   check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end
 
   send('MSET', puts)
+  write_removals()
   write_additions()
   send('HSET', taken, LANES)
-  for _, id in ipairs(outlived) do
-    redis.call('ZREM', DONE, id)
-    redis.call('UNLINK', RESULT .. id)
-  end
+  for _, id in ipairs(outlived) do redis.call('UNLINK', RESULT .. id) end
   set_meta('submitted', meta.submitted + #fresh)
   write_meta()
   if #fresh > 0 then

@@ -11,7 +11,7 @@ end
 -- With memory full Redis refuses a script whose first write may grow it. Work that is under
 -- way must go on, so its first write is one that can't.
 local function write_jobs()
-  if #unlinks == 0 then unlinks[1] = LOCK end  -- no job has an empty id
+  if #unlinks == 0 and full == 'works' then unlinks[1] = LOCK end  -- no job has an empty id
   send('UNLINK', unlinks)
   write_removals()
   send('MSET', puts)
