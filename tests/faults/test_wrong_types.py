@@ -49,7 +49,7 @@ async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer
     async with scene_on(server.url, CASES[0].policy, careless) as scene:
         saved = dump(server)
         with pytest.raises(AssertionError, match="half-written"):
-            await fails_whole(server, saved, CASES[0], scene, TAG + b"queue:other")
+            await fails_whole(server, saved, CASES[0], scene, TAG + b"meta:other")
 
 
 async def touched_keys(server: EmbeddedServer, case: Case, scene: Scene) -> list[bytes]:
