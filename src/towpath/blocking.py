@@ -40,10 +40,11 @@ class BlockingEngine:
         declared: Durability | None = None,
     ) -> None:
         self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
         self._thread.start()
         try:
             self._run(self._engine.__aenter__())
@@ -117,7 +118,7 @@ class BlockingEngine:
         return self._run(self._engine.ended(job, within=within))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._thread.is_alive():
+        if self._loop is None:
             work.close()
             raise RuntimeError("the engine was not entered: use `with BlockingEngine(…)`")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -129,6 +130,8 @@ class BlockingEngine:
             raise
 
     def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()

@@ -157,6 +157,22 @@ class EngineAgainstOracle(RuleBasedStateMachine):
                 self.make_room()
                 self.both("submit", jobs=[new])
 
+    def come_back(self, kind: str, off: int, crowded: bool) -> None:
+        """A name that ended, at the moment its job is gone or is known no more."""
+        if not self.oracle.seen:
+            self.submit([{"id": "9"}])
+            self.both("cancel", id="9")
+        named = [new for new in self.jobs if new.id in self.oracle.seen]
+        for new in _pick(named, 0):
+            job = self.oracle.find(new.id)
+            gone_at = job.gone_at if job is not None else None
+            moment = gone_at if kind == "gone" and gone_at else self.oracle.seen[new.id]
+            self.time(max(0, moment + off - self.oracle.now))
+            if crowded:
+                self.submit([{}] * self.options.max_length)
+            self.make_room()
+            self.both("submit", jobs=[new])
+
     def make_room(self) -> None:
         if known.REFUSED_SUBMIT_TAKES_OUT_THE_OUTLIVED and self.options.max_length:
             self.trim()
@@ -276,8 +292,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.time(max(0, soonest + off - self.oracle.now))
         if then == "claim":
             self.claim("w5", LONGEST_LEASE, 2)
-        elif then == "submit_again":
-            self.submit_again(0)
         elif then != "nothing":
             self.both(then, limit=100)
 

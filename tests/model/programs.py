@@ -90,7 +90,7 @@ _retention: dict[str, SearchStrategy[Any]] = {
 }
 rare_options: SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries(dict[str, SearchStrategy[Any]]()),
-    st.fixed_dictionaries({}, optional=_length),
+    st.fixed_dictionaries(_length),
     st.fixed_dictionaries({}, optional=_retention),
 )
 
@@ -129,7 +129,7 @@ def _takes(verb: str) -> list[SearchStrategy[Any]]:
 _under_lease = {verb: (held, *_takes(verb)) for verb in REST}
 
 _kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"])
-_then = st.sampled_from(["claim", "reap", "promote", "submit_again", "nothing"])
+_then = st.sampled_from(["claim", "claim", "reap", "promote", "nothing"])
 
 STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     # verb -> how often, and what it takes; the first is what a program is made simple with
@@ -137,6 +137,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "submit": (12, (st.lists(job, min_size=1, max_size=4),)),
     "submit_alone": (3, (job,)),
     "submit_again": (3, (places,)),
+    "come_back": (3, (st.sampled_from(["gone", "seen"]), st.sampled_from([0, -1]), st.booleans())),
     "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
     "claim_lane": (3, (lanes, leases)),
     "complete": (5, _under_lease["complete"]),

@@ -37,7 +37,7 @@ def run_programs(
         phases=phases,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
-    for number in range(programs // ROUND):
+    for number in range(-(-programs // ROUND)):
         run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
 
 

@@ -14,7 +14,7 @@ from tests.model.runs import run_programs
 from towpath.embedded import Connection, EmbeddedServer
 
 PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", "300"))
-PARTS = 4
+PARTS = 3
 
 
 @pytest.mark.timeout(300 + PROGRAMS)  # a program that fails is made short, for up to 5 minutes
