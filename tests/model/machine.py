@@ -157,8 +157,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
                 self.make_room()
                 self.both("submit", jobs=[new])
 
-    def come_back(self, kind: str, off: int, crowded: bool) -> None:
-        """A name that ended, at the moment its job is gone or is known no more."""
+    def come_back(self, kind: str, off: int, crowd: int) -> None:
+        """A name that ended, when its job is gone or is known no more; a *crowd* comes first."""
         if not self.oracle.seen:
             self.submit([{"id": "9"}])
             self.both("cancel", id="9")
@@ -168,8 +168,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             gone_at = job.gone_at if job is not None else None
             moment = gone_at if kind == "gone" and gone_at else self.oracle.seen[new.id]
             self.time(max(0, moment + off - self.oracle.now))
-            if crowded:
-                self.submit([{}] * self.options.max_length)
+            if crowd:
+                self.submit([{}] * crowd)
             self.make_room()
             self.both("submit", jobs=[new])
 

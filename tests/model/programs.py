@@ -137,7 +137,10 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "submit": (12, (st.lists(job, min_size=1, max_size=4),)),
     "submit_alone": (3, (job,)),
     "submit_again": (3, (places,)),
-    "come_back": (3, (st.sampled_from(["gone", "seen"]), st.sampled_from([0, -1]), st.booleans())),
+    "come_back": (
+        3,
+        (st.sampled_from(["gone", "seen"]), st.sampled_from([0, -1]), st.sampled_from([0, 5])),
+    ),
     "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
     "claim_lane": (3, (lanes, leases)),
     "complete": (5, _under_lease["complete"]),
