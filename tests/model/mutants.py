@@ -166,8 +166,8 @@ MUTANTS = [
         ("calls", "elseif tonumber(last) > tonumber(number) then", "elseif false then"),
     ),
     Mutant(
-        "named ids are not looked up",
-        ("known", "if not named then return end", "if named or not named then return end"),
+        "ids are not looked up",
+        ("known", "local job = stored[id]", "if id then return end local job = stored[id]"),
     ),
     Mutant("twins in a batch are two", ("known", "if twin then", "if false then")),
     Mutant(

@@ -39,6 +39,7 @@ local function answer_all()
       answer = accept(id, load, more)
       room = room - 1
       fresh[#fresh + 1] = id
+      if stored[id] then outlived[#outlived + 1] = id end
       place[id] = i
     end
     answers[i] = answer
@@ -70,7 +71,7 @@ end
 local function submit(batch)
   if remembered then return remembered end
   items = batch
-  read_named()
+  read_stored()
   write(answer_all())
   return answers
 end

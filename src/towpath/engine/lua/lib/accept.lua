@@ -39,7 +39,7 @@ local function place_special(id, tick, more)
     zadd(QUEUE, (100 - (more.priority or 50)) * 1e13 + tick, id)
     wanted = true
   end
-  return state, cmsgpack.pack(record)
+  return state, next(record) and cmsgpack.pack(record) or ''  -- an empty map has no form of its own
 end
 
 local function accept(id, load, more)

@@ -5,32 +5,25 @@ local answers, place = {}, {}   -- its answers so far; id -> its number among th
 local stored, outlived = {}, {} -- id -> record; ids of jobs that ended and are no longer kept
 local SAME = { [true] = 'same', [false] = 'differs' }
 
--- Ids that we made ourselves need no look-up.
-local function read_named()
-  local ids, names = {}, {}
-  for i = 1, #items do
-    local more = items[i][3]
-    if more and more.named then
-      ids[#ids + 1] = items[i][1]
-      names[#names + 1] = JOB .. items[i][1]
-    end
-  end
-  if #ids == 0 then return end
+-- Ids that we made ourselves are looked up too: a caller may submit the same job again.
+local function read_stored()
+  local names = {}
+  for i = 1, #items do names[i] = JOB .. items[i][1] end
   local texts = redis.call('MGET', unpack(names))
-  for i = 1, #ids do stored[ids[i]] = texts[i] and decode(ids[i], texts[i]) end
+  for i = 1, #items do
+    if texts[i] then stored[items[i][1]] = decode(items[i][1], texts[i]) end
+  end
 end
 
 -- The answer for an id that is known; nothing for one that is new.
 local function known(id, load, named)
   local twin = place[id]
   if twin then return { 'existed', answers[twin], SAME[items[twin][2] == load] } end
-  if not named then return end
   local job = stored[id]
   if job and not (job.gone_at and job.gone_at <= now) then
     local kept = redis.call('GET', LOAD .. id)
     return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }
   end
-  local forget_at = redis.call('ZSCORE', SEEN, id)
+  local forget_at = named and redis.call('ZSCORE', SEEN, id)
   if forget_at and tonumber(forget_at) > now then return { 'existed', 'gone', 'unknown' } end
-  if job then outlived[#outlived + 1] = id end
 end

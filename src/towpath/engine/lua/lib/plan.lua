@@ -42,7 +42,7 @@ local function plan_job(job)
   if to and job.score then zadd(to, job.score, id) end
   if job.lane then plan_lane(job, stored, state) end
   if job.forget_at then zadd(SEEN, job.forget_at, id) end
-  if job.ttl then
+  if job.ttl and state == 'leased' then
     locks[#locks + 1] = job
     fresh[#fresh + 1] = LOCK .. id
   elseif stored == 'leased' and state ~= 'leased' then
