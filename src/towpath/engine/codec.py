@@ -11,6 +11,7 @@ import msgspec
 from towpath.clock import duration_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened
 from towpath.engine.model import (
+    NO_HEADERS,
     NORMAL,
     Bury,
     Complete,
@@ -45,6 +46,7 @@ from towpath.ids import JobId, LaneKey, QueueName
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
 _decode_retry = msgspec.json.Decoder(RetryPolicy).decode
+decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 # ── to the scripts ───────────────────────────────────────────────────────────────────────
@@ -129,6 +131,7 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         due_ms=int(named.get("due", 0)),
         max_attempts=int(named["max_attempts"]) if "max_attempts" in named else None,
         retry=_decode_retry(named["retry"]) if "retry" in named else None,
+        headers=decode_headers(named["headers"]) if "headers" in named else NO_HEADERS,
     )
 
 
@@ -136,7 +139,13 @@ def exchanged(
     queue: QueueName, worker: str, settlements: list[Settlement], answer: list[Any]
 ) -> Exchanged:
     outcomes = [outcome(it.lease, word) for it, word in zip(settlements, answer[0], strict=True)]
-    return Exchanged(outcomes, [lease(queue, worker, fields) for fields in answer[1]])
+    leases, due, left, now = answer[1:]
+    return Exchanged(
+        outcomes,
+        [lease(queue, worker, fields) for fields in leases],
+        left=left,
+        due_in=milliseconds(max(due - now, 0)) if due else None,
+    )
 
 
 def outcome(lease: Lease, answer: Any) -> Outcome:

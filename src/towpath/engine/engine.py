@@ -206,6 +206,13 @@ class Engine(Operating):
             until = min(give_up_at, now + _WAIT_CAP_MS, due or give_up_at)
             await self._waker.wait(name, milliseconds(max(until - now, 0)))
 
+    async def wait_for_work(self, queue: str, *, within: Duration) -> None:
+        """Return when there may be jobs to claim, at the latest after *within* or a few seconds.
+
+        For those who exchange: a claim waits by itself. No round trip but the shared blocking read.
+        """
+        await self._waker.wait(queue_name(queue), min(within, WAIT_CAP))
+
     async def renew(self, lease: Lease, ttl: Duration, *, call: Call | None = None) -> Lease:
         """Hold the job for another *ttl*, counted from now on the server's clock.
 

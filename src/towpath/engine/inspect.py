@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -12,9 +13,9 @@ import msgspec
 
 from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.check import whole
-from towpath.engine.codec import pairs
+from towpath.engine.codec import decode_headers, pairs
 from towpath.engine.keys import REGISTRY
-from towpath.engine.model import NORMAL, JobRef
+from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
 from towpath.engine.options import QueueOptions
 from towpath.engine.record import Record, decode
 from towpath.engine.states import State
@@ -51,6 +52,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last attempt failed, or why it is dead."""
     progress: bytes | None = None
     result: bytes | None = None
+    headers: Mapping[str, str] = NO_HEADERS
 
     @property
     def id(self) -> JobId:
@@ -253,6 +255,7 @@ def _job(
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
         progress=more.get("progress"),
         result=result or None,
+        headers=decode_headers(more["headers"]) if "headers" in more else NO_HEADERS,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import msgspec
@@ -75,6 +77,8 @@ class JobOptions(TypedDict, total=False):
     """How long a worker may be silent; decides over the lease time that a claim names."""
     keep: Duration | None
     """How long the finished job and its result can be looked at."""
+    headers: Mapping[str, str] | None
+    """What travels beside the payload, e.g. a trace: names and texts, 4 KiB in all."""
 
 
 def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
@@ -97,6 +101,24 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
     return NewJob(id, payload, more | {"named": 1})
 
 
+LARGEST_HEADERS = 4096
+_HEADER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def header_bytes(headers: Mapping[str, str]) -> bytes:
+    """Headers as the record keeps them. Raises InvalidOption."""
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("headers", headers, rule="must map names to texts")
+    for name, value in headers.items():
+        if not isinstance(value, str) or not isinstance(name, str) or not _HEADER.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            rule = "must be text under a name of a-z, 0-9, dot, dash and underscore"
+            raise InvalidOption(f"headers[{name!r}]", value, rule=rule)
+    packed = msgspec.json.encode(dict(headers))
+    if len(packed) > LARGEST_HEADERS:
+        raise InvalidOption("headers", f"{len(packed)} bytes", rule=f"at most {LARGEST_HEADERS}")
+    return packed
+
+
 _NEVER_NONE = {"priority", "delay"}
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -109,7 +131,11 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "retry": lambda value: msgspec.json.encode(retry_policy(value)),
     "lease": lambda value: duration_ms("lease", value, least=milliseconds(1)),
     "keep": lambda value: duration_ms("keep", value),
+    "headers": header_bytes,
 }
+
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -146,6 +172,8 @@ class Lease(msgspec.Struct, frozen=True):
     retry: RetryPolicy | None = None
     """The job's own policy, if it differs from its queue's."""
     cancel_requested: bool = False
+    headers: Mapping[str, str] = NO_HEADERS
+    """What travelled beside the payload."""
 
     @property
     def id(self) -> JobId:
@@ -218,6 +246,10 @@ class Exchanged(msgspec.Struct, frozen=True):
 
     outcomes: list[Outcome]
     leases: list[Lease]
+    left: int = 0
+    """Ready jobs that the claim left behind."""
+    due_in: Duration | None = None
+    """How long until a job falls due or a lease ends; None = neither is to come."""
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -30,8 +30,8 @@ class Record(msgspec.Struct, frozen=True):
     attempts: int
     worker: str
     more: dict[str, Any]
-    """turn, priority, lane, due, max_attempts, lease, keep, retry, named, cancel, reason, progress,
-    ended, gone_at: those that are set; texts as bytes."""
+    """turn, priority, lane, due, max_attempts, lease, keep, retry, headers, named, cancel,
+    reason, progress, ended, gone_at: those that are set; texts as bytes."""
 
 
 def decode(text: bytes) -> Record:

@@ -10,7 +10,7 @@
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
 --        load     bytes
---        more     map      what is not plain: named, priority, delay, due, lane, max_attempts, lease, keep, retry
+--        more     map      what is not plain: named, priority, delay, due, lane, max_attempts, lease, keep, retry, headers
 -- reply  ready
 --        delayed
 --        waiting

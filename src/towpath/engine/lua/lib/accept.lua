@@ -1,7 +1,7 @@
 -- accept: where a new job goes, and all that is written for it. A submit moves no other job, so
 -- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
 
-local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'named' }
+local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'headers', 'named' }
 local puts = {}     -- key, value, ...
 local holders = {}  -- lane -> its holder, as far as this call knows
 local taken = {}    -- lane, holder, ...: lanes that this call took

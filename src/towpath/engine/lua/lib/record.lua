@@ -8,8 +8,8 @@ local CODES = {
   ready = 1, delayed = 2, waiting = 3, leased = 4, done = 5, cancelled = 6, dead = 7,
 }
 local MORE = {
-  'turn', 'priority', 'lane', 'due', 'max_attempts', 'lease', 'keep', 'retry', 'named', 'cancel',
-  'reason', 'progress', 'ended', 'gone_at',
+  'turn', 'priority', 'lane', 'due', 'max_attempts', 'lease', 'keep', 'retry', 'headers', 'named',
+  'cancel', 'reason', 'progress', 'ended', 'gone_at',
 }
 
 local function decode(id, text)

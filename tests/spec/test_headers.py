@@ -1,0 +1,57 @@
+"""Headers: what travels beside the payload, unread by the engine."""
+
+import pytest
+
+from tests.spec.jobs import LEASE, REVIEWS, claim_one
+from towpath.clock import ManualClock, hours, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+from towpath.errors import InvalidOption
+
+HEADERS = {"traceparent": "00-0af7-b7ad-01", "handler": "größe"}
+
+
+class TestHeaders:
+    async def test_reach_the_worker_and_those_who_look(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        job = (await engine.submit(REVIEWS, b"x", headers=HEADERS)).job
+        lease = await claim_one(engine)
+        assert lease.headers == HEADERS
+        await engine.complete(lease)
+        assert (await engine.job(job)).headers == HEADERS
+
+    async def test_are_empty_for_a_plain_job(self, engine: Engine) -> None:
+        job = (await engine.submit(REVIEWS, b"x")).job
+        assert (await claim_one(engine)).headers == {}
+        assert (await engine.job(job)).headers == {}
+
+    async def test_stay_over_a_failed_attempt(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.submit(REVIEWS, b"x", headers=HEADERS)
+        await engine.fail(await claim_one(engine), "no", delay=seconds(1))
+        clock.advance(seconds(1))
+        assert (await claim_one(engine)).headers == HEADERS
+
+    @pytest.mark.parametrize(
+        "headers",
+        [{"Upper": "x"}, {"": "x"}, {"a b": "x"}, {"a": 1}, {1: "a"}, ["a"], {"a": "x" * 5000}],
+    )
+    async def test_that_cant_be_right_are_refused(self, engine: Engine, headers: object) -> None:
+        with pytest.raises(InvalidOption):
+            await engine.submit(REVIEWS, b"x", headers=headers)  # pyright: ignore[reportArgumentType] -- the point
+
+
+class TestExchanging:
+    async def test_tells_what_it_left_behind(self, engine: Engine) -> None:
+        for _ in range(3):
+            await engine.submit(REVIEWS, b"x")
+        got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=2)
+        assert (len(got.leases), got.left) == (2, 1)
+
+    async def test_tells_when_to_look_again(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"x", delay=seconds(2))
+        got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=1)
+        assert got.due_in == seconds(2)
+
+    async def test_of_an_empty_queue_names_no_time(self, engine: Engine) -> None:
+        got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=1)
+        assert (got.left, got.due_in) == (0, None)
