@@ -42,6 +42,13 @@ class BlockingEngine:
         self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @classmethod
+    def around(cls, engine: Engine) -> Self:
+        """The same on an engine that nobody has entered."""
+        made = cls.__new__(cls)
+        made._engine, made._loop = engine, None  # noqa: SLF001 -- its own class
+        return made
+
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)

@@ -135,6 +135,8 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+LEASE_ENDED = "LEASE_ENDED"
+"""How the reason of an attempt begins that no worker ended."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -174,6 +176,8 @@ class Lease(msgspec.Struct, frozen=True):
     cancel_requested: bool = False
     headers: Mapping[str, str] = NO_HEADERS
     """What travelled beside the payload."""
+    reason: str | None = None
+    """Why the last attempt failed, if there was one."""
 
     @property
     def id(self) -> JobId:
@@ -194,6 +198,11 @@ class Lease(msgspec.Struct, frozen=True):
     @property
     def due_at(self) -> datetime | None:
         return instant(self.due_ms) if self.due_ms else None
+
+    @property
+    def was_silent(self) -> bool:
+        """Whether the last attempt ended because its worker was silent."""
+        return self.reason is not None and self.reason.startswith(LEASE_ENDED)
 
 
 # ── settling ─────────────────────────────────────────────────────────────────────────────

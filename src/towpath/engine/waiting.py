@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 from redis.exceptions import RedisClusterException, RedisError
 
@@ -39,6 +40,10 @@ class Waker:
         timer = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            if called.done():
+                listener.hand_on()
+            raise
         finally:
             timer.cancel()
             called.cancel()
@@ -63,6 +68,11 @@ class _Listener:
             self._task = asyncio.create_task(self._listen())
         return waiter
 
+    def hand_on(self) -> None:
+        """Who was called went away without looking: another must, here or elsewhere."""
+        if not self._call_one():
+            self._task = asyncio.create_task(self._give_back(self._task))
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -76,13 +86,24 @@ class _Listener:
                 async with asyncio.timeout(block + _SLACK):
                     token = await self._line.send("BLPOP", self._wake, block)
                 if token and not self._call_one():
-                    # Taken for nobody: somebody elsewhere may wait for it.
-                    await self._line.send("RPUSH", self._wake, "1")
+                    await self._push()
             except (TimeoutError, OSError, RedisError, RedisClusterException):
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
                 await self._line.hang_up()
                 while self._call_one():
                     pass
+
+    async def _give_back(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        with suppress(TimeoutError, OSError, RedisError, RedisClusterException):
+            async with asyncio.timeout(_SLACK):
+                await self._push()
+        await self._listen()
+
+    async def _push(self) -> None:
+        # Taken for nobody: somebody elsewhere may wait for it.
+        await self._line.send("RPUSH", self._wake, "1")
 
     def _anybody(self) -> bool:
         while self._waiters and self._waiters[0].done():

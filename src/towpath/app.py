@@ -1,0 +1,149 @@
+"""What a Python user writes: an app, its handlers, and jobs for them.
+
+app = Towpath("redis://localhost")
+
+@app.handler("thumbnails")
+async def thumbnail(path: str) -> str: ...
+
+async with app:
+    job = await thumbnail.submit("cat.png", priority=HIGH)
+    print(await job.result(within=seconds(10)))
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from importlib.metadata import version
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+
+from towpath.clock import Clock, Duration
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.retry import RetryPolicy
+from towpath.errors import HandlerInvalid
+from towpath.submitting import AppHandler, Way
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+
+T = TypeVar("T")
+R = TypeVar("R")
+Async = Coroutine[Any, Any, R]
+
+
+class Options(TypedDict, total=False):
+    """What may be said about a handler: see HandlerOptions."""
+
+    name: str | None
+    retry: RetryPolicy | None
+    max_attempts: int | None
+    keep: Duration | None
+    time_limit: Duration
+    processes: int
+    concurrency: int | None
+    weight: int
+
+
+class Towpath:
+    """An app: handlers for queues on one deployment of Redis or Valkey.
+
+    Making one connects nothing. `async with app` connects; entered again by somebody else in the
+    same loop, it is shared and closed when the last one leaves.
+    """
+
+    version = version("towpath")
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        declared: Durability | None = None,
+    ) -> None:
+        self.url = url
+        self._clock, self._limits, self._declared = clock, limits, declared
+        self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
+        self._way = Way(self.new_engine)
+        self.metrics = Metrics()
+
+    # ── handlers ─────────────────────────────────────────────────────────────────────────
+
+    @property
+    def handlers(self) -> Sequence[AppHandler[Any, Any, Any]]:
+        """All handlers, in the order they were declared."""
+        return list(self._handlers.values())
+
+    def handler(self, queue: str, **options: Unpack[Options]) -> _Decorator:
+        """Make a function the handler of *queue*: `@app.handler("reviews", time_limit=minutes(5))`.
+
+        The function takes the payload, checked against its annotation, and a `Context` where one
+        is annotated. Async functions run in the worker's loop, plain ones in threads, with
+        `processes=` in processes. Raises HandlerInvalid for what nobody could call, and for a
+        second handler of the queue under the same name (or the second without one).
+        """
+        return _Decorator(self, queue, HandlerOptions(**options))
+
+    def add(
+        self, queue: str, function: Callable[..., Any], options: HandlerOptions
+    ) -> AppHandler[Any, Any, Any]:
+        """What the decorator does."""
+        handler = AppHandler[Any, Any, Any](queue, function, options, way=self._way)
+        key = (handler.queue, handler.named)
+        if key in self._handlers:
+            other = self._handlers[key].name
+            rule = f"queue {queue} has a handler under that name, {other}: give one a `name=`"
+            raise HandlerInvalid(handler.name, rule=rule)
+        self._handlers[key] = handler
+        return handler
+
+    # ── the way to the server ────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        await self._way.enter(self.metrics)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._way.leave()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind it, for everything that has no shorter way."""
+        return self._way.engine
+
+    def new_engine(self, limits: Limits | None = None) -> Engine:
+        """Another engine on the same server, not yet entered."""
+        return Engine(
+            self.url, clock=self._clock, limits=limits or self._limits, declared=self._declared
+        )
+
+    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
+        """Fire the recurring work of *queues* until cancelled."""
+        await asyncio.Event().wait()
+
+
+class _Decorator:
+    """Turns a function into a handler and keeps its types."""
+
+    def __init__(self, app: Towpath, queue: str, options: HandlerOptions) -> None:
+        self._app, self._queue, self._options = app, queue, options
+
+    @overload
+    def __call__(
+        self, function: Callable[[T, Context], Async[R]]
+    ) -> AppHandler[T, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[T], Async[R]]) -> AppHandler[T, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[], Async[R]]) -> AppHandler[None, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: Callable[[T, Context], R]) -> AppHandler[T, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[[T], R]) -> AppHandler[T, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[[], R]) -> AppHandler[None, R, R]: ...
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        return cast("Any", self._app.add(self._queue, function, self._options))

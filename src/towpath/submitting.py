@@ -1,0 +1,250 @@
+"""Jobs for handlers: submitted with the payload they take, answered with the result they return."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+import msgspec
+
+from towpath.blocking import BlockingEngine
+from towpath.clock import Duration
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted, new_job
+from towpath.engine.states import State
+from towpath.errors import EngineClosed, JobUnfinished, TowpathError
+from towpath.ids import JobId
+from towpath.telemetry import traces
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.context import Context
+from towpath.worker.handler import Handler, HandlerOptions
+from towpath.worker.payload import Form
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
+_NO_PAYLOAD = b"null"
+_NOTHING: Any = None
+"""For handlers that take no payload."""
+
+
+class Way:
+    """The way to the server that an app's handlers share."""
+
+    def __init__(self, connect: Callable[[], Engine]) -> None:
+        self._connect = connect
+        self._engine: Engine | None = None
+        self._entered = 0
+        self._blocking: BlockingEngine | None = None
+        self._entering = asyncio.Lock()
+        self.metrics: Metrics | None = None
+
+    async def enter(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+        async with self._entering:
+            if self._engine is None:
+                engine = self._connect()
+                await engine.__aenter__()
+                self._engine = engine
+            self._entered += 1
+
+    async def leave(self) -> None:
+        self._entered -= 1
+        if self._entered == 0 and self._engine is not None:
+            engine, self._engine = self._engine, None
+            await engine.__aexit__()
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
+        return self._engine
+
+    @property
+    def blocking(self) -> BlockingEngine:
+        """Connected at first use; closed when the program ends."""
+        if self._blocking is None:
+            blocking = BlockingEngine.around(self._connect())
+            blocking.__enter__()
+            atexit.register(blocking.__exit__)
+            self._blocking = blocking
+        return self._blocking
+
+
+class Ticket(msgspec.Struct, Generic[R], frozen=True):
+    """A submitted job: where to ask for what becomes of it."""
+
+    submitted: Submitted
+    _way: Way
+    _form: Form[Any]
+
+    @property
+    def job(self) -> JobRef:
+        return self.submitted.job
+
+    @property
+    def id(self) -> JobId:
+        return self.submitted.job.id
+
+    @property
+    def existed(self) -> bool:
+        """Whether an earlier submit under the same id had made it."""
+        return self.submitted.existed
+
+    async def state(self) -> State:
+        """Its state now; GONE if it ended and is no longer kept."""
+        return await self._way.engine.state(self.job)
+
+    async def cancel(self) -> State:
+        """End it: CANCELLED, or LEASED if its worker was asked to stop."""
+        return await self._way.engine.cancel(self.job)
+
+    async def result(self, *, within: Duration) -> R:
+        """What its handler returned, once it has.
+
+        Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
+        JobNotFound if it is gone. Does not poll.
+        """
+        return self._value(await self._way.engine.ended(self.job, within=within))
+
+    def wait(self, *, within: Duration) -> R:
+        """The same for code without an event loop."""
+        return self._value(self._way.blocking.ended(self.job, within=within))
+
+    def _value(self, job: Job) -> R:
+        if job.state is not State.DONE:
+            raise JobUnfinished(job.ref, job.state, job.reason)
+        return cast("R", self._form.decode(job.result) if job.result else None)
+
+
+class AppHandler(Handler[T, R, C]):
+    """A handler that jobs can be submitted to."""
+
+    def __init__(
+        self, queue: str, function: Callable[..., C], options: HandlerOptions, *, way: Way
+    ) -> None:
+        super().__init__(queue, function, options)
+        self._way = way
+        self.blocking = BlockingHandler[T, R](self, way)
+        own = (
+            {}
+            if self.named is None
+            else {"retry": options.retry, "max_attempts": options.max_attempts}
+        )
+        self._own_options = {name: value for name, value in own.items() if value is not None}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        """Run the function here and now. A Context that it asks for and nobody gives is made."""
+        name = self.context_name
+        if (
+            name is not None
+            and name not in kwargs
+            and not any(isinstance(it, Context) for it in args)
+        ):
+            kwargs[name] = Context.here(self.queue, handler=self.name)
+        return self.function(*args, **kwargs)
+
+    async def submit(
+        self,
+        payload: T = _NOTHING,
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Ticket[R]:
+        """Take a job in for this handler. Options and refusals are those of `Engine.submit`.
+
+        Raises PayloadInvalid, before anything is sent, for what the handler could not take.
+        """
+        with traces.producer_span(self.queue, handler=self.name):
+            submitted = await self._way.engine.submit(
+                self.queue, self.encode(payload), durability=durability, **self.completed(options)
+            )
+        return self.ticket(submitted)
+
+    async def submit_many(
+        self,
+        payloads: Iterable[T],
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> list[Ticket[R] | TowpathError]:
+        """Take many jobs in with the same options, answered one by one, in order.
+
+        A refused one's answer is its error; the others are in. All payloads are checked first.
+        """
+        with traces.producer_span(self.queue, handler=self.name):
+            jobs = self.new_jobs(payloads, options)
+            answers = await self._way.engine.submit_many(self.queue, jobs, durability=durability)
+        return self.tickets(answers)
+
+    # ── what both ways of submitting share ───────────────────────────────────────────────
+
+    def encode(self, payload: T) -> bytes:
+        return self.payload.encode(payload) if self.takes_payload else _NO_PAYLOAD
+
+    def new_jobs(self, payloads: Iterable[T], options: JobOptions) -> list[NewJob]:
+        completed = self.completed(options)
+        return [new_job(self.encode(payload), **completed) for payload in payloads]
+
+    def completed(self, options: JobOptions) -> JobOptions:
+        """The caller's options and what this handler and the current trace add to them."""
+        headers = traces.inject()
+        if self.named is not None:
+            headers["handler"] = self.named
+        if headers:
+            headers |= options.get("headers") or {}
+            options = {**options, "headers": headers}
+        return (
+            cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
+        )
+
+    def ticket(self, submitted: Submitted) -> Ticket[R]:
+        if self._way.metrics is not None and not submitted.existed:
+            self._way.metrics.of(self.queue, self.name).submitted.inc()
+        return Ticket(submitted, self._way, self.result)
+
+    def tickets(self, answers: list[Submitted | TowpathError]) -> list[Ticket[R] | TowpathError]:
+        return [it if isinstance(it, TowpathError) else self.ticket(it) for it in answers]
+
+
+class BlockingHandler(Generic[T, R]):
+    """The same for code without an event loop: scripts, Django views, notebooks."""
+
+    def __init__(self, handler: AppHandler[T, R, Any], way: Way) -> None:
+        self._handler, self._way = handler, way
+
+    def submit(
+        self,
+        payload: T = _NOTHING,
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Ticket[R]:
+        """Take a job in. `ticket.wait(within=…)` waits for its result."""
+        handler = self._handler
+        with traces.producer_span(handler.queue, handler=handler.name):
+            submitted = self._way.blocking.submit(
+                handler.queue,
+                handler.encode(payload),
+                durability=durability,
+                **handler.completed(options),
+            )
+        return handler.ticket(submitted)
+
+    def submit_many(
+        self,
+        payloads: Iterable[T],
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> list[Ticket[R] | TowpathError]:
+        """Take many jobs in, answered one by one."""
+        handler = self._handler
+        with traces.producer_span(handler.queue, handler=handler.name):
+            jobs = handler.new_jobs(payloads, options)
+            answers = self._way.blocking.submit_many(handler.queue, jobs, durability=durability)
+        return handler.tickets(answers)

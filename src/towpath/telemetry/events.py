@@ -1,0 +1,276 @@
+"""The catalogue of log events: every line that Towpath writes, with its fields and its level.
+
+The class is `LogEvent`, not `Event`: `towpath.engine.events.Event` is something that happened to
+a job in the store, and both are at hand in a worker.
+
+A payload, a result or a secret is never a field. The reference page is made from this module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+DEBUG, INFO, WARNING, ERROR, CRITICAL = (
+    logging.DEBUG,
+    logging.INFO,
+    logging.WARNING,
+    logging.ERROR,
+    logging.CRITICAL,
+)
+
+
+class LogEvent(msgspec.Struct, frozen=True):
+    """One kind of line: its name, the sentence behind it, exactly these fields, its level.
+
+    The level belongs to the event, so that no two places can disagree about it.
+    """
+
+    name: str
+    sentence: str
+    fields: tuple[str, ...]
+    level: int = INFO
+
+
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "address": "Host and port that the worker's own metrics are served at.",
+        "attempt": "Which delivery of the job this is, from 1.",
+        "away": "Seconds since the server answered last.",
+        "blocked": "Seconds for which the event loop ran nothing else.",
+        "code": "A process's exit code; negative = the signal that ended it.",
+        "concurrency": "How many jobs the worker runs at a time.",
+        "delay": "Seconds until the job may run again.",
+        "due": "When it should have happened.",
+        "duty": "Which of promote, reap and trim.",
+        "ended": "How the attempt was ended: cancelled, killed or abandoned.",
+        "error": "The class of the exception.",
+        "grace": "Seconds that running jobs are given to finish.",
+        "handler": "The handler's name.",
+        "job": "The job's id.",
+        "jobs": "How many jobs this is about.",
+        "late": "Seconds between the due time and now.",
+        "lease": "Seconds that the worker may be silent before its jobs are given to others.",
+        "leases": "How many leases this is about.",
+        "limit": "Seconds that the handler may take.",
+        "middleware": "The class of the middleware.",
+        "missed": "How many firings were missed.",
+        "policy": "What is done about missed firings: skip, once or all.",
+        "queue": "The queue's name.",
+        "queues": "The names of the queues.",
+        "ran": "Seconds from the handler's start to its end.",
+        "reason": "Why, in words; cut at 1,000 characters.",
+        "recurring": "The name of the recurring work.",
+        "released": "How many jobs were given back unfinished.",
+        "running": "How many handlers were running.",
+        "server": "The server, without credentials.",
+        "silent": "Seconds since the last heartbeat that was accepted.",
+        "slots": "How many slots are left.",
+        "until": "When the job may run again.",
+        "uptime": "Seconds since the worker started.",
+        "verb": "What the worker asked for: complete, fail, release or renew.",
+        "version": "The version of Towpath.",
+        "waited": "Seconds from the moment the job could run to its start.",
+        "worker": "The worker's name: in every line of a worker.",
+    }
+)
+"""What each field means: one word, one meaning, in every event."""
+
+COMMON = ("worker",)
+"""What a `Log` is bound to: in its every line, and in no event's own fields."""
+
+# ── the worker's life ────────────────────────────────────────────────────────────────────
+
+WORKER_STARTED = LogEvent(
+    "worker.started",
+    "The worker was connected and began to claim.",
+    ("queues", "concurrency", "lease", "grace", "server", "version"),
+)
+WORKER_DRAINING = LogEvent(
+    "worker.draining",
+    "The worker was asked to stop: it claimed no more and let running jobs finish.",
+    ("reason", "running", "grace"),
+)
+WORKER_STOPPED = LogEvent(
+    "worker.stopped",
+    "The worker ended; everything it held was settled or released.",
+    ("reason", "code", "jobs", "released", "uptime"),
+)
+
+# ── a job's life ─────────────────────────────────────────────────────────────────────────
+
+JOB_SUBMITTED = LogEvent(
+    "job.submitted",
+    "The store accepted a new job.",
+    ("job", "queue", "handler"),
+    DEBUG,
+)
+JOB_STARTED = LogEvent(
+    "job.started",
+    "The handler was called.",
+    ("job", "queue", "handler", "attempt", "waited"),
+    DEBUG,
+)
+JOB_COMPLETED = LogEvent(
+    "job.completed",
+    "The handler returned and the store accepted it.",
+    ("job", "queue", "handler", "attempt", "waited", "ran"),
+)
+JOB_FAILED = LogEvent(
+    "job.failed",
+    "The handler failed; another attempt was planned.",
+    ("job", "queue", "handler", "attempt", "ran", "error", "reason", "delay"),
+    WARNING,
+)
+JOB_DEAD = LogEvent(
+    "job.dead",
+    "The last attempt failed; the job stays with its reason until somebody retries or deletes it.",
+    ("job", "queue", "handler", "attempt", "ran", "error", "reason"),
+    ERROR,
+)
+JOB_SNOOZED = LogEvent(
+    "job.snoozed",
+    "The handler asked to run later; the attempt was given back.",
+    ("job", "queue", "handler", "attempt", "ran", "until"),
+)
+JOB_DISCARDED = LogEvent(
+    "job.discarded",
+    "The handler gave the job up for good; it is dead with the handler's reason.",
+    ("job", "queue", "handler", "attempt", "ran", "reason"),
+    WARNING,
+)
+JOB_RELEASED = LogEvent(
+    "job.released",
+    "The job was given back unfinished; the attempt did not count.",
+    ("job", "queue", "handler", "attempt", "reason"),
+)
+JOB_CANCELLED = LogEvent(
+    "job.cancelled",
+    "Somebody cancelled the job while it ran; the attempt was stopped.",
+    ("job", "queue", "handler", "attempt", "ran"),
+)
+JOB_LOST = LogEvent(
+    "job.lost",
+    "The lease was lost while the handler ran; the attempt was stopped, the job is another's.",
+    ("job", "queue", "handler", "attempt", "ran"),
+    WARNING,
+)
+JOB_STALE_REFUSED = LogEvent(
+    "job.stale_refused",
+    "The store refused to settle the job under a lease that was no longer held; nothing changed.",
+    ("job", "queue", "handler", "attempt", "verb"),
+    WARNING,
+)
+JOB_TIMED_OUT = LogEvent(
+    "job.timed_out",
+    "The handler took longer than its time limit; the attempt was ended.",
+    ("job", "queue", "handler", "attempt", "ran", "limit", "ended"),
+    WARNING,
+)
+JOB_REDELIVERED = LogEvent(
+    "job.redelivered",
+    "The job came again because the worker that had it was silent for too long.",
+    ("job", "queue", "handler", "attempt"),
+    WARNING,
+)
+
+# ── what does not fit ────────────────────────────────────────────────────────────────────
+
+HANDLER_NOT_FOUND = LogEvent(
+    "handler.not_found",
+    "A job named a handler that this worker does not have.",
+    ("job", "queue", "handler", "attempt"),
+    ERROR,
+)
+PAYLOAD_INVALID = LogEvent(
+    "payload.invalid",
+    "The payload did not fit the handler's type; the reason names places, never values.",
+    ("job", "queue", "handler", "attempt", "reason"),
+    ERROR,
+)
+RESULT_INVALID = LogEvent(
+    "result.invalid",
+    "The handler's result could not be stored: not JSON, or too large.",
+    ("job", "queue", "handler", "attempt", "reason"),
+    ERROR,
+)
+MIDDLEWARE_FAILED = LogEvent(
+    "middleware.failed",
+    "A middleware raised; the attempt failed with it.",
+    ("middleware", "job", "queue", "handler", "attempt", "error", "reason"),
+    ERROR,
+)
+
+# ── the process ──────────────────────────────────────────────────────────────────────────
+
+SLOT_LOST = LogEvent(
+    "slot.lost",
+    "A thread did not end after its time limit and was abandoned; its slot is gone until restart.",
+    ("job", "queue", "handler", "ran", "slots"),
+    ERROR,
+)
+SLOTS_EXHAUSTED = LogEvent(
+    "slots.exhausted",
+    "All slots were lost to threads that do not end; the worker exits so that it is restarted.",
+    ("concurrency",),
+    CRITICAL,
+)
+PROCESS_DIED = LogEvent(
+    "process.died",
+    "A process of the pool ended in the middle of a job; it was replaced.",
+    ("job", "queue", "handler", "attempt", "code"),
+    ERROR,
+)
+LOOP_BLOCKED = LogEvent(
+    "loop.blocked",
+    "Something held the event loop; all async handlers stood still, heartbeats went on.",
+    ("blocked", "running"),
+    WARNING,
+)
+HEARTBEAT_FAILED = LogEvent(
+    "heartbeat.failed",
+    "Leases could not be renewed; they are lost if this lasts as long as the lease.",
+    ("leases", "silent", "error", "reason"),
+    WARNING,
+)
+SERVER_UNREACHABLE = LogEvent(
+    "server.unreachable",
+    "The server gave no answer; the worker tries on.",
+    ("server", "error", "reason"),
+    ERROR,
+)
+SERVER_BACK = LogEvent("server.back", "The server answered again.", ("server", "away"))
+METRICS_SERVED = LogEvent("metrics.served", "The worker's own metrics were opened.", ("address",))
+
+# ── queues, duties, recurring work ───────────────────────────────────────────────────────
+
+QUEUE_CONFIGURED = LogEvent(
+    "queue.configured",
+    "The queue was given the options that its handlers ask for.",
+    ("queue", "reason"),
+)
+DUTY_FAILED = LogEvent(
+    "duty.failed",
+    "A duty could not be done; any worker does it at the next turn.",
+    ("duty", "queue", "error", "reason"),
+    WARNING,
+)
+RECURRING_FIRED = LogEvent(
+    "recurring.fired",
+    "Recurring work fell due and this worker submitted its job.",
+    ("recurring", "queue", "job", "due", "late"),
+)
+RECURRING_MISSED = LogEvent(
+    "recurring.missed",
+    "Firings were missed while no worker ran; the policy decided what became of them.",
+    ("recurring", "queue", "missed", "policy"),
+    WARNING,
+)
+
+CATALOGUE: tuple[LogEvent, ...] = tuple(
+    it for it in list(globals().values()) if isinstance(it, LogEvent)
+)
+"""Every event, in the order of this file."""

@@ -1,0 +1,154 @@
+"""The catalogue of metrics: each answers a question. The reference page is made from this module.
+
+Labels are `queue` and `handler` only, and `state` where a number has several: never a job, a lane
+or a user, whose number has no bound.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class MetricSpec(msgspec.Struct, frozen=True):
+    """One metric: what it counts, and the question that it answers."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    sentence: str
+    question: str
+
+
+_PER_HANDLER = ("queue", "handler")
+
+
+def _counter(name: str, sentence: str, question: str) -> MetricSpec:
+    return MetricSpec(f"towpath_{name}_total", Kind.COUNTER, _PER_HANDLER, sentence, question)
+
+
+def _histogram(name: str, sentence: str, question: str) -> MetricSpec:
+    return MetricSpec(f"towpath_{name}_seconds", Kind.HISTOGRAM, _PER_HANDLER, sentence, question)
+
+
+def _gauge(name: str, labels: tuple[str, ...], sentence: str, question: str) -> MetricSpec:
+    return MetricSpec(f"towpath_{name}", Kind.GAUGE, labels, sentence, question)
+
+
+SUBMITTED = _counter(
+    "jobs_submitted",
+    "Jobs that this process submitted and the store accepted.",
+    "How much work comes in? Compare its rate with that of completed jobs.",
+)
+STARTED = _counter(
+    "jobs_started",
+    "Attempts that began.",
+    "How many attempts does a job need? Divide by completed jobs.",
+)
+COMPLETED = _counter(
+    "jobs_completed",
+    "Jobs whose handler returned and whose end the store accepted.",
+    "How much work gets done?",
+)
+FAILED = _counter(
+    "jobs_failed",
+    "Attempts that failed; another one was planned, or the job died.",
+    "Which handler is failing, and since when?",
+)
+DEAD = _counter(
+    "jobs_dead",
+    "Jobs that this process gave up: their last attempt failed, or the handler discarded them.",
+    "Is there something that a person must look at? Alert on any increase.",
+)
+SNOOZED = _counter(
+    "jobs_snoozed",
+    "Attempts that asked to run later.",
+    "What is put off again and again?",
+)
+RELEASED = _counter(
+    "jobs_released",
+    "Jobs given back unfinished, without an attempt lost.",
+    "Is the grace time of a restart long enough for the handlers?",
+)
+CANCELLED = _counter(
+    "jobs_cancelled",
+    "Attempts that were stopped because somebody cancelled the job.",
+    "How much work is called off after it began?",
+)
+TIMED_OUT = _counter(
+    "jobs_timed_out",
+    "Attempts that were ended at the handler's time limit.",
+    "Which handler hangs?",
+)
+REDELIVERED = _counter(
+    "jobs_redelivered",
+    "Jobs that came again because the worker that had them was silent for too long.",
+    "Do workers crash or stall?",
+)
+LOST = _counter(
+    "leases_lost",
+    "Attempts that were stopped because the lease was lost meanwhile.",
+    "Are this worker's heartbeats too late?",
+)
+STALE_REFUSED = _counter(
+    "jobs_stale_refused",
+    "Settlements that the store refused because the lease was no longer held.",
+    "How often would work have been counted twice without the token?",
+)
+
+JOB_SECONDS = _histogram(
+    "job", "Seconds from a handler's start to its end.", "How long do the handlers take?"
+)
+WAIT_SECONDS = _histogram(
+    "wait",
+    "Seconds from the moment a job could run to its handler's start.",
+    "Are there enough workers?",
+)
+PUNCTUALITY_SECONDS = _histogram(
+    "punctuality",
+    "Seconds from the due time of a delayed job to its handler's start.",
+    "Does work happen when it was promised?",
+)
+
+QUEUE_DEPTH = _gauge(
+    "queue_depth",
+    ("queue", "state"),
+    "Jobs of the queue by state: ready, delayed, waiting, leased, dead.",
+    "Does work pile up? Scale by `ready`, never by the sum: delayed jobs need no worker yet.",
+)
+OLDEST_SECONDS = _gauge(
+    "oldest_seconds",
+    ("queue",),
+    "Age of the oldest job that could run and does not; 0 if there is none.",
+    "How far behind is the queue? Alert on this one: it needs no idea of the queue's rate.",
+)
+LEASES_ACTIVE = _gauge(
+    "leases_active",
+    ("queue",),
+    "Leases that this worker holds.",
+    "What is this worker busy with?",
+)
+SLOTS = _gauge(
+    "slots",
+    ("state",),
+    "Slots of this worker by state: busy, free, lost.",
+    "Is this worker full? Has it lost slots to threads that do not end?",
+)
+READABLE = _gauge(
+    "queues_readable",
+    (),
+    "1 if the queues could be looked at for this scrape, 0 if not.",
+    "Can the gauges above be believed, and does the worker reach its server?",
+)
+
+CATALOGUE: tuple[MetricSpec, ...] = tuple(
+    it for it in list(globals().values()) if isinstance(it, MetricSpec)
+)
+"""Every metric, in the order of this file."""

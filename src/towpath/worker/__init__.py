@@ -1,0 +1,1 @@
+"""The worker runtime: takes jobs, runs their handlers, settles the rest. Knows no application."""

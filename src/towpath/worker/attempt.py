@@ -1,0 +1,75 @@
+"""One attempt: a leased job in the hands of this process, from its claim to its settlement."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Any
+
+from towpath.clock import Duration, milliseconds, steady
+from towpath.engine.model import Lease
+from towpath.worker.context import Context, claimed_ms
+from towpath.worker.handler import Handler
+
+
+class Stop(StrEnum):
+    """Why an attempt has to end before its handler does."""
+
+    CANCELLED = "cancelled"
+    """Somebody cancelled the job."""
+    LOST = "lost"
+    """Another worker has the job, or it is gone."""
+    TIMED_OUT = "timed_out"
+    """It took longer than its handler may."""
+    DRAINED = "drained"
+    """The worker ends."""
+
+
+class Attempt:
+    """What this process knows of a job that it runs."""
+
+    __slots__ = (
+        "ctx", "deadline", "ended", "error", "handler", "lease", "note", "noting", "over",
+        "renew_at", "started", "stop", "stopped_at", "task", "ttl",
+    )  # fmt: skip
+
+    def __init__(self, lease: Lease, handler: Handler[Any, Any, Any] | None) -> None:
+        now = steady()
+        self.lease, self.handler = lease, handler
+        self.started = now
+        self.ttl: float = (lease.expires_ms - claimed_ms(lease)) / 1000
+        """Seconds that a renewal lasts: as long as the lease that the claim gave."""
+        self.renew_at = now + self.ttl / 3
+        limit = handler.options.time_limit.total_seconds() if handler else self.ttl
+        self.deadline = now + limit
+        self.ctx: Context | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.note: bytes | None = None
+        """The latest progress note, until it is on its way."""
+        self.noting: asyncio.Task[None] | None = None
+        self.stop: Stop | None = None
+        self.stopped_at = 0.0
+        self.ended = 0.0
+        self.over = False
+        """Its settlement is decided; nothing renews it any more."""
+        self.error = ""
+        """The class of what the handler raised."""
+
+    @property
+    def handler_name(self) -> str:
+        return self.handler.name if self.handler else self.lease.headers.get("handler", "")
+
+    @property
+    def ran(self) -> float:
+        """Seconds from its start to its end, or to now."""
+        return (self.ended or steady()) - self.started
+
+    @property
+    def ttl_duration(self) -> Duration:
+        return milliseconds(self.ttl * 1000)
+
+    @property
+    def waited(self) -> float:
+        """Seconds from the moment the job could run to its claim, by the server's clock."""
+        lease = self.lease
+        return (claimed_ms(lease) - max(lease.submitted_ms, lease.due_ms)) / 1000

@@ -1,0 +1,183 @@
+"""A process that runs one handler: takes a job, says what came of it, takes the next.
+
+Started by `processes.py` with one end of a socket. Both sides speak MessagePack behind a length;
+nothing is ever pickled. It ends when the other end is gone, in the middle of a job too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import signal
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from datetime import datetime
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from towpath.clock import duration_ms, instant_ms
+from towpath.engine.model import Lease
+from towpath.errors import PayloadInvalid
+from towpath.worker.context import Context
+from towpath.worker.endings import reason_of
+from towpath.worker.handler import Handler
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+LENGTH = struct.Struct(">I")
+MAIN = "__towpath_main__"
+"""The name under which a program's main file is loaded here: its `if __name__` part stays out."""
+
+
+class Order(msgspec.Struct, frozen=True, tag="run"):
+    """Run the handler with this lease."""
+
+    lease: Lease
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Somebody wants the attempt to end."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The handler was found; jobs may come."""
+
+
+class Note(msgspec.Struct, frozen=True, tag="note"):
+    """Progress."""
+
+    note: bytes
+
+
+class Returned(msgspec.Struct, frozen=True, tag="returned"):
+    """The handler returned; the result as JSON, empty for None."""
+
+    result: bytes
+
+
+class Raised(msgspec.Struct, frozen=True, tag="raised"):
+    """The handler raised. *kind* is the verdict, or empty for a failure."""
+
+    kind: str
+    error: str
+    reason: str
+    ms: int | None = None
+    """For retry: after so long; for snooze: so long (relative) or that instant (absolute)."""
+    absolute: bool = False
+
+
+Said = Ready | Note | Returned | Raised
+Told = Order | Cancel
+_encode = msgspec.msgpack.encode
+_decode_told = msgspec.msgpack.Decoder(Told).decode
+
+
+def framed(message: Told | Said) -> bytes:
+    """A message as it goes over the socket."""
+    packed = _encode(message)
+    return LENGTH.pack(len(packed)) + packed
+
+
+class Child:
+    """The process's own side of the socket."""
+
+    def __init__(self, line: socket.socket, handler: Handler[Any, Any, Any]) -> None:
+        self._line, self._handler = line, handler
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._ctx: Context | None = None
+        self._saying = threading.Lock()
+
+    def serve(self) -> None:
+        """Run jobs until the other end is gone."""
+        threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
+        self._say(Ready())
+        while True:
+            self._say(self._answer(self._orders.get().lease))
+
+    def _answer(self, lease: Lease) -> Returned | Raised:
+        handler = self._handler
+        try:
+            payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
+        except PayloadInvalid as error:
+            return Raised("discard", "PayloadInvalid", str(error))
+        self._ctx = Context(
+            lease,
+            handler=handler.name,
+            time_limit=handler.options.time_limit,
+            tell=lambda note: self._say(Note(note)),
+        )
+        try:
+            value = handler.invoke(payload, self._ctx)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- user code: told to the runner
+            return _raised(error)
+        try:
+            return Returned(b"" if value is None else handler.result.encode(value))
+        except PayloadInvalid as error:
+            return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
+
+    def _say(self, message: Said) -> None:
+        with self._saying:
+            self._line.sendall(framed(message))
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while head := self._line.recv(LENGTH.size, socket.MSG_WAITALL):
+                (size,) = LENGTH.unpack(head)
+                told = _decode_told(self._line.recv(size, socket.MSG_WAITALL))
+                if isinstance(told, Order):
+                    self._orders.put(told)
+                elif self._ctx is not None:
+                    self._ctx.cancelled = True
+        # The worker is gone and its lease with it: what runs here must not go on beside the next.
+        os._exit(1)
+
+
+def _raised(error: BaseException) -> Raised:
+    name = type(error).__qualname__
+    match error:
+        case Discard():
+            return Raised("discard", name, error.reason)
+        case Retry():
+            after = None if error.after is None else duration_ms("after", error.after)
+            return Raised("retry", name, error.reason, after)
+        case Snooze(until=datetime() as until):
+            return Raised("snooze", name, str(error), instant_ms("until", until), absolute=True)
+        case Snooze():
+            return Raised("snooze", name, str(error), duration_ms("until", error.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
+        case _:
+            return Raised("", name, reason_of(error))
+
+
+def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:
+    """The handler under its name in its module; a program's main file is loaded by its path."""
+    found: Any = (
+        runpy.run_path(file, run_name=MAIN)
+        if module == "__main__"
+        else vars(importlib.import_module(module))
+    )
+    first, *rest = name.split(".")
+    found = found[first]
+    for part in rest:
+        found = getattr(found, part)
+    if not isinstance(found, Handler):
+        raise TypeError(f"{module}.{name} is no handler: processes= needs the decorated name")
+    return found  # pyright: ignore[reportUnknownVariableType] -- its types are its module's own
+
+
+def main() -> None:
+    """What the process runs: the socket's number, where to look, and the handler's place."""
+    number, module, file, name, *path = sys.argv[1:]
+    # Signals of the terminal are the worker's business: it lets this process finish or ends it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.path[:] = path
+    line = socket.socket(fileno=int(number))
+    Child(line, find(module, file, name)).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What a handler is told about the job in its hands, and what it may say meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+
+from towpath.clock import Duration, days, instant, wall_ms
+from towpath.engine.check import LARGEST_NOTE, check_size
+from towpath.engine.model import JobRef, Lease
+from towpath.errors import PayloadInvalid
+from towpath.ids import JobId, LaneKey, QueueName, Token, queue_name
+
+Tell = Callable[[bytes], None]
+"""Where a progress note goes."""
+
+
+class Context:
+    """One attempt at one job. Ask for it with a parameter annotated `Context`."""
+
+    __slots__ = ("_lease", "_tell", "_time_limit", "cancelled", "handler", "noted")
+
+    def __init__(self, lease: Lease, *, handler: str, time_limit: Duration, tell: Tell) -> None:
+        self._lease, self._time_limit, self._tell = lease, time_limit, tell
+        self.handler = handler
+        self.cancelled = False
+        """Whether somebody wants this attempt to end: cancelled, lease lost, or out of time."""
+        self.noted = False
+        """Whether there was any progress."""
+
+    @classmethod
+    def here(cls, queue: str, *, handler: str) -> Self:
+        """A Context for a handler that is called directly: no job, no lease, notes go nowhere."""
+        job = JobRef(queue_name(queue), JobId("here"))
+        lease = Lease(job, b"", Token(wall_ms() * 1000), 1, "here", 0, wall_ms())
+        return cls(lease, handler=handler, time_limit=days(36_500), tell=lambda _: None)
+
+    @property
+    def job(self) -> JobRef:
+        return self._lease.job
+
+    @property
+    def id(self) -> JobId:
+        return self._lease.job.id
+
+    @property
+    def queue(self) -> QueueName:
+        return self._lease.job.queue
+
+    @property
+    def lane(self) -> LaneKey | None:
+        return self._lease.lane
+
+    @property
+    def priority(self) -> int:
+        return self._lease.priority
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first delivery; releases do not count."""
+        return self._lease.attempt
+
+    @property
+    def token(self) -> Token:
+        """Grows with every delivery: hand it to what the work changes, and refuse lower ones."""
+        return self._lease.token
+
+    @property
+    def worker(self) -> str:
+        return self._lease.worker
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self._lease.headers
+
+    @property
+    def submitted_at(self) -> datetime:
+        return self._lease.submitted_at
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self._lease.due_at
+
+    @property
+    def claimed_at(self) -> datetime:
+        """By the server's clock."""
+        return instant(claimed_ms(self._lease))
+
+    @property
+    def deadline(self) -> datetime:
+        """When the handler's time limit ends this attempt, by the server's clock."""
+        return self.claimed_at + self._time_limit
+
+    def progress(self, note: Any) -> None:
+        """Leave a note on the job, in place of the last one: bytes, or any JSON value.
+
+        Returns at once, also in a thread or a process; the note is on the server a moment later.
+        Raises PayloadInvalid, PayloadTooLarge.
+        """
+        if not isinstance(note, bytes):
+            try:
+                note = msgspec.json.encode(note)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise PayloadInvalid("progress", str(error)) from error
+        self.noted = True
+        self._tell(check_size("progress", note, LARGEST_NOTE))
+
+
+def claimed_ms(lease: Lease) -> int:
+    """When the job was claimed, by the server's clock: a token is that time in µs."""
+    return lease.token // 1000

@@ -1,0 +1,238 @@
+"""The crew: everything of a worker that has to do with attempts, from their start to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import msgspec
+
+from towpath.clock import Duration, steady
+from towpath.engine.channel import Limits
+from towpath.engine.model import Lease, Release, Settlement
+from towpath.errors import ServerError
+from towpath.ids import QueueName
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.endings import handler_missing
+from towpath.worker.fetch import Feeder
+from towpath.worker.handler import Handler, Place
+from towpath.worker.heartbeat import PATIENCE, Heartbeat
+from towpath.worker.middleware import Middleware
+from towpath.worker.notes import Notes
+from towpath.worker.processes import Processes
+from towpath.worker.readings import Readings
+from towpath.worker.registry import Registry
+from towpath.worker.report import Report
+from towpath.worker.runner import Runner
+from towpath.worker.slots import Slots
+from towpath.worker.threads import Threads
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker works."""
+
+    name: str
+    concurrency: int
+    lease: Duration
+    weights: dict[QueueName, int]
+    middleware: tuple[Middleware, ...]
+    leave_when_empty: bool
+
+
+class Crew:
+    """Starts attempts, watches them, ends them, hands them in."""
+
+    def __init__(
+        self,
+        app: Registry,
+        terms: Terms,
+        *,
+        log: Log,
+        metrics: Metrics,
+        exhausted: Callable[[], None],
+    ) -> None:
+        self._app, self._terms, self._exhausted = app, terms, exhausted
+        self._log, self._metrics = log, metrics
+        self._handlers = _by_header(app)
+        self._held: dict[Attempt, Feeder] = {}
+        self._draining = False
+        self._away_since: float | None = None
+        self.report = Report(log, metrics)
+        self.slots = Slots(terms.concurrency)
+
+    async def __aenter__(self) -> Self:
+        terms, engine = self._terms, self._app.engine
+        self._notes = Notes(engine)
+        self._threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
+        self._processes = Processes(note=self._notes.send, log=self._log)
+        self._largest = {q: (await engine.options(q)).max_payload for q in terms.weights}
+        self._runner = Runner(
+            threads=self._threads,
+            processes=self._processes,
+            middleware=terms.middleware,
+            note=self._notes.send,
+            largest=lambda queue: self._largest[QueueName(queue)],
+        )
+        self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
+        limits = Limits(answer=terms.lease / 5, give_up=terms.lease / 2)
+        self._heartbeat = Heartbeat(
+            lambda: self._app.new_engine(limits),
+            held=lambda: list(self._held),
+            stop=self.stop,
+            abandon=self._abandon,
+            log=self._log,
+        )
+        self._heartbeat.start()
+        self._readings = Readings(engine, self._feeders, self.slots)
+        self._metrics.watch(self._readings.read)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._heartbeat.close()
+        for attempt in list(self._held):
+            if attempt.task is not None:
+                attempt.task.cancel()
+        await self._processes.close()
+        self._threads.close()
+
+    @property
+    def running(self) -> int:
+        return len(self._held)
+
+    async def feed(self) -> None:
+        """Keep every queue's share of the slots full, until all have ended."""
+        async with asyncio.TaskGroup() as group:
+            for feeder in self._feeders:
+                group.create_task(feeder.run())
+
+    def claim_no_more(self) -> None:
+        self._draining = True
+        for feeder in self._feeders:
+            feeder.stop()
+
+    async def release_all(self) -> None:
+        """Give back what still runs, whether or not it can be ended."""
+        for attempt in list(self._held):
+            self.stop(attempt, Stop.DRAINED)
+        tasks = [it.task for it in self._held if it.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+        for attempt in list(self._held):
+            self._finish(attempt, Release(attempt.lease))
+
+    # ── an attempt's life ────────────────────────────────────────────────────────────────
+
+    def _start(self, feeder: Feeder, lease: Lease) -> None:
+        handler = self._handlers.get((lease.queue, lease.headers.get("handler")))
+        attempt = Attempt(lease, handler)
+        self._held[attempt] = feeder
+        if self._draining:
+            self._finish(attempt, Release(lease))
+        elif handler is None:
+            self._finish(attempt, handler_missing(lease, self._known(lease.queue)))
+        else:
+            attempt.task = asyncio.create_task(self._run(attempt))
+
+    async def _run(self, attempt: Attempt) -> None:
+        self.report.started(attempt)
+        settlement = await self._runner.run(attempt)
+        if attempt.ctx is not None and attempt.ctx.noted:
+            await self._notes.sent(attempt)
+        if attempt in self._held:
+            self._finish(attempt, settlement)
+        else:
+            # It was given up, and has ended after all.
+            self.slots.regain()
+
+    def _finish(self, attempt: Attempt, settlement: Settlement | None) -> None:
+        feeder = self._held.pop(attempt)
+        attempt.ended = steady()
+        # Over before: the heartbeat has failed it already.
+        settlement = None if attempt.over else settlement
+        attempt.over = True
+        feeder.hand_in(attempt, settlement)
+
+    def stop(self, attempt: Attempt, why: Stop) -> None:
+        """End an attempt before its handler does, as far as its place allows."""
+        if attempt.over or attempt.stop is why or attempt not in self._held:
+            return
+        attempt.stop, attempt.stopped_at = why, steady()
+        if attempt.ctx is not None:
+            attempt.ctx.cancelled = True
+        self.report.stopped(attempt, why)
+        place = attempt.handler.place if attempt.handler else Place.LOOP
+        if place is Place.PROCESS and why is Stop.CANCELLED:
+            self._processes.cancel(attempt)
+        elif place is Place.THREAD and why in (Stop.CANCELLED, Stop.LOST):
+            pass  # it can't be ended: it sees its Context, and its slot stays taken
+        elif attempt.task is not None:
+            if place is Place.THREAD and why is Stop.TIMED_OUT:
+                self._say_lost(attempt)
+            attempt.task.cancel()
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """It did not end though it was told to: its slot is lost until it does."""
+        if attempt in self._held:
+            self._say_lost(attempt)
+            self._finish(attempt, None)
+            self._slot_lost()
+
+    # ── slots and the server ─────────────────────────────────────────────────────────────
+
+    def _slot_lost(self) -> None:
+        self.slots.lose()
+        if self.slots.total <= 0 and not self._draining:
+            self._exhausted()
+
+    def _say_lost(self, attempt: Attempt) -> None:
+        self._log.emit(
+            events.SLOT_LOST,
+            job=attempt.lease.id,
+            queue=attempt.lease.queue,
+            handler=attempt.handler_name,
+            ran=attempt.ran,
+            slots=self.slots.total - 1,
+        )
+
+    def _trouble(self, error: ServerError | None) -> None:
+        """The server does not answer, or does again: said once each."""
+        server, log = str(self._app.engine.url), self._log
+        if error is None and self._away_since is not None:
+            log.emit(events.SERVER_BACK, server=server, away=steady() - self._away_since)
+            self._away_since = None
+        elif error is not None and self._away_since is None:
+            name = type(error).__qualname__
+            log.emit(events.SERVER_UNREACHABLE, server=server, error=name, reason=str(error))
+            self._away_since = steady()
+
+    def _feeder(self, queue: QueueName, weight: int) -> Feeder:
+        mosts = [it.options.most for it in self._app.handlers if it.queue == queue]
+        feeder = Feeder(
+            queue,
+            self._app.engine,
+            self.slots,
+            worker=self._terms.name,
+            lease=self._terms.lease,
+            weight=weight,
+            most=None if None in mosts else sum(it for it in mosts if it),
+            start=self._start,
+            settled=self.report.settled,
+            trouble=self._trouble,
+        )
+        feeder.leave_when_empty = self._terms.leave_when_empty
+        return feeder
+
+    def _known(self, queue: str) -> list[str]:
+        return [it.named or f"{it.name} (without a name)" for it in self._app.handlers
+                if it.queue == queue]  # fmt: skip
+
+
+Handlers = Mapping[tuple[str, str | None], Handler[Any, Any, Any]]
+
+
+def _by_header(app: Registry) -> Handlers:
+    return {(it.queue, it.named): it for it in app.handlers}

@@ -1,0 +1,180 @@
+"""A handler: the function for a queue's jobs, what it takes and returns, and how it may run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from towpath.clock import Duration, duration_ms, hours, milliseconds
+from towpath.engine.check import whole
+from towpath.engine.retry import RetryPolicy, retry_policy
+from towpath.errors import HandlerInvalid
+from towpath.ids import QueueName, queue_name
+from towpath.worker.context import Context
+from towpath.worker.payload import Form, form
+
+T = TypeVar("T")
+R = TypeVar("R")
+C = TypeVar("C")
+
+
+class Place(StrEnum):
+    """Where a handler runs."""
+
+    LOOP = "loop"
+    """An async function, in the worker's event loop."""
+    THREAD = "thread"
+    """A plain function, in a thread."""
+    PROCESS = "process"
+    """A plain function that computes, in a process of its own."""
+
+
+class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a handler runs. Every field has a default that suits most handlers."""
+
+    name: str | None = None
+    """Tells it from the other handlers of its queue; jobs say it in their `handler` header.
+    A handler without a name gets the jobs that name none."""
+    retry: RetryPolicy | None = None
+    """How long to wait before the next attempt; None = the queue's policy decides."""
+    max_attempts: int | None = None
+    """Deliveries before a job is dead; None = the queue's limit."""
+    keep: Duration | None = None
+    """How long a finished job and its result can be looked at; None = an hour, or what the
+    queue has."""
+    time_limit: Duration = hours(1)
+    """How long one attempt may take."""
+    processes: int = 0
+    """Run in so many processes of its own instead of threads: for plain functions that compute."""
+    concurrency: int | None = None
+    """At most so many at once in one worker; None = as many as the worker has slots."""
+    weight: int = 1
+    """Its queue's share of free slots, beside the other queues of the worker."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            queue_name(self.name)
+        if self.retry is not None:
+            retry_policy(self.retry)
+        if self.max_attempts is not None:
+            whole("max_attempts", self.max_attempts, 1, 1_000_000)
+        if self.concurrency is not None:
+            whole("concurrency", self.concurrency, 1, 100_000)
+        whole("processes", self.processes, 0, 1_000)
+        whole("weight", self.weight, 1, 1_000)
+        if self.keep is not None:
+            duration_ms("keep", self.keep)
+        duration_ms("time_limit", self.time_limit, least=milliseconds(1))
+
+    @property
+    def most(self) -> int | None:
+        """At most so many at once, for whatever reason."""
+        return self.processes or self.concurrency
+
+
+class Handler(Generic[T, R, C]):
+    """A function for the jobs of a queue. Calling it runs the function here and now."""
+
+    def __init__(
+        self, queue: str, function: Callable[..., C], options: HandlerOptions | None = None
+    ) -> None:
+        self.queue: QueueName = queue_name(queue)
+        self.function = function
+        self.options = options or HandlerOptions()
+        self.named = self.options.name
+        self.name = self.named or _name(function)
+        self.place = _place(self, function)
+        signature = _Signature.of(self.name, function)
+        self.takes_payload, self.context_name = signature.takes_payload, signature.context
+        self.payload: Form[Any] = _form(self.name, signature.payload, f"payload of {self.name}")
+        self.result: Form[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.__doc__, self.__name__ = function.__doc__, _name(function)
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name} of {self.queue}>"
+
+    def invoke(self, payload: Any, ctx: Context) -> C:
+        """The function with what it asks for."""
+        args = (payload,) if self.takes_payload else ()
+        if self.context_name is None:
+            return self.function(*args)
+        return self.function(*args, **{self.context_name: ctx})
+
+
+class _Signature(msgspec.Struct, frozen=True):
+    """What a function takes and returns."""
+
+    takes_payload: bool
+    payload: Any
+    context: str | None
+    result: Any
+
+    @classmethod
+    def of(cls, name: str, function: Callable[..., Any]) -> _Signature:
+        """Raises HandlerInvalid for parameters that nobody could fill."""
+        try:
+            hints = get_type_hints(function)
+        except NameError as error:
+            raise HandlerInvalid(name, rule=f"an annotation is not known: {error}") from error
+        parameters = list(inspect.signature(function).parameters.values())
+        contexts = [it.name for it in parameters if hints.get(it.name) is Context]
+        others = [it for it in parameters if it.name not in contexts]
+        needed = [it for it in others if it.default is it.empty and _one_value(it)]
+        if len(contexts) > 1 or len(needed) > 1:
+            raise HandlerInvalid(name, rule="takes one payload and at most one Context")
+        if any(it.kind is it.POSITIONAL_ONLY and it.name in contexts for it in parameters):
+            raise HandlerInvalid(name, rule="takes its Context by name: put no `/` behind it")
+        payload = next((it for it in others if _one_value(it)), None)
+        if payload is not None and payload.kind is payload.KEYWORD_ONLY:
+            raise HandlerInvalid(name, rule="takes its payload first, not by name only")
+        return cls(
+            takes_payload=payload is not None,
+            payload=hints.get(payload.name, Any) if payload else Any,
+            context=contexts[0] if contexts else None,
+            result=hints.get("return", Any),
+        )
+
+
+def _one_value(parameter: inspect.Parameter) -> bool:
+    return parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+
+
+def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Place:
+    if not callable(function):
+        raise HandlerInvalid(repr(function), rule="must be a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerInvalid(handler.name, rule="must return a value, not yield several")
+    if inspect.iscoroutinefunction(function):
+        if handler.options.processes:
+            raise HandlerInvalid(handler.name, rule="processes= is for plain functions")
+        return Place.LOOP
+    if handler.options.processes:
+        if "<" in _qualname(function):
+            rule = "processes= needs a function of a module, that another process can import"
+            raise HandlerInvalid(handler.name, rule=rule)
+        return Place.PROCESS
+    return Place.THREAD
+
+
+def _form(name: str, kind: Any, what: str) -> Form[Any]:
+    try:
+        return form(kind, what)
+    except TypeError as error:
+        raise HandlerInvalid(name, rule=f"{what} can't be JSON: {error}") from error
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _qualname(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", "<unknown>")

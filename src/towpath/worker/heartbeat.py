@@ -1,0 +1,146 @@
+"""The heartbeat: renews every lease of the process, and ends what takes too long.
+
+It has a thread, an event loop and a connection of its own, so that a handler that blocks the
+worker's loop loses no lease: neither its own nor those of the handlers beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from towpath.clock import steady
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease, Outcome, Renew
+from towpath.errors import ServerError
+from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
+from towpath.telemetry.logs import Log
+from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.endings import failed, time_limit_reason
+
+_TICK = 0.25
+_BLOCKED_AFTER = 1.0
+PATIENCE = 2.0
+"""Seconds for an attempt to end after it was told to."""
+
+Tell = Callable[[Attempt, Stop], None]
+
+
+class Heartbeat:
+    """Watches the attempts of a worker from a thread of its own."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        *,
+        held: Callable[[], Sequence[Attempt]],
+        stop: Tell,
+        abandon: Callable[[Attempt], None],
+        log: Log,
+    ) -> None:
+        self._connect, self._held, self._stop, self._abandon = connect, held, stop, abandon
+        self._log = log
+        self._over = threading.Event()
+        self._answered = self._renewed = 0.0
+        self._warned = False
+        self._told: dict[Attempt, float] = {}
+
+    def start(self) -> None:
+        """Begin, for the attempts of the loop that runs now."""
+        self._loop = asyncio.get_running_loop()
+        self._answered = self._renewed = steady()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._beat()), name="towpath-heartbeat", daemon=True
+        )
+        self._thread.start()
+
+    async def close(self) -> None:
+        """End; nothing is renewed any more when this returns."""
+        self._over.set()
+        await asyncio.to_thread(self._thread.join)
+
+    async def _beat(self) -> None:
+        while not self._over.is_set():
+            try:
+                async with self._connect() as engine:
+                    while not await self._pause():
+                        await self._look(engine)
+            except ServerError as error:
+                self._failed(error)
+                await self._pause()
+
+    async def _pause(self) -> bool:
+        """Wait for the next beat; whether there is none."""
+        await asyncio.sleep(_TICK)
+        return self._over.is_set()
+
+    async def _look(self, engine: Engine) -> None:
+        now = steady()
+        held = [it for it in self._held() if not it.over]
+        self._watch_loop(now, len(held))
+        self._told = {it: at for it, at in self._told.items() if not it.over}
+        for attempt in held:
+            if attempt.deadline <= now:
+                await self._out_of_time(engine, attempt, now)
+        due = [it for it in held if it.renew_at <= now < it.deadline and it.stop is not Stop.LOST]
+        if due:
+            try:
+                outcomes = await engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
+            except ServerError as error:
+                self._failed(error, len(due))
+            else:
+                self._renewed = now
+                for attempt, outcome in zip(due, outcomes, strict=True):
+                    self._learn(attempt, outcome, now)
+
+    def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        if isinstance(outcome, Lease):
+            attempt.renew_at = now + attempt.ttl / 3
+            if outcome.cancel_requested:
+                self._tell(attempt, Stop.CANCELLED)
+        elif not attempt.over:
+            # Settled meanwhile is no news; anything else means that the job is another's.
+            self._tell(attempt, Stop.LOST)
+
+    async def _out_of_time(self, engine: Engine, attempt: Attempt, now: float) -> None:
+        """Told once; one that does not end is given up here, whatever the worker's loop does."""
+        told = self._told.setdefault(attempt, now)
+        if told == now:
+            self._tell(attempt, Stop.TIMED_OUT)
+        elif now - told >= PATIENCE:
+            attempt.over = True
+            attempt.error = "TimeLimit"
+            with suppress(ServerError):
+                [outcome] = await engine.settle([failed(attempt, time_limit_reason(attempt))])
+                del outcome
+            self._in_loop(lambda: self._abandon(attempt))
+
+    def _tell(self, attempt: Attempt, why: Stop) -> None:
+        self._in_loop(lambda: self._stop(attempt, why))
+
+    def _watch_loop(self, now: float, running: int) -> None:
+        """A loop that answers late is one that somebody blocks: said once per time."""
+        silent = now - self._answered
+        if silent >= _BLOCKED_AFTER and not self._warned:
+            self._warned = True
+            self._log.emit(LOOP_BLOCKED, blocked=silent, running=running)
+        self._in_loop(self._pong)
+
+    def _pong(self) -> None:
+        self._answered, self._warned = steady(), False
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        # A loop that is closed has nobody left to be told.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(act)
+
+    def _failed(self, error: ServerError, leases: int = 0) -> None:
+        self._log.emit(
+            HEARTBEAT_FAILED,
+            leases=leases,
+            silent=steady() - self._renewed,
+            error=type(error).__qualname__,
+            reason=str(error),
+        )

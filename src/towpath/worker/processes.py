@@ -1,0 +1,164 @@
+"""Processes for handlers that compute: as many per handler as it asks for, each with one job.
+
+Not concurrent.futures: its pool can't end the one process that is stuck, and it pickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from towpath.clock import instant, milliseconds
+from towpath.telemetry.events import PROCESS_DIED
+from towpath.telemetry.logs import Log
+from towpath.worker.attempt import Attempt
+from towpath.worker.child import LENGTH, Cancel, Note, Order, Raised, Returned, Said, framed
+from towpath.worker.endings import ChildFailed
+from towpath.worker.handler import Handler
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+_decode_said = msgspec.msgpack.Decoder(Said).decode
+
+
+class Processes:
+    """The processes of a worker's handlers. Started when first needed, replaced when they die."""
+
+    def __init__(self, *, note: Callable[[Attempt, bytes], None], log: Log) -> None:
+        self._note, self._log = note, log
+        self._idle: dict[str, list[_Process]] = {}
+        self._busy: dict[Attempt, _Process] = {}
+
+    async def run(self, handler: Handler[Any, Any, Any], attempt: Attempt) -> bytes:
+        """The result as JSON. Raises the handler's verdict, or ChildFailed.
+
+        Cancelled, it kills the process: nothing of the attempt goes on.
+        """
+        idle = self._idle.setdefault(_place(handler), [])
+        process = idle.pop() if idle else _Process(handler)
+        self._busy[attempt] = process
+        try:
+            result = await process.run(attempt, self._note)
+        except asyncio.CancelledError:
+            await process.kill()
+            raise
+        except ProcessDied as died:
+            lease = attempt.lease
+            self._log.emit(
+                PROCESS_DIED,
+                job=lease.id,
+                queue=lease.queue,
+                handler=handler.name,
+                attempt=lease.attempt,
+                code=died.code,
+            )
+            raise
+        except (ChildFailed, Discard, Retry, Snooze):
+            idle.append(process)
+            raise
+        finally:
+            del self._busy[attempt]
+        idle.append(process)
+        return result
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Tell the handler that somebody wants it to end; it decides itself."""
+        if attempt in self._busy:
+            self._busy[attempt].tell(Cancel())
+
+    async def close(self) -> None:
+        """End the idle ones."""
+        for process in [it for idle in self._idle.values() for it in idle]:
+            await process.kill()
+
+
+class ProcessDied(ChildFailed):
+    """The process ended in the middle of the job."""
+
+    def __init__(self, code: int) -> None:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        super().__init__("ProcessDied", f"ProcessDied: the handler's process ended with {how}")
+        self.code = code
+
+
+class _Process:
+    def __init__(self, handler: Handler[Any, Any, Any]) -> None:
+        self._handler = handler
+        self._child: asyncio.subprocess.Process | None = None
+
+    async def run(self, attempt: Attempt, note: Callable[[Attempt, bytes], None]) -> bytes:
+        if self._child is None:
+            await self._start()
+        lease = msgspec.structs.replace(attempt.lease, headers=dict(attempt.lease.headers))
+        self.tell(Order(lease))
+        while True:
+            match await self._hear():
+                case Note(text):
+                    note(attempt, text)
+                case Returned(result):
+                    return result
+                case Raised() as raised:
+                    raise _verdict(raised)
+                case _:
+                    continue
+
+    def tell(self, message: Order | Cancel) -> None:
+        self._writer.write(framed(message))
+
+    async def kill(self) -> None:
+        if self._child is not None:
+            with suppress(ProcessLookupError):
+                self._child.kill()
+            await self._child.wait()
+            self._writer.close()
+            self._child = None
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "towpath.worker.child", str(theirs.fileno()),
+                *_where(self._handler), *sys.path,
+                pass_fds=[theirs.fileno()],
+                # A Ctrl-C or a signal to the group is for the worker alone.
+                start_new_session=True,
+            )  # fmt: skip
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+
+    async def _hear(self) -> Said:
+        try:
+            head = await self._reader.readexactly(LENGTH.size)
+            return _decode_said(await self._reader.readexactly(*LENGTH.unpack(head)))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            child, self._child = self._child, None
+            self._writer.close()
+            raise ProcessDied(await child.wait() if child else 0) from error
+
+
+def _verdict(raised: Raised) -> Exception:
+    span = None if raised.ms is None else milliseconds(raised.ms)
+    match raised.kind:
+        case "discard":
+            return Discard(raised.reason)
+        case "retry":
+            return Retry(raised.reason, after=span)
+        case "snooze":
+            ms = raised.ms or 0
+            return Snooze(instant(ms) if raised.absolute else milliseconds(ms))
+        case _:
+            return ChildFailed(raised.error, raised.reason)
+
+
+def _where(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
+    function = handler.function
+    return function.__module__, inspect.getfile(function), getattr(function, "__qualname__", "")
+
+
+def _place(handler: Handler[Any, Any, Any]) -> str:
+    return f"{handler.queue}/{handler.name}"

@@ -1,0 +1,48 @@
+"""How a worker and its queues stand, for whoever scrapes its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from towpath.engine.engine import Engine
+from towpath.telemetry.metrics import QueueReading, Reading
+from towpath.worker.fetch import Feeder
+from towpath.worker.slots import Slots
+
+_WITHIN = 2.0
+
+
+class Readings:
+    """Answers a scrape, from the scraper's own thread."""
+
+    def __init__(self, engine: Engine, feeders: Sequence[Feeder], slots: Slots) -> None:
+        self._engine, self._feeders, self._slots = engine, feeders, slots
+        self._loop = asyncio.get_running_loop()
+
+    def read(self) -> Reading:
+        """How everything stands. Raises TowpathError, TimeoutError."""
+        asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        return asked.result(_WITHIN)
+
+    async def _read(self) -> Reading:
+        slots = self._slots
+        return Reading(
+            queues=[await self._queue(feeder) for feeder in self._feeders],
+            slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
+        )
+
+    async def _queue(self, feeder: Feeder) -> QueueReading:
+        counts = await self._engine.counts(feeder.queue)
+        return QueueReading(
+            queue=feeder.queue,
+            depth={
+                "ready": counts.ready,
+                "delayed": counts.delayed,
+                "waiting": counts.waiting,
+                "leased": counts.leased,
+                "dead": counts.dead,
+            },
+            oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
+            leases=feeder.held,
+        )

@@ -1,0 +1,39 @@
+"""What a worker needs to know of the app whose handlers it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, Self
+
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.telemetry.logs import Log
+from towpath.worker.handler import Handler
+
+
+class Registry(Protocol):
+    """An app: handlers, and the way to the server."""
+
+    version: str
+
+    @property
+    def handlers(self) -> Sequence[Handler[Any, Any, Any]]:
+        """All of them."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """The app's own, while it is entered."""
+        ...
+
+    def new_engine(self, limits: Limits | None = None) -> Engine:
+        """Another way to the same server, for another thread."""
+        ...
+
+    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
+        """Fire the recurring work of *queues* until cancelled."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...

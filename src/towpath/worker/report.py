@@ -1,0 +1,156 @@
+"""What became of attempts, told to whoever listens: log lines and metrics, once per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from towpath.engine.model import Bury, Fail, Outcome, Release, Settlement
+from towpath.engine.states import State
+from towpath.errors import TowpathError
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import HandlerMetrics, Metrics
+from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.endings import server_now
+
+UNKNOWN_HANDLER = "unknown"
+"""The label of jobs whose handler is not here: what a job names may be anything."""
+
+
+class Report:
+    """The worker's log and metrics."""
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self.log, self.metrics = log, metrics
+        self.completed = self.released = 0
+
+    def started(self, attempt: Attempt) -> None:
+        """The attempt begins."""
+        lease, metrics = attempt.lease, self._of(attempt)
+        metrics.started.inc()
+        if lease.due_ms:
+            metrics.punctuality.observe(attempt.waited)
+        if lease.was_silent:
+            metrics.redelivered.inc()
+            self.log.emit(events.JOB_REDELIVERED, **_named(attempt))
+        if self.log.wants(events.JOB_STARTED):
+            self.log.emit(events.JOB_STARTED, **_named(attempt), waited=attempt.waited)
+
+    def settled(
+        self, batch: Sequence[tuple[Attempt, Settlement]], outcomes: Sequence[Outcome]
+    ) -> None:
+        """The server's word on each settlement."""
+        done: dict[HandlerMetrics, list[Attempt]] = {}
+        for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
+            if outcome is State.DONE:
+                done.setdefault(self._of(attempt), []).append(attempt)
+            elif isinstance(outcome, TowpathError):
+                self._refused(attempt, settlement)
+            else:
+                self._ended(attempt, settlement, outcome)
+        for metrics, attempts in done.items():
+            self._completed(metrics, attempts)
+
+    def stopped(self, attempt: Attempt, why: Stop) -> None:
+        """The attempt has to end before its handler."""
+        metrics = self._of(attempt)
+        match why:
+            case Stop.LOST:
+                metrics.lost.inc()
+                self.log.emit(events.JOB_LOST, **_named(attempt), ran=attempt.ran)
+            case Stop.TIMED_OUT:
+                metrics.timed_out.inc()
+                handler = attempt.handler
+                self.log.emit(
+                    events.JOB_TIMED_OUT,
+                    **_named(attempt),
+                    ran=attempt.ran,
+                    limit=handler.options.time_limit if handler else 0.0,
+                    ended=_ENDED[handler.place] if handler else "",
+                )
+            case Stop.CANCELLED | Stop.DRAINED:
+                pass
+
+    # ── one kind of end each ─────────────────────────────────────────────────────────────
+
+    def _completed(self, metrics: HandlerMetrics, attempts: list[Attempt]) -> None:
+        self.completed += len(attempts)
+        metrics.completed.inc(len(attempts))
+        metrics.ran.observe_many([it.ran for it in attempts])
+        metrics.waited.observe_many([it.waited for it in attempts])
+        if self.log.wants(events.JOB_COMPLETED):
+            for it in attempts:
+                self.log.emit(events.JOB_COMPLETED, **_named(it), waited=it.waited, ran=it.ran)
+
+    def _refused(self, attempt: Attempt, settlement: Settlement) -> None:
+        self._of(attempt).stale_refused.inc()
+        verb = type(settlement).__name__.lower()
+        self.log.emit(events.JOB_STALE_REFUSED, **_named(attempt), verb=verb)
+
+    def _ended(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
+        metrics, named = self._of(attempt), _named(attempt)
+        match settlement, outcome:
+            case _, State.CANCELLED:
+                metrics.cancelled.inc()
+                self.log.emit(events.JOB_CANCELLED, **named, ran=attempt.ran)
+            case Bury() | Fail(), State.DEAD:
+                metrics.failed.inc()
+                metrics.dead.inc()
+                self._dead(attempt, settlement.reason)
+            case Fail(), _:
+                metrics.failed.inc()
+                self._failed(attempt, settlement)
+            case Release(), _ if attempt.error == "Snooze":
+                metrics.snoozed.inc()
+                until = server_now(attempt) + settlement.delay
+                self.log.emit(events.JOB_SNOOZED, **named, ran=attempt.ran, until=until)
+            case Release(), _:
+                self.released += 1
+                metrics.released.inc()
+                self.log.emit(events.JOB_RELEASED, **named, reason="the worker stops")
+            case _:
+                pass
+
+    def _dead(self, attempt: Attempt, reason: str) -> None:
+        named, error = _named(attempt), attempt.error
+        if error == "Discard":
+            self.log.emit(events.JOB_DISCARDED, **named, ran=attempt.ran, reason=reason)
+        elif error in _UNFIT:
+            self.log.emit(_UNFIT[error], **named, reason=reason)
+        elif attempt.handler is None:
+            self.log.emit(events.HANDLER_NOT_FOUND, **named)
+        else:
+            self.log.emit(events.JOB_DEAD, **named, ran=attempt.ran, error=error, reason=reason)
+
+    def _failed(self, attempt: Attempt, fail: Fail) -> None:
+        self.log.emit(
+            events.JOB_FAILED,
+            **_named(attempt),
+            ran=attempt.ran,
+            error=attempt.error,
+            reason=fail.reason,
+            delay="by the queue's policy" if fail.delay is None else fail.delay,
+        )
+
+    def _of(self, attempt: Attempt) -> HandlerMetrics:
+        handler = attempt.handler
+        return self.metrics.of(attempt.lease.queue, handler.name if handler else UNKNOWN_HANDLER)
+
+
+_UNFIT = {
+    "PayloadInvalid": events.PAYLOAD_INVALID,
+    "ResultInvalid": events.RESULT_INVALID,
+    "ResultTooLarge": events.RESULT_INVALID,
+}
+_ENDED = {"loop": "cancelled", "thread": "abandoned", "process": "killed"}
+
+
+def _named(attempt: Attempt) -> dict[str, Any]:
+    lease = attempt.lease
+    return {
+        "job": lease.id,
+        "queue": lease.queue,
+        "handler": attempt.handler_name,
+        "attempt": lease.attempt,
+    }

@@ -1,0 +1,143 @@
+"""Runs one attempt: payload in, handler called where it belongs, settlement out.
+
+The only place with a broad except: whatever a handler raises ends its attempt, not the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
+
+from towpath.clock import steady
+from towpath.engine.model import Bury, Complete, Settlement
+from towpath.errors import TowpathError
+from towpath.telemetry import traces
+from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.context import Context
+from towpath.worker.endings import ending, own_limit, stopped
+from towpath.worker.handler import Handler, Place
+from towpath.worker.middleware import Middleware
+from towpath.worker.processes import Processes
+from towpath.worker.threads import Threads
+
+Note = Callable[[Attempt, bytes], None]
+"""Takes a progress note to the server."""
+
+
+class Runner:
+    """Runs attempts, wherever their handlers belong."""
+
+    def __init__(
+        self,
+        *,
+        threads: Threads,
+        processes: Processes,
+        middleware: Sequence[Middleware],
+        note: Note,
+        largest: Callable[[str], int],
+    ) -> None:
+        self._threads, self._processes = threads, processes
+        self._middleware = tuple(middleware)
+        self._note, self._largest = note, largest
+
+    async def run(self, attempt: Attempt) -> Settlement | None:
+        """What the attempt ended as; None if there is nothing left to settle. Never raises."""
+        try:
+            if traces.active():
+                return await self._traced(attempt)
+            return await self._perform(attempt)
+        except asyncio.CancelledError:
+            return stopped(attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 -- user code: see above
+            return None if attempt.stop is Stop.LOST else ending(attempt, error)
+
+    async def _traced(self, attempt: Attempt) -> Settlement:
+        lease = attempt.lease
+        with traces.consumer_span(
+            lease.headers,
+            queue=lease.queue,
+            handler=attempt.handler_name,
+            job=lease.id,
+            attempt=lease.attempt,
+        ):
+            return await self._perform(attempt)
+
+    async def _perform(self, attempt: Attempt) -> Settlement:
+        lease, handler = attempt.lease, cast("Handler[Any, Any, Any]", attempt.handler)
+        most = own_limit(attempt)
+        if most is not None and lease.attempt > most:
+            return Bury(lease, f"delivered {lease.attempt - 1} times without an end")
+        if handler.place is Place.PROCESS:
+            return self._completed(attempt, await self._surrounded(attempt, b"", None))
+        payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
+        ctx = self._context(attempt, handler)
+        if self._middleware:
+            value = await self._surrounded(attempt, payload, ctx)
+        elif handler.place is Place.LOOP:
+            value = await handler.invoke(payload, ctx)
+        else:
+            value = await self._threads.run(lambda: handler.invoke(payload, ctx))
+        return self._encoded(attempt, handler, value)
+
+    async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context | None) -> Any:
+        """The handler's value, with the middleware around it."""
+        handler = cast("Handler[Any, Any, Any]", attempt.handler)
+        ctx = ctx or self._context(attempt, handler)
+        entered: list[Middleware] = []
+        try:
+            for it in self._middleware:
+                await it.before(ctx)
+                entered.append(it)
+            value = await self._called(attempt, handler, payload, ctx)
+            while entered:
+                await entered[-1].after(ctx, value)
+                entered.pop()
+        except Exception as error:
+            for it in reversed(entered):
+                await it.error(ctx, error)
+            raise
+        return value
+
+    def _called(
+        self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
+    ) -> Coroutine[Any, Any, Any]:
+        match handler.place:
+            case Place.LOOP:
+                return cast("Coroutine[Any, Any, Any]", handler.invoke(payload, ctx))
+            case Place.THREAD:
+                return self._threads.run(lambda: handler.invoke(payload, ctx))
+            case Place.PROCESS:
+                return self._processes.run(handler, attempt)
+
+    def _context(self, attempt: Attempt, handler: Handler[Any, Any, Any]) -> Context:
+        ctx = Context(
+            attempt.lease,
+            handler=handler.name,
+            time_limit=handler.options.time_limit,
+            tell=lambda note: self._note(attempt, note),
+        )
+        attempt.ctx, attempt.started = ctx, steady()
+        return ctx
+
+    def _encoded(self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any) -> Settlement:
+        """A result that can't be kept is a defect of the handler: another attempt can't help."""
+        if value is None:
+            return Complete(attempt.lease)
+        try:
+            result = handler.result.encode(value)
+        except TowpathError as error:
+            attempt.error = "ResultInvalid"
+            return Bury(attempt.lease, f"ResultInvalid: {error}")
+        return self._completed(attempt, result)
+
+    def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
+        limit = self._largest(attempt.lease.queue)
+        if len(result) <= limit:
+            return Complete(attempt.lease, result)
+        attempt.error = "ResultTooLarge"
+        return Bury(
+            attempt.lease,
+            f"ResultTooLarge: the handler returned {len(result)} bytes, at most {limit} are kept; "
+            "store the data elsewhere and return a reference, or raise the queue's max_payload",
+        )

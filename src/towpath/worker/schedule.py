@@ -1,0 +1,165 @@
+"""When recurring work falls due: by cron expressions and intervals, and what if it was missed.
+
+Values and pure functions: they are told the time, and all who have the same schedule and the same
+last firing come to the same instants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from enum import StrEnum
+from functools import lru_cache
+from itertools import count, islice, takewhile
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from towpath.clock import Duration, duration_ms, instant, instant_ms, minutes, seconds
+from towpath.errors import InvalidOption
+
+MOST_AT_ONCE = 1000
+"""Firings that are looked at in one round; if more are due, another round follows."""
+PROMPT = minutes(1)
+"""A firing that is late by no more than this was not missed."""
+_LONGEST_CRON = 256
+_ZONE_RULE = "must be the name of a time zone, e.g. Europe/Berlin"
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Missed(StrEnum):
+    """What becomes of firings that nobody was there for."""
+
+    SKIP = "skip"
+    """Nothing: the next one is the next by the schedule."""
+    ONCE = "once"
+    """One job for all of them, for the latest instant."""
+    ALL = "all"
+    """A job for each, oldest first."""
+
+
+class Cron(msgspec.Struct, frozen=True):
+    """A cron expression in a time zone: `Cron("0 3 * * *", tz="Europe/Berlin")`.
+
+    Five fields as Debian's cron reads them (minute, hour, day, month, weekday), or six with the
+    seconds first; `L`, `LW`, `5L` and `MON#1` too. When clocks are changed, work that runs at
+    fixed hours (no `*` at the start of minute and hour) runs once: what falls into the gap of
+    spring runs right after it, what falls into the repeated hour of autumn runs the first time.
+    All other work follows the wall clock. Raises InvalidOption for an expression that can't be
+    read or never comes, and for an unknown time zone.
+    """
+
+    expression: str
+    tz: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.tz, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption("tz", self.tz, rule=_ZONE_RULE)
+        _zone(self.tz)
+        if not isinstance(self.expression, str) or len(self.expression) > _LONGEST_CRON:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            rule = f"must be text of at most {_LONGEST_CRON} characters"
+            raise InvalidOption("cron", self.expression, rule=rule)
+        try:
+            first = next(self.after(instant(0)), None)
+        except CronSimError as error:
+            rule = f"must be five fields, or six with the seconds first: {error}"
+            raise InvalidOption("cron", self.expression, rule=rule) from error
+        if first is None:
+            raise InvalidOption("cron", self.expression, rule="must come within 50 years")
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.expression.split())} {self.tz}"
+
+    def after(self, last: datetime) -> Iterator[datetime]:
+        """The instants after *last*, in order."""
+        for local in CronSim(self.expression, last.astimezone(_zone(self.tz))):
+            # cronsim forgets which of the repeated hours it began in, and may look back.
+            if (at := local.astimezone(UTC)) > last:
+                yield at
+
+
+class Every(msgspec.Struct, frozen=True):
+    """An interval of elapsed time: `Every(minutes(5))`, at least a second.
+
+    Its instants are *anchor* plus or minus any number of intervals, whenever it was first seen;
+    without one, they are counted from 1970 in UTC, so that `Every(hours(1))` is on the hour. For
+    days and hours by the wall clock of some place, take `Cron`. Raises InvalidOption.
+    """
+
+    interval: Duration
+    anchor: datetime = instant(0)
+
+    def __post_init__(self) -> None:
+        duration_ms("every", self.interval, least=seconds(1))
+        instant_ms("anchor", self.anchor)
+        if self.interval % _MILLISECOND or self.anchor.microsecond % 1000:
+            raise InvalidOption("every", self, rule="must be whole milliseconds")
+
+    def __str__(self) -> str:
+        text = f"every {self.interval}"
+        return text if self.anchor == instant(0) else f"{text} from {self.anchor.isoformat()}"
+
+    def after(self, last: datetime) -> Iterator[datetime]:
+        """The instants after *last*, in order."""
+        anchor = self.anchor.astimezone(UTC)
+        first = (last - anchor) // self.interval + 1
+        return (anchor + n * self.interval for n in count(first))
+
+
+Schedule = Cron | Every
+
+
+def schedule(when: str | Schedule, *, tz: str | None = None) -> Schedule:
+    """*when* as a schedule; text is a cron expression, in UTC unless *tz* says otherwise."""
+    if isinstance(when, str):
+        return Cron(when) if tz is None else Cron(when, tz)
+    if not isinstance(when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("when", when, rule="must be a cron expression, a Cron or an Every")
+    if tz is not None:
+        raise InvalidOption("tz", tz, rule="belongs to a cron expression given as text")
+    return when
+
+
+class Due(msgspec.Struct, frozen=True):
+    """What is to be done about a recurring work now."""
+
+    firings: tuple[datetime, ...]
+    """The instants to submit a job for, in order."""
+    last: datetime
+    """Where the work has got to with them."""
+    missed: int
+    """How many firings nobody was there for, whatever becomes of them."""
+
+
+def due(when: Schedule, last: datetime, now: datetime, missed: Missed) -> Due:
+    """What is due at *now* after the firing at *last*.
+
+    Looks at no more than MOST_AT_ONCE instants. If there are more, ask again from the answer's
+    last one: nothing is left out, and of a long absence `ONCE` still makes one job.
+    """
+    found = list(islice(takewhile(lambda at: at <= now, when.after(last)), MOST_AT_ONCE + 1))
+    instants = tuple(found[:MOST_AT_ONCE])
+    if not instants:
+        return Due((), last, 0)
+    final = instants[-1:] if len(found) <= MOST_AT_ONCE else ()
+    late = bool(final) and now - final[0] > PROMPT
+    match missed:
+        case Missed.ALL:
+            firings = instants
+        case Missed.ONCE:
+            firings = final
+        case Missed.SKIP:
+            firings = () if late else final
+    on_time = len(final) if not late else 0
+    return Due(firings, instants[-1], len(instants) - on_time)
+
+
+@lru_cache(maxsize=256)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise InvalidOption("tz", name, rule=_ZONE_RULE) from error

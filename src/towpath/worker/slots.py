@@ -1,0 +1,88 @@
+"""Slots: how many jobs a worker runs at once, and which queue gets the next free one.
+
+Weights are kept by strides: every slot a queue takes moves it on by 1/weight, and the queue that
+is least far on comes first. A queue that had nothing to do does not save up turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Share:
+    """One queue's claim to the slots."""
+
+    def __init__(self, *, weight: int, most: int, wake: Callable[[], None]) -> None:
+        self.weight, self.most, self.wake = weight, most, wake
+        self.held = 0
+        """Slots it has: jobs that run, and those it has asked the server for."""
+        self.wants = False
+        """Whether it would take more."""
+        self.turn = 0.0
+
+
+class Slots:
+    """The free slots of a worker, shared by its queues."""
+
+    def __init__(self, total: int) -> None:
+        self.total = self.free = total
+        self.lost = 0
+        self._shares: list[Share] = []
+
+    def share(self, *, weight: int, most: int | None, wake: Callable[[], None]) -> Share:
+        """A part in the slots; `wake` is called when there may be more to take."""
+        share = Share(weight=weight, most=min(most or self.total, self.total), wake=wake)
+        self._shares.append(share)
+        return share
+
+    def take(self, share: Share, at_most: int) -> int:
+        """As many slots as *share* may have now, up to *at_most*; they are its own from now on."""
+        wanted = min(at_most, self.free, share.most - share.held)
+        rivals = [it for it in self._shares if it is not share and it.wants and it.held < it.most]
+        if rivals:
+            # Who comes back from a pause begins where the others are.
+            share.turn = max(share.turn, min(it.turn for it in rivals))
+        taken = self._in_turn(share, rivals, wanted) if rivals else max(wanted, 0)
+        share.turn += taken / share.weight
+        share.held += taken
+        self.free -= taken
+        return taken
+
+    def give_back(self, share: Share, count: int) -> None:
+        """These slots are free again."""
+        share.held -= count
+        self.free += count
+        for it in self._shares:
+            if it.wants:
+                it.wake()
+
+    def lose(self) -> None:
+        """A slot is gone: something that can't be ended sits in it."""
+        self.total -= 1
+        self.free -= 1
+        self.lost += 1
+
+    def regain(self) -> None:
+        """What sat in a lost slot has ended."""
+        self.total += 1
+        self.free += 1
+        self.lost -= 1
+        for it in self._shares:
+            if it.wants:
+                it.wake()
+
+    def _in_turn(self, share: Share, rivals: list[Share], wanted: int) -> int:
+        """How many of the free slots fall to *share* if everybody who wants takes his turn."""
+        turns = {it: it.turn for it in [share, *rivals]}
+        room = {it: it.most - it.held for it in turns}
+        mine = 0
+        for _ in range(max(self.free, 0)):
+            open_ones = [it for it in turns if room[it] > 0]
+            if mine == wanted or not open_ones:
+                break
+            # A tie goes to who asks: he is here.
+            first = min(open_ones, key=lambda it: (turns[it], it is not share))
+            turns[first] += 1 / first.weight
+            room[first] -= 1
+            mine += first is share
+        return mine

@@ -1,0 +1,241 @@
+"""The worker: takes jobs of its app's queues, runs their handlers, ends in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import cast
+
+from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
+from towpath.engine.check import whole
+from towpath.errors import HandlerInvalid, ServerError
+from towpath.ids import QueueName, queue_name, worker_name
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.crew import Crew, Terms
+from towpath.worker.duties import configure_queues, keep_sweeping_others
+from towpath.worker.middleware import Middleware
+from towpath.worker.registry import Registry
+
+LEASE, GRACE = seconds(15), seconds(25)
+_FLUSH = 5.0
+"""Seconds to hand in the last settlements after everything has ended."""
+
+
+class ExitCode(IntEnum):
+    """How a worker ended."""
+
+    CLEAN = 0
+    """Everything it held was settled or released."""
+    SLOTS_LOST = 1
+    """All its slots were lost to threads that do not end."""
+    UNSETTLED = 75
+    """The server could not be reached at the end: what it held comes back by itself."""
+
+
+class Worker:
+    """Runs an app's handlers.
+
+        await Worker(app, concurrency=50).run()
+
+    *queues* names the queues to serve, with weights if it is a mapping; all of the app's without
+    it. *lease* is how long this process may be silent before its jobs are given to others, *grace*
+    how long running jobs may go on after the first SIGTERM or SIGINT; a second one releases them
+    at once.
+    """
+
+    def __init__(
+        self,
+        app: Registry,
+        *,
+        concurrency: int = 100,
+        queues: Mapping[str, int] | Iterable[str] | None = None,
+        lease: Duration = LEASE,
+        grace: Duration = GRACE,
+        middleware: Sequence[Middleware] = (),
+        name: str | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._app = app
+        self.concurrency = whole("concurrency", concurrency, 1, 100_000)
+        self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
+        self.grace = milliseconds(duration_ms("grace", grace))
+        self.name = worker_name(name or _own_name())
+        self.weights = _weights(app, queues)
+        self.metrics = metrics or Metrics()
+        self.middleware = tuple(middleware)
+        self.log = Log(worker=self.name)
+        self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
+        self._why = "it was empty"
+        self._code = ExitCode.CLEAN
+
+    def run_forever(self) -> int:
+        """Run in an event loop of its own until a signal ends it; the process's exit code."""
+        return asyncio.run(self.run())
+
+    async def run(self) -> int:
+        """Take jobs until a signal or `stop` ends it; the exit code. Raises ServerUnreachable."""
+        return await self._run(leave_when_empty=False)
+
+    async def drain(self) -> int:
+        """Take jobs until there are none that could run now."""
+        return await self._run(leave_when_empty=True)
+
+    def stop(self, why: str = "it was asked to") -> None:
+        """Claim no more, let running jobs finish; called again, release them at once."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        else:
+            self._why = why
+            self._stop.set()
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, *, leave_when_empty: bool) -> int:
+        began = steady()
+        async with self._app:
+            await configure_queues(self._app, self.weights, self.log)
+            crew = Crew(
+                self._app,
+                self._terms(leave_when_empty=leave_when_empty),
+                log=self.log,
+                metrics=self.metrics,
+                exhausted=self._slots_exhausted,
+            )
+            with self._signals():
+                async with crew:
+                    self._say_started()
+                    await self._live(crew)
+        self.log.emit(
+            events.WORKER_STOPPED,
+            reason=self._why,
+            code=int(self._code),
+            jobs=crew.report.completed,
+            released=crew.report.released,
+            uptime=steady() - began,
+        )
+        return self._code
+
+    async def _live(self, crew: Crew) -> None:
+        side = [asyncio.create_task(self._app.keep_firing(self.weights, self.log))]
+        side += [
+            asyncio.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
+        ]
+        feeding = asyncio.create_task(crew.feed())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((feeding, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await _ended(side)
+            if not feeding.done():
+                await self._wind_down(crew, feeding)
+            await feeding
+        finally:
+            await _ended([*side, stopping, feeding])
+
+    async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
+        self.log.emit(
+            events.WORKER_DRAINING, reason=self._why, running=crew.running, grace=self.grace
+        )
+        crew.claim_no_more()
+        now = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait(
+            (feeding, now),
+            timeout=self.grace.total_seconds(),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        now.cancel()
+        if not feeding.done():
+            await crew.release_all()
+            await asyncio.wait((feeding,), timeout=_FLUSH)
+        if not feeding.done():
+            self._code = ExitCode.UNSETTLED
+            feeding.cancel()
+            await asyncio.wait((feeding,))
+
+    def _slots_exhausted(self) -> None:
+        """Nothing can run here any more."""
+        self.log.emit(events.SLOTS_EXHAUSTED, concurrency=self.concurrency)
+        self._code = ExitCode.SLOTS_LOST
+        self.stop("all slots are lost")
+
+    def _terms(self, *, leave_when_empty: bool) -> Terms:
+        return Terms(
+            name=self.name,
+            concurrency=self.concurrency,
+            lease=self.lease,
+            weights=self.weights,
+            middleware=self.middleware,
+            leave_when_empty=leave_when_empty,
+        )
+
+    def _say_started(self) -> None:
+        self.log.emit(
+            events.WORKER_STARTED,
+            queues=sorted(self.weights),
+            concurrency=self.concurrency,
+            lease=self.lease,
+            grace=self.grace,
+            server=str(self._app.engine.url),
+            version=self._app.version,
+        )
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        """SIGTERM and SIGINT stop the worker. Only a program's main thread may hear them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        heard = (signal.SIGTERM, signal.SIGINT)
+        for number in heard:
+            loop.add_signal_handler(number, self.stop, f"{number.name} came")
+        try:
+            yield
+        finally:
+            for number in heard:
+                loop.remove_signal_handler(number)
+
+
+async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
+    """End what runs beside the jobs. A server that is away stops no drain."""
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
+            raise outcome
+
+
+def _own_name() -> str:
+    return f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
+
+
+def _weights(
+    app: Registry, queues: Mapping[str, int] | Iterable[str] | None
+) -> dict[QueueName, int]:
+    """The queues to serve with their weights. Raises HandlerInvalid for one without a handler."""
+    own: dict[QueueName, int] = {}
+    for handler in app.handlers:
+        own[handler.queue] = max(own.get(handler.queue, 1), handler.options.weight)
+    if not own:
+        raise HandlerInvalid(
+            "(none)", rule="the app has no handlers: decorate one with @app.handler"
+        )
+    if queues is None:
+        return own
+    weights = cast("Mapping[str, int]", queues) if isinstance(queues, Mapping) else None
+    chosen: dict[QueueName, int] = {}
+    for queue in queues:
+        name = queue_name(queue)
+        if name not in own:
+            known = ", ".join(sorted(own))
+            raise HandlerInvalid("(none)", rule=f"no handler for queue {name}; there are: {known}")
+        chosen[name] = whole("weight", weights[queue], 1, 1_000) if weights else own[name]
+    return chosen
