@@ -6,26 +6,32 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 
 from benchmarks.bench import Plan
-from benchmarks.catalogue import BENCHMARKS, claim_of, run_of
+from benchmarks.catalogue import BENCHMARKS, ENGINE, claim_of, run_of
 from benchmarks.figure import Figure
+from benchmarks.peers import page
 from benchmarks.report import json_lines, table, write_page
-from benchmarks.versions import versions
+from benchmarks.versions import Versions, versions
 
 EXAMPLES = """
 examples:
-  python -m benchmarks                        all figures, in less than five minutes
+  python -m benchmarks                        all figures, in about half an hour
   python -m benchmarks --quick                the same with smaller counts, to try it out
   python -m benchmarks submit_single pickup   some of them
+  python -m benchmarks peers crash            other job queues beside ours
+  python -m benchmarks crash --long           watch each crash for 110 s instead of 30 s
   python -m benchmarks --json > figures.jsonl one JSON object per figure
   python -m benchmarks --write                and put them into docs/benchmarks.md
+  python -m benchmarks peers --write          only this part of it
 
-Everything runs on private servers of its own, on Unix sockets. Machines are noisy: close what
-else is running, and look at "lowest to highest" before you believe a difference. A target that
-is not reached is no error: the exit code is 0.
+Everything runs on private servers of its own. Machines are noisy: close what else is running, and
+look at "lowest to highest" before you believe a difference. A target that is not reached is no
+error: the exit code is 0. The first run of `peers` or `crash` installs the other job queues below
+benchmarks/.peers; one that cannot be installed is shown as not measured.
 """
 
 
@@ -35,10 +41,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names: list[str] = wanted.names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    if wanted.write and (wanted.names or wanted.quick):
-        parser.error("--write needs all figures at their full counts: no names and no --quick")
-    asyncio.run(_run(names, Plan(quick=wanted.quick), as_json=wanted.json, write=wanted.write))
+    if wanted.write and (wanted.quick or _in_parts(names)):
+        parser.error(
+            "--write needs whole parts of the page at their full counts: no --quick, and no names, "
+            "or peers, crash, or all of the others"
+        )
+    plan = Plan(quick=wanted.quick, long=wanted.long)
+    asyncio.run(_run(names, plan, as_json=wanted.json, write=wanted.write))
     return 0
+
+
+def _in_parts(names: Sequence[str]) -> bool:
+    """Whether some of the engine's figures are wanted, but not all."""
+    return 0 < len(ENGINE.keys() & set(names)) < len(ENGINE)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all if none")
     parser.add_argument("--quick", action="store_true", help="smaller counts, fewer rounds")
+    parser.add_argument("--long", action="store_true", help="watch each crash for 110 s")
     parser.add_argument("--json", action="store_true", help="one JSON object per figure")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")
     return parser
@@ -61,16 +77,27 @@ async def _run(names: list[str], plan: Plan, *, as_json: bool, write: bool) -> N
     _say(f"{made_with}\n")
     if made_with.busy:
         _say("The machine is busy with something else: expect lower figures than it can reach.\n")
-    figures: list[Figure] = []
+    figures: dict[str, list[Figure]] = {}
     for name in names:
         began = time.monotonic()
         _say(f"{name} … ")
-        figures += await run_of(name)(plan)
+        figures[name] = await run_of(name)(plan)
         _say(f"{time.monotonic() - began:.0f} s\n")
-    print(json_lines(figures, made_with) if as_json else table(figures))
+    everything = list(chain.from_iterable(figures.values()))
+    if as_json:
+        print(json_lines(everything, made_with))
+    else:
+        print("\n\n".join([table(everything), *page.shown(names)]))
     if write:
+        _write(figures, made_with)
+
+
+def _write(figures: Mapping[str, list[Figure]], made_with: Versions) -> None:
+    written = page.write_sections(list(figures))
+    if engine := [figure for name in ENGINE for figure in figures.get(name, [])]:
         today = datetime.now(UTC).date().isoformat()
-        _say(f"written: {write_page(figures, made_with, date=today)}\n")
+        written.append(write_page(engine, made_with, date=today))
+    _say(f"written: {', '.join(sorted({str(path) for path in written}))}\n")
 
 
 def _say(text: str) -> None:

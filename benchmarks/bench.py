@@ -24,10 +24,17 @@ class Plan(msgspec.Struct, frozen=True):
     """How much to measure."""
 
     quick: bool = False
+    long: bool = False
+    """Watch each crash for longer."""
 
     @property
     def rounds(self) -> int:
         return 3 if self.quick else 7
+
+    @property
+    def watch(self) -> float:
+        """For how many seconds a killed worker's job is watched."""
+        return 110.0 if self.long else 20.0 if self.quick else 30.0
 
     def count(self, full: int, quick: int) -> int:
         return quick if self.quick else full

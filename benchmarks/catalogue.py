@@ -20,6 +20,7 @@ from benchmarks import (
 )
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure
+from benchmarks.peers import comparison, crash
 
 Run = Callable[[Plan], Awaitable[list[Figure]]]
 
@@ -36,8 +37,13 @@ _MODULES: tuple[ModuleType, ...] = (
     round_trips,
 )
 
-BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
+ENGINE: Mapping[str, ModuleType] = MappingProxyType(
     {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+)
+"""Those of the engine: one part of docs/benchmarks.md. Each of the others is a part of its own."""
+
+BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
+    {**ENGINE, "peers": comparison, "crash": crash}
 )
 
 

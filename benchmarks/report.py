@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,10 +11,27 @@ from benchmarks.figure import Figure
 from benchmarks.versions import Versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- figures: written by `python -m benchmarks --write` -->", "<!-- /figures -->"
 _HEAD = ("figure", "what", "measured", "lowest to highest", "target", "ratio", "reached", "beside")
 _NUMBERS = {2, 3, 5}
 """Columns that are aligned to the right."""
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """A part of the page that a command writes; the text around it is written by people."""
+
+    name: str
+    command: str
+
+    @property
+    def begin(self) -> str:
+        return f"<!-- {self.name}: written by `{self.command}` -->"
+
+    @property
+    def end(self) -> str:
+        return f"<!-- /{self.name} -->"
+
+
+FIGURES = Marks("figures", "python -m benchmarks --write")
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -46,34 +63,45 @@ def json_lines(figures: Sequence[Figure], made_with: Versions) -> str:
 
 def write_page(figures: Sequence[Figure], made_with: Versions, *, date: str) -> Path:
     """Put the figures between the marks of docs/benchmarks.md; the text around them stays."""
+    return put(FIGURES, _page(figures, made_with, date))
+
+
+def put(marks: Marks, blocks: Sequence[str]) -> Path:
+    """Put paragraphs between marks, in place of what was there. Raises ValueError without marks."""
     text = PAGE.read_text("utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(marks.begin)
+    _, end, after = rest.partition(marks.end)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has lost its marks: {BEGIN} … {END}")
-    PAGE.write_text(before + "\n\n".join([BEGIN, *_page(figures, made_with, date), END]) + after)
+        raise ValueError(f"{PAGE} has lost its marks: {marks.begin} … {marks.end}")
+    full = [block for block in blocks if block]
+    PAGE.write_text(before + "\n\n".join([begin, *full, end]) + after, "utf-8")
     return PAGE
 
 
+def with_pipes(rows: Sequence[Sequence[str]], *, numbers: Container[int]) -> str:
+    """A table as Markdown has it; its first row is the head."""
+    head, *rest = rows
+    rule = ["--:" if i in numbers else "---" for i in range(len(head))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, rule, *rest])
+
+
 def _page(figures: Sequence[Figure], made_with: Versions, date: str) -> list[str]:
-    rows = [_HEAD, tuple("--:" if i in _NUMBERS else "---" for i in range(len(_HEAD)))]
-    rows += [_row(figure) for figure in figures]
     return [
         f"Measured on {date}: {made_with}.",
-        "\n".join(f"| {' | '.join(row)} |" for row in rows),
+        with_pipes([_HEAD, *(_row(figure) for figure in figures)], numbers=_NUMBERS),
         "\n".join(f"- {line}" for line in summary(figures)),
     ]
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
-    beside = f"{_number(figure.beside_value)} {figure.beside}" if figure.beside else ""
+    beside = f"{number(figure.beside_value)} {figure.beside}" if figure.beside else ""
     return (
         figure.name,
         figure.what,
-        f"{_number(figure.value)} {figure.unit}",
-        f"{_number(figure.low)} to {_number(figure.high)}",
+        f"{number(figure.value)} {figure.unit}",
+        f"{number(figure.low)} to {number(figure.high)}",
         figure.target,
-        _number(figure.ratio),
+        number(figure.ratio),
         {True: "yes", False: "no", None: ""}[figure.reached],
         beside,
     )
@@ -87,7 +115,7 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     """Three digits that mean something."""
     if value is None:
         return ""

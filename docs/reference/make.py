@@ -2,13 +2,16 @@
 
 import ast
 import inspect
+import logging
 import textwrap
 from itertools import pairwise
 from pathlib import Path
 
+from docs.reference.commands import commands_page, settings_page
 from towpath import errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
+from towpath.telemetry import events, measures
 
 HERE = Path(__file__).parent
 
@@ -32,6 +35,38 @@ OPTIONS = """# Queue options
 |---|---|---|
 """
 
+LOG_EVENTS = """# Log events
+
+Every line that Towpath writes is one of these, with exactly these fields. In a terminal it is
+written for people, otherwise as JSON, one object per line: `time` (UTC), `level`, `event`, the
+fields, `worker`, and inside of a span `trace_id` and `span_id`; from level warning on also the
+`sentence`.
+`exception` holds a traceback where there is one. Times are in seconds.
+
+Payloads, results and credentials are never written. The logger is `towpath`, of Python's own
+`logging`. Lines of other loggers have `logger` instead of fields, and the job that they are about.
+
+| event | level | when | fields |
+|---|---|---|---|
+"""
+
+LOG_FIELDS = """
+## Fields
+
+| field | meaning |
+|---|---|
+"""
+
+METRICS = """# Metrics
+
+For Prometheus. Labels are the queue and the handler, never a job or a user: the number of series
+stays that of your handlers. Counters are those of one process and begin at 0 with it; the gauges
+are read from the queues at each scrape.
+
+| metric | kind | labels | what it counts | which question it answers |
+|---|---|---|---|---|
+"""
+
 
 def errors_page() -> str:
     """One row per error, in the order of the module."""
@@ -51,6 +86,29 @@ def options_page() -> str:
         f"| `{name}` | `{getattr(defaults, name)}` | {sentences[name]} |\n"
         for name in QueueOptions.__struct_fields__
     )
+
+
+def log_events_page() -> str:
+    """One row per event, and one per field."""
+    rows = [
+        f"| `{it.name}` | {logging.getLevelName(it.level).lower()} | {it.sentence} "
+        f"| {_code(it.fields)} |\n"
+        for it in events.CATALOGUE
+    ]
+    fields = [f"| `{name}` | {meaning} |\n" for name, meaning in events.FIELDS.items()]
+    return "".join([LOG_EVENTS, *rows, LOG_FIELDS, *fields])
+
+
+def metrics_page() -> str:
+    """One row per metric, with its question."""
+    return METRICS + "".join(
+        f"| `{it.name}` | {it.kind} | {_code(it.labels)} | {it.sentence} | {it.question} |\n"
+        for it in measures.CATALOGUE
+    )
+
+
+def _code(words: tuple[str, ...]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
 
 
 def _first_line(kind: type) -> str:
@@ -77,3 +135,7 @@ def _field_sentences(kind: type) -> dict[str, str]:
 if __name__ == "__main__":
     (HERE / "errors.md").write_text(errors_page())
     (HERE / "queue-options.md").write_text(options_page())
+    (HERE / "cli.md").write_text(commands_page())
+    (HERE / "settings.md").write_text(settings_page())
+    (HERE / "log-events.md").write_text(log_events_page())
+    (HERE / "metrics.md").write_text(metrics_page())

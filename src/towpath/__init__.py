@@ -1,37 +1,53 @@
-"""Towpath: a broker for work that must be done once, in order and on time."""
+"""Towpath: a broker for work that must be done once, in order and on time.
 
-from towpath.blocking import BlockingEngine
-from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
-from towpath.engine.channel import Limits
-from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.engine import Engine
-from towpath.engine.events import Event
-from towpath.engine.inspect import Counts, Explanation, Job, Page, Position, Why
-from towpath.engine.model import (
-    HIGH,
-    LOW,
-    NORMAL,
-    Bury,
-    Call,
-    Complete,
-    Exchanged,
-    Fail,
-    JobOptions,
-    JobRef,
-    Lease,
-    NewJob,
-    Outcome,
-    Release,
-    Renew,
-    Settlement,
-    Submitted,
-    job_ref,
-    new_job,
-)
-from towpath.engine.options import LanePolicy, QueueOptions
-from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
-from towpath.engine.states import State
-from towpath.errors import FellBehind, TowpathError
+The names are looked up when they are first used: who runs `towpath --help` or imports a part of
+the package does not wait for the rest of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from towpath.app import Towpath
+    from towpath.blocking import BlockingEngine
+    from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
+    from towpath.engine.channel import Limits
+    from towpath.engine.durability import Durability, ServerFacts
+    from towpath.engine.engine import Engine
+    from towpath.engine.events import Event
+    from towpath.engine.inspect import Counts, Explanation, Job, Page, Position, Why
+    from towpath.engine.model import (
+        HIGH,
+        LOW,
+        NORMAL,
+        Bury,
+        Call,
+        Complete,
+        Exchanged,
+        Fail,
+        JobOptions,
+        JobRef,
+        Lease,
+        NewJob,
+        Outcome,
+        Release,
+        Renew,
+        Settlement,
+        Submitted,
+        job_ref,
+        new_job,
+    )
+    from towpath.engine.options import LanePolicy, QueueOptions
+    from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
+    from towpath.engine.states import State
+    from towpath.errors import FellBehind, TowpathError
+    from towpath.submitting import AppHandler, Ticket
+    from towpath.worker.context import Context
+    from towpath.worker.handler import HandlerOptions
+    from towpath.worker.middleware import Middleware
+    from towpath.worker.schedule import Cron, Every, Missed
+    from towpath.worker.verdicts import Discard, Retry, Snooze
+    from towpath.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -39,21 +55,27 @@ __all__ = [
     "HIGH",
     "LOW",
     "NORMAL",
+    "AppHandler",
     "BlockingEngine",
     "Bury",
     "Call",
     "Complete",
+    "Context",
     "Counts",
+    "Cron",
+    "Discard",
     "Durability",
     "Duration",
     "Engine",
     "Event",
+    "Every",
     "Exchanged",
     "Explanation",
     "Exponential",
     "Fail",
     "FellBehind",
     "Fixed",
+    "HandlerOptions",
     "Job",
     "JobOptions",
     "JobRef",
@@ -62,6 +84,8 @@ __all__ = [
     "Limits",
     "Listed",
     "ManualClock",
+    "Middleware",
+    "Missed",
     "Never",
     "NewJob",
     "Outcome",
@@ -70,13 +94,18 @@ __all__ = [
     "QueueOptions",
     "Release",
     "Renew",
+    "Retry",
     "RetryPolicy",
     "ServerFacts",
     "Settlement",
+    "Snooze",
     "State",
     "Submitted",
+    "Ticket",
+    "Towpath",
     "TowpathError",
     "Why",
+    "Worker",
     "days",
     "hours",
     "job_ref",
@@ -85,3 +114,39 @@ __all__ = [
     "new_job",
     "seconds",
 ]
+
+_HOMES = (
+    "towpath.clock",
+    "towpath.blocking",
+    "towpath.engine.channel",
+    "towpath.engine.durability",
+    "towpath.engine.engine",
+    "towpath.engine.events",
+    "towpath.engine.inspect",
+    "towpath.engine.model",
+    "towpath.engine.options",
+    "towpath.engine.retry",
+    "towpath.engine.states",
+    "towpath.errors",
+    "towpath.submitting",
+    "towpath.worker.context",
+    "towpath.worker.handler",
+    "towpath.worker.middleware",
+    "towpath.worker.schedule",
+    "towpath.worker.verdicts",
+    "towpath.worker.worker",
+    "towpath.app",
+)
+"""Where the names live: the modules that are imported above."""
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in map(import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

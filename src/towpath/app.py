@@ -12,15 +12,18 @@ async with app:
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+
+import msgspec
 
 from towpath.clock import Clock, Duration
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
+from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
 from towpath.errors import HandlerInvalid
 from towpath.submitting import AppHandler, Way
@@ -28,10 +31,14 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.recurring import Recurrence, Recurrences, keep_firing
+from towpath.worker.schedule import Missed, Schedule, schedule
 
 T = TypeVar("T")
 R = TypeVar("R")
 Async = Coroutine[Any, Any, R]
+_NOTHING: Any = None
+"""For handlers that take no payload."""
 
 
 class Options(TypedDict, total=False):
@@ -65,8 +72,11 @@ class Towpath:
         declared: Durability | None = None,
     ) -> None:
         self.url = url
-        self._clock, self._limits, self._declared = clock, limits, declared
+        self._clock: Clock | None = clock
+        self._limits, self._declared = limits, declared
+        self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
+        self.recurrences = Recurrences()
         self._way = Way(self.new_engine)
         self.metrics = Metrics()
 
@@ -100,6 +110,63 @@ class Towpath:
         self._handlers[key] = handler
         return handler
 
+    # ── recurring work ───────────────────────────────────────────────────────────────────
+
+    def recurring(
+        self,
+        when: str | Schedule,
+        *,
+        tz: str | None = None,
+        missed: Missed = Missed.ONCE,
+        queue: str = "recurring",
+        **options: Unpack[Options],
+    ) -> _Decorator:
+        """Make a function a handler that runs on a schedule: `@app.recurring("0 3 * * *")`.
+
+        *when* is a cron expression, in the time zone *tz*, or an `Every`. The function is called
+        with no payload; its `Context` has the instant in `headers["scheduled"]`. Its name, or
+        `name=`, tells it from others over restarts. Raises InvalidOption, InvalidName,
+        HandlerInvalid.
+        """
+        planned = schedule(when, tz=tz)
+
+        def plan(handler: AppHandler[Any, Any, Any]) -> None:
+            self.recur(handler, planned, missed=missed)
+
+        return _Decorator(self, queue, HandlerOptions(**options), plan)
+
+    def recur(
+        self,
+        handler: AppHandler[T, Any, Any],
+        when: str | Schedule,
+        payload: T = _NOTHING,
+        *,
+        name: str | None = None,
+        tz: str | None = None,
+        missed: Missed = Missed.ONCE,
+        **options: Unpack[JobOptions],
+    ) -> Recurrence:
+        """Submit *payload* to *handler* again and again: fired by any worker, each firing once.
+
+        `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. The name is the
+        handler's unless one is given. Raises InvalidOption, InvalidName, PayloadInvalid.
+        """
+        return self.recurrences.add(
+            Recurrence(
+                name=handler.name if name is None else name,
+                when=schedule(when, tz=tz),
+                queue=handler.queue,
+                payload=handler.encode(payload),
+                options=handler.addressed(options, {}),
+                missed=missed,
+            )
+        )
+
+    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
+        """Fire the recurring work of *queues* until cancelled; return at once if there is none."""
+        due = self.recurrences.of(queues)
+        await keep_firing(self.engine, due, clock=self._clock, log=log)
+
     # ── the way to the server ────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
@@ -116,20 +183,40 @@ class Towpath:
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Another engine on the same server, not yet entered."""
-        return Engine(
+        return self._make_engine(
             self.url, clock=self._clock, limits=limits or self._limits, declared=self._declared
         )
 
-    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
-        """Fire the recurring work of *queues* until cancelled."""
-        await asyncio.Event().wait()
+    @contextmanager
+    def pointed_at(
+        self, url: str, *, clock: Clock | None = None, engine: Callable[..., Engine] = Engine
+    ) -> Generator[Self]:
+        """Another server, clock and kind of engine until the end of the block: for tests.
+
+        Whoever connects inside of it, `.blocking` too, reaches that server, and must leave the
+        app before it ends. What was connected before stays so, and is back in use afterwards.
+        """
+        before = self.url, self._clock, self._make_engine, self.metrics
+        self.url, self._clock, self._make_engine = url, clock, engine
+        self.metrics = Metrics()
+        try:
+            with self._way.anew():
+                yield self
+        finally:
+            self.url, self._clock, self._make_engine, self.metrics = before
 
 
 class _Decorator:
     """Turns a function into a handler and keeps its types."""
 
-    def __init__(self, app: Towpath, queue: str, options: HandlerOptions) -> None:
-        self._app, self._queue, self._options = app, queue, options
+    def __init__(
+        self,
+        app: Towpath,
+        queue: str,
+        options: HandlerOptions,
+        plan: Callable[[AppHandler[Any, Any, Any]], None] | None = None,
+    ) -> None:
+        self._app, self._queue, self._options, self._plan = app, queue, options, plan
 
     @overload
     def __call__(
@@ -146,4 +233,11 @@ class _Decorator:
     @overload
     def __call__(self, function: Callable[[], R]) -> AppHandler[None, R, R]: ...
     def __call__(self, function: Callable[..., Any]) -> Any:
-        return cast("Any", self._app.add(self._queue, function, self._options))
+        if self._plan is None:
+            return cast("Any", self._app.add(self._queue, function, self._options))
+        # Named, so that many of them can share a queue.
+        named = self._options.name or function.__name__
+        options = msgspec.structs.replace(self._options, name=named)
+        handler = self._app.add(self._queue, function, options)
+        self._plan(handler)
+        return cast("Any", handler)

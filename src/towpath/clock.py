@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from towpath.errors import InvalidOption
 
@@ -103,12 +105,25 @@ class ServerClock:
         await asyncio.sleep(duration.total_seconds())
 
 
+class Units(TypedDict, total=False):
+    """A duration, unit by unit."""
+
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    milliseconds: float
+
+
 class ManualClock:
-    """A clock that moves only when it is told to: `advance(hours(3))` makes delayed jobs due."""
+    """A clock that moves only when it is told to: `advance(hours=3)` makes delayed jobs due.
+
+    It may be advanced in any thread and slept on in any event loop.
+    """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = instant_ms("start", start)
-        self._moved = asyncio.Event()
+        self._watchers: list[Callable[[], None]] = []
 
     def stamp(self) -> str:
         return str(self._now)
@@ -117,13 +132,30 @@ class ManualClock:
     def now(self) -> datetime:
         return instant(self._now)
 
-    def advance(self, duration: Duration) -> None:
-        """Let *duration* pass; who sleeps on this clock wakes up if that was enough."""
-        self._now += duration_ms("advance", duration)
-        self._moved.set()
-        self._moved = asyncio.Event()
+    def advance(self, duration: Duration = ZERO, **units: Unpack[Units]) -> None:
+        """Let time pass, `advance(hours(3))` or `advance(hours=3)`; who has slept enough wakes."""
+        self._now += duration_ms("advance", duration) + duration_ms("advance", timedelta(**units))
+        for tell in list(self._watchers):
+            tell()
 
     async def sleep(self, duration: Duration) -> None:
         until = self._now + duration_ms("sleep", duration)
-        while self._now < until:
-            await self._moved.wait()
+        loop, moved = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop may be closed: then nobody sleeps there
+                loop.call_soon_threadsafe(moved.set)
+
+        with self.watched(wake):
+            while self._now < until:
+                await moved.wait()
+                moved.clear()
+
+    @contextmanager
+    def watched(self, moved: Callable[[], None]) -> Generator[None]:
+        """Call *moved* after every advance, in the thread that advances."""
+        self._watchers.append(moved)
+        try:
+            yield
+        finally:
+            self._watchers.remove(moved)

@@ -4,12 +4,15 @@ TowpathError
 ├── InvalidInput            the caller's value can't be right; nothing was sent
 │   ├── InvalidName         a queue, id, lane or worker name
 │   ├── InvalidOption       a number, time or choice out of its range
-│   └── PayloadTooLarge
+│   ├── PayloadTooLarge
+│   ├── PayloadInvalid      a payload that its handler's type does not allow
+│   └── HandlerInvalid      a function that can't be a handler, or a name that is taken
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
 │   ├── JobDone · JobDead · JobCancelled
 │   ├── JobNotDead          retry is for dead jobs
 │   ├── JobOpen             delete is for jobs that have ended
+│   ├── JobUnfinished       a result was asked for that there will never be
 │   └── StillOpen           the job did not end within the time
 ├── LeaseError
 │   └── LeaseLost           another worker holds the job, or it waits again
@@ -18,7 +21,10 @@ TowpathError
 │   ├── QueueDiffers        the queue exists with other options
 │   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
 │   ├── FellBehind          a follower was too slow
-│   └── LaneNotParked
+│   ├── LaneNotParked
+│   ├── FiringTaken         another worker fired the recurring work first
+│   ├── NotYet              a firing before its time
+│   └── RecurrenceNotFound  the queue knows no recurring work of that name
 └── ServerError             the store can't do it
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
@@ -33,11 +39,12 @@ TowpathError
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import ClassVar
 
 
-class Retry(StrEnum):
+class RetryAdvice(StrEnum):
     """Whether doing the same again can help."""
 
     NEVER = "never"
@@ -51,7 +58,7 @@ class TowpathError(Exception):
 
     code: ClassVar[str] = "towpath_error"
     remedy: ClassVar[str] = "Read the message; it says what is wrong."
-    retry: ClassVar[Retry] = Retry.NEVER
+    retry: ClassVar[RetryAdvice] = RetryAdvice.NEVER
 
 
 # ── the caller's values ──────────────────────────────────────────────────────────────────
@@ -95,6 +102,28 @@ class PayloadTooLarge(InvalidInput):
     def __init__(self, what: str, size: int, *, limit: int) -> None:
         super().__init__(f"{what} of {size} bytes: at most {limit}")
         self.what, self.size, self.limit = what, size, limit
+
+
+class PayloadInvalid(InvalidInput):
+    """A payload or a result that its handler's types do not allow."""
+
+    code = "payload_invalid"
+    remedy = "Give what the handler's annotations say, or change them."
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(f"{what}: {problem}")
+        self.what, self.problem = what, problem
+
+
+class HandlerInvalid(InvalidInput):
+    """A function that can't be a handler, or a second one under the same name."""
+
+    code = "handler_invalid"
+    remedy = "Follow the rule in the message; `name=` tells two handlers of one queue apart."
+
+    def __init__(self, handler: str, *, rule: str) -> None:
+        super().__init__(f"handler {handler}: {rule}")
+        self.handler, self.rule = handler, rule
 
 
 # ── jobs and leases ──────────────────────────────────────────────────────────────────────
@@ -177,10 +206,21 @@ class StillOpen(JobError):
 
     code = "still_open"
     remedy = "Wait again, or ask `explain` why it does not run."
-    retry = Retry.LATER
+    retry = RetryAdvice.LATER
 
     def __init__(self, job: object, within: object) -> None:
         super().__init__(job, f"not ended within {within}")
+
+
+class JobUnfinished(JobError):
+    """The job ended without a result: dead or cancelled."""
+
+    code = "job_unfinished"
+    remedy = "Look at its reason; `retry` gives a dead job new attempts."
+
+    def __init__(self, job: object, state: str, reason: str | None) -> None:
+        super().__init__(job, f"is {state}, it has no result: {reason or 'no reason'}")
+        self.state, self.reason = state, reason
 
 
 class LeaseError(TowpathError):
@@ -216,7 +256,7 @@ class QueueFull(QueueError):
 
     code = "queue_full"
     remedy = "Submit again later, add workers, or raise the queue's max_length."
-    retry = Retry.LATER
+    retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, length: int) -> None:
         super().__init__(f"queue {queue} is full: {length} jobs wait")
@@ -250,7 +290,7 @@ class FellBehind(QueueError):
 
     code = "fell_behind"
     remedy = "Go on reading; ask `events` for what was missed, as far as it is kept."
-    retry = Retry.LATER
+    retry = RetryAdvice.LATER
 
 
 class LaneNotParked(QueueError):
@@ -262,6 +302,41 @@ class LaneNotParked(QueueError):
     def __init__(self, queue: str, lane: str) -> None:
         super().__init__(f"lane {lane} of queue {queue} is not parked")
         self.queue, self.lane = queue, lane
+
+
+class FiringTaken(QueueError):
+    """The recurring work was fired by somebody else since the caller looked; nothing was done."""
+
+    code = "firing_taken"
+    remedy = "Nothing to do: each firing happens once. Go on from the last one in the error."
+
+    def __init__(self, queue: str, name: str, last: datetime | None) -> None:
+        known = f"was last fired for {last}" if last else "is not known"
+        super().__init__(f"recurring work {name} of queue {queue} {known}")
+        self.queue, self.name, self.last = queue, name, last
+
+
+class NotYet(QueueError):
+    """The firing's time has not come by the server's clock; nothing was done."""
+
+    code = "not_yet"
+    remedy = "Wait until the instant has come by the server's clock."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, queue: str, name: str, *, upto: datetime, now: datetime) -> None:
+        super().__init__(f"recurring work {name} of queue {queue}: {upto} comes after {now}")
+        self.queue, self.name, self.upto, self.now = queue, name, upto, now
+
+
+class RecurrenceNotFound(QueueError):
+    """The queue knows no recurring work of that name."""
+
+    code = "recurrence_not_found"
+    remedy = "Check queue and name: `recurring` lists what is known."
+
+    def __init__(self, queue: str, name: str) -> None:
+        super().__init__(f"recurring work {name} of queue {queue}: not found")
+        self.queue, self.name = queue, name
 
 
 # ── the server ───────────────────────────────────────────────────────────────────────────
@@ -285,7 +360,7 @@ class ServerUnreachable(ServerError):
 
     code = "server_unreachable"
     remedy = "Check that the server runs and the URL is right; then repeat with the same job id."
-    retry = Retry.SAFE
+    retry = RetryAdvice.SAFE
 
 
 class ServerRefused(ServerError):
@@ -300,7 +375,7 @@ class MemoryFull(ServerError):
 
     code = "memory_full"
     remedy = "Let workers drain the queue, raise maxmemory, or shorten `keep`."
-    retry = Retry.LATER
+    retry = RetryAdvice.LATER
 
 
 class EvictionUnsafe(ServerError):
@@ -339,7 +414,7 @@ class DurabilityNotReached(ServerError):
 
     code = "durability_not_reached"
     remedy = "Check the replicas; then repeat the submit with the same job id."
-    retry = Retry.SAFE
+    retry = RetryAdvice.SAFE
 
     def __init__(self, wanted: int, confirmed: int) -> None:
         super().__init__(f"{confirmed} of {wanted} replicas confirmed in time")
@@ -351,6 +426,10 @@ class CallStale(ServerError):
 
     code = "call_stale"
     remedy = "Use each call number once, growing; ask for the job's state to see what holds."
+
+    def __init__(self, last: int) -> None:
+        super().__init__(f"the channel is at call {last} already")
+        self.last = last
 
 
 class CallTaken(ServerError):

@@ -24,6 +24,7 @@ _QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or di
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _TEXT_RULE = "1 to 512 bytes of UTF-8 without control characters"
 _TEXT_LONGEST = 512
+_RECURRENCE_LONGEST = 256
 
 
 @lru_cache(maxsize=1024)
@@ -52,6 +53,14 @@ def worker_name(value: str) -> WorkerName:
 def channel_name(value: str) -> str:
     """*value* as the name of a channel of calls, or InvalidName."""
     return _text("channel", value)
+
+
+def recurrence_name(value: str) -> str:
+    """*value* as the name of recurring work, or InvalidName. Its jobs' ids begin with it."""
+    name = _text("recurrence", value)
+    if len(name.encode()) > _RECURRENCE_LONGEST:
+        raise InvalidName("recurrence", value, rule=f"at most {_RECURRENCE_LONGEST} bytes of UTF-8")
+    return name
 
 
 def _text(kind: str, value: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
@@ -22,7 +23,7 @@ from towpath.telemetry import traces
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
-from towpath.worker.payload import Form
+from towpath.worker.payload import Form, Raw
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -74,6 +75,20 @@ class Way:
             self._blocking = blocking
         return self._blocking
 
+    @contextmanager
+    def anew(self) -> Generator[None]:
+        """As if nobody had connected, until the end of the block; then as it was before."""
+        before = self._engine, self._entered, self._blocking, self._entering, self.metrics
+        self._engine, self._entered, self._blocking = None, 0, None
+        self._entering = asyncio.Lock()
+        try:
+            yield
+        finally:
+            if self._blocking is not None:
+                atexit.unregister(self._blocking.__exit__)
+                self._blocking.__exit__()
+            self._engine, self._entered, self._blocking, self._entering, self.metrics = before
+
 
 class Ticket(msgspec.Struct, Generic[R], frozen=True):
     """A submitted job: where to ask for what becomes of it."""
@@ -118,7 +133,9 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
     def _value(self, job: Job) -> R:
         if job.state is not State.DONE:
             raise JobUnfinished(job.ref, job.state, job.reason)
-        return cast("R", self._form.decode(job.result) if job.result else None)
+        data = job.result or b""
+        # No bytes are None, unless bytes are what the handler returns.
+        return cast("R", self._form.decode(data) if data or isinstance(self._form, Raw) else None)
 
 
 class AppHandler(Handler[T, R, C]):
@@ -192,7 +209,10 @@ class AppHandler(Handler[T, R, C]):
 
     def completed(self, options: JobOptions) -> JobOptions:
         """The caller's options and what this handler and the current trace add to them."""
-        headers = traces.inject()
+        return self.addressed(options, traces.inject())
+
+    def addressed(self, options: JobOptions, headers: dict[str, str]) -> JobOptions:
+        """The caller's options and what this handler adds to them, under these *headers* too."""
         if self.named is not None:
             headers["handler"] = self.named
         if headers:

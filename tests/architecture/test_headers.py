@@ -99,7 +99,7 @@ def test_the_engine_knows_every_word_of_a_reply(verb: str) -> None:
 
 def test_the_engine_knows_every_word_that_refuses_a_whole_call() -> None:
     said: set[str] = set()
-    for piece in ("calls", "meta"):
+    for piece in ("calls", "queue"):
         said |= set(re.findall(r"error_reply\('([A-Z_]+)", lua_text(piece)))
     assert said == set(CALL_WORDS)
 

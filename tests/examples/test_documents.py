@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -30,9 +30,10 @@ def test_a_block_runs(block: str) -> None:
 
 
 def test_the_readme_shows_a_job_s_life_in_ten_lines() -> None:
-    first = BLOCK.findall((ROOT / "README.md").read_text())[0]
-    assert all(verb in first for verb in ("engine.submit", "engine.claim", "engine.complete"))
-    assert len([line for line in first.splitlines() if line.strip()]) <= 13
+    verbs = ("engine.submit", "engine.claim", "engine.complete")
+    blocks = BLOCK.findall((ROOT / "README.md").read_text())
+    [block] = [it for it in blocks if all(verb in it for verb in verbs)]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 13
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from towpath.clock import ManualClock, hours, minutes
 from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
 from towpath.engine.model import (
     Complete,
     Fail,
@@ -24,11 +25,14 @@ from towpath.engine.model import (
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Fixed
 from towpath.engine.script import Scripts
-from towpath.ids import job_id
+from towpath.ids import job_id, queue_name
 
 QUEUE = "scene"
 TAG = f"{{{QUEUE}}}:".encode()
 WORKER = "w1"
+RECURRING = "nightly"
+FIRST_SEEN = ManualClock().now
+"""The recurring work's last firing, and when the scene is prepared."""
 
 
 @dataclass
@@ -57,7 +61,7 @@ def options(policy: LanePolicy) -> QueueOptions:
 
 @asynccontextmanager
 async def scene_on(
-    url: str, policy: LanePolicy, scripts: Scripts | None = None
+    url: str, policy: LanePolicy | None, scripts: Scripts | None = None
 ) -> AsyncGenerator[Scene]:
     """The scene on an empty server, with an engine whose clock stands still."""
     clock = ManualClock()
@@ -72,12 +76,26 @@ MEANWHILE = hours(1)
 """What passes before the scene begins: some leases, delays and retentions end in it."""
 
 
-async def prepare(scene: Scene, policy: LanePolicy) -> None:
+async def prepare(scene: Scene, policy: LanePolicy | None) -> None:
+    if policy is None:
+        return await _prepare_plain(scene)
     await scene.engine.configure(scene.queue, options(policy))
     await _hold(scene)
     await _leave_to_be_reaped(scene)
     await _end_some(scene)
     await _let_some_wait(scene)
+    await scene.engine.fire(scene.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
+
+
+async def _prepare_plain(scene: Scene) -> None:
+    """Nothing but plain jobs, and nothing due: scripts go the short way."""
+    await _submit(scene, *(NewJob(job_id(f"plain-{i}"), b"plain") for i in range(4)))
+    wish = {"worker": WORKER, "lease": hours(5), "count": 2}
+    scene.held = {it.id: it for it in await scene.engine.claim(scene.queue, **wish)}
+    # As if somebody had claimed when the scene begins: otherwise a claim would trim first.
+    begins = str(int((FIRST_SEEN + MEANWHILE).timestamp() * 1000))
+    meta = keys_of(queue_name(scene.queue)).meta
+    await scene.engine._store.command("HSET", meta, "trimmed_at", begins)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
 
 
 async def _submit(scene: Scene, *jobs: NewJob) -> None:
@@ -160,32 +178,39 @@ async def _let_some_wait(scene: Scene) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A call of one script; *policy* is the queue's for its lanes."""
+    """A call of one script; *policy* is the queue's for its lanes, None = only plain jobs."""
 
     name: str
     script: str
     call: Callable[[Scene], Awaitable[object]]
-    policy: LanePolicy = LanePolicy.BLOCK
+    policy: LanePolicy | None = LanePolicy.BLOCK
 
     def __str__(self) -> str:
         return self.name
 
 
+def _all_kinds() -> list[NewJob]:
+    return [
+        NewJob(job_id("unnamed"), b"plain"),
+        NewJob(job_id("unnamed-lane"), b"behind", {"lane": "ready", "priority": 99}),
+        new_job(b"named", id="new"),
+        new_job(b"named", id="new"),
+        new_job(b"9", id="held-gone"),
+        new_job(b"2", id="done-over", lane="fresh", keep=hours(1)),
+        new_job(b"head", id="new-head", lane="new", max_attempts=1, retry=Fixed()),
+        NewJob(job_id("unnamed-later"), b"later", {"lane": "new", "delay": 60_000}),
+        new_job(b"later", id="new-later", delay=minutes(1), lease=minutes(1)),
+    ]
+
+
 async def _submit_all_kinds(scene: Scene) -> None:
-    await scene.engine.submit_many(
-        scene.queue,
-        [
-            NewJob(job_id("unnamed"), b"plain"),
-            NewJob(job_id("unnamed-lane"), b"behind", {"lane": "ready", "priority": 99}),
-            new_job(b"named", id="new"),
-            new_job(b"named", id="new"),
-            new_job(b"9", id="held-gone"),
-            new_job(b"2", id="done-over", lane="fresh", keep=hours(1)),
-            new_job(b"head", id="new-head", lane="new", max_attempts=1, retry=Fixed()),
-            NewJob(job_id("unnamed-later"), b"later", {"lane": "new", "delay": 60_000}),
-            new_job(b"later", id="new-later", delay=minutes(1), lease=minutes(1)),
-        ],
-    )
+    await scene.engine.submit_many(scene.queue, _all_kinds())
+
+
+async def _fire(scene: Scene, jobs: list[NewJob]) -> None:
+    """A repeat of the firing is refused, so each call of a scene is its first."""
+    upto = FIRST_SEEN + minutes(30)
+    await scene.engine.fire(scene.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
 
 
 async def _exchange(scene: Scene) -> None:
@@ -204,15 +229,25 @@ async def _exchange(scene: Scene) -> None:
 def _case(
     name: str,
     call: Callable[[Scene], Awaitable[object]],
-    policy: LanePolicy = LanePolicy.BLOCK,
+    policy: LanePolicy | None = LanePolicy.BLOCK,
 ) -> Case:
     return Case(name, name.partition(" ")[0], call, policy)
 
 
-SKIP, PARK = LanePolicy.SKIP, LanePolicy.PARK
+async def _exchange_plain(scene: Scene) -> None:
+    settlements = [Complete(it) for it in scene.held.values()]
+    await scene.engine.exchange(scene.queue, settlements, worker="w2", lease=minutes(30), count=1)
+
+
+def _plain_jobs() -> list[NewJob]:
+    return [NewJob(job_id(f"new-{i}"), b"plain") for i in range(2)]
+
+
+SKIP, PARK, PLAIN = LanePolicy.SKIP, LanePolicy.PARK, None
 
 CASES = [
     _case("submit", _submit_all_kinds),
+    _case("submit plain", lambda it: it.engine.submit_many(it.queue, _plain_jobs()), PLAIN),
     _case(
         "claim",
         lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), count=50),
@@ -221,9 +256,15 @@ CASES = [
         "claim one lane",
         lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), lane="ready"),
     ),
+    _case(
+        "claim plain",
+        lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), count=1),
+        PLAIN,
+    ),
     _case("renew", lambda it: it.engine.renew(it.held["held-lane"], hours(9))),
     _case("progress", lambda it: it.engine.progress(it.held["held-lane"], b"half")),
     _case("complete", lambda it: it.engine.complete(it.held["held-lane"], b"result")),
+    _case("complete plain", lambda it: it.engine.complete(it.held["plain-0"]), PLAIN),
     _case("complete unkept", lambda it: it.engine.complete(it.held["held-gone"])),
     _case("complete unnamed", lambda it: it.engine.complete(it.held["held-free"])),
     _case("fail", lambda it: it.engine.fail(it.held["held-lane"], "again")),
@@ -241,6 +282,7 @@ CASES = [
     _case("cancel waiting", lambda it: it.engine.cancel(it.ref("ready-lane-next"))),
     _case("cancel leased", lambda it: it.engine.cancel(it.ref("held-lane"))),
     _case("exchange", _exchange),
+    _case("exchange plain", _exchange_plain, PLAIN),
     _case("exchange and skip", _exchange, SKIP),
     _case("exchange and park", _exchange, PARK),
     _case("promote", lambda it: it.engine.promote(it.queue)),
@@ -254,6 +296,9 @@ CASES = [
     _case("drop", lambda it: it.engine.drop(it.queue, "dead"), PARK),
     _case("pause", lambda it: it.engine.pause(it.queue)),
     _case("resume", lambda it: it.engine.resume(it.queue)),
+    _case("fire", lambda it: _fire(it, _all_kinds())),
+    _case("fire nothing", lambda it: _fire(it, [])),
+    _case("forget", lambda it: it.engine.forget(it.queue, RECURRING)),
     _case("configure", lambda it: it.engine.reconfigure(it.queue, options(SKIP))),
 ]
 """At least one call of every writing script; a test sees to that."""

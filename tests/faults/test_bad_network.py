@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.faults.proxy import Faults, Hole, Proxy
 from tests.waiting import eventually_async
 from towpath.clock import milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
@@ -18,6 +17,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, new_job
 from towpath.engine.states import State
 from towpath.errors import ServerUnreachable
+from towpath.testing.proxy import Faults, Hole, Proxy
 
 QUEUE = "network"
 PATIENT = Limits(answer=milliseconds(200), give_up=seconds(20))

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.faults.census import census
-from tests.faults.proxy import Faults, Proxy
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -25,6 +24,7 @@ from towpath.engine.model import (
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.ids import JobId
+from towpath.testing.proxy import Faults, Proxy
 
 QUEUE = "cuts"
 LIMITS = Limits(answer=seconds(5), give_up=seconds(60))

@@ -64,7 +64,7 @@ def shut(server: EmbeddedServer) -> None:
 
 def test_the_scripts_say_what_works_with_memory_full() -> None:
     """`submit` and what adds to a queue is refused; whatever helps to drain it works."""
-    assert {case.script for case in REFUSED} == {"submit", "progress", "configure"}
+    assert {case.script for case in REFUSED} == {"submit", "fire", "progress", "configure"}
 
 
 class TestAServerThatJobsHaveFilled:

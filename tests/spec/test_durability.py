@@ -20,7 +20,7 @@ from towpath.errors import (
     DurabilityUnavailable,
     DurabilityUnknown,
     InvalidOption,
-    Retry,
+    RetryAdvice,
 )
 
 MEMORY, SECOND, DISK = (Durability.parse(name) for name in ("memory", "second", "disk"))
@@ -222,7 +222,7 @@ class TestReplicasThatFail:
                 with pytest.raises(DurabilityNotReached) as refusal:
                     await engine.submit(REVIEWS, b"", id="b", durability=ONE_REPLICA)
                 assert (refusal.value.wanted, refusal.value.confirmed) == (1, 0)
-                assert refusal.value.retry is Retry.SAFE
+                assert refusal.value.retry is RetryAdvice.SAFE
                 assert await engine.state(job_ref(REVIEWS, "b")) is State.READY
 
     async def test_leave_the_class_unreached_while_they_are_frozen(self) -> None:

@@ -23,6 +23,7 @@ BAD_TEXTS = [
     "", "x" * 513, "ß" * 257, "a\nb", "a\x00b", "a\x7fb", "a\x85b", "\u2028", "\udcff",
     7, b"a",
 ]  # fmt: skip
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 BAD_TIMES = [-seconds(1), days(40_000), 5, 5.0, "5s", None]
 
 
@@ -63,6 +64,9 @@ QUEUE_VERBS: dict[str, Use] = {
     "reap": lambda engine, q: engine.reap(q),
     "trim": lambda engine, q: engine.trim(q),
     "drop": lambda engine, q: engine.drop(q, "lane"),
+    "fire": lambda engine, q: engine.fire(q, "nightly", [], after=None, upto=NEW_YEAR),
+    "forget": lambda engine, q: engine.forget(q, "nightly"),
+    "recurring": lambda engine, q: engine.recurring(q),
     "list": lambda engine, q: engine.list(q, State.READY),
     "counts": lambda engine, q: engine.counts(q),
     "events": lambda engine, q: engine.events(q),

@@ -24,7 +24,7 @@ from towpath.errors import (
     PayloadTooLarge,
     QueueDiffers,
     QueueFull,
-    Retry,
+    RetryAdvice,
 )
 
 EVERY_OPTION = QueueOptions(
@@ -146,7 +146,7 @@ class TestTheLongestQueue:
         with pytest.raises(QueueFull) as refusal:
             await engine.submit(REVIEWS, b"")
         assert (refusal.value.queue, refusal.value.length) == (REVIEWS, 2)
-        assert refusal.value.retry is Retry.LATER
+        assert refusal.value.retry is RetryAdvice.LATER
         assert (await engine.counts(REVIEWS)).ready == 2
 
     async def test_counts_ready_delayed_and_waiting_jobs(self, engine: Engine) -> None:

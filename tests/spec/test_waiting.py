@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim_one, ids_of, leased, submit_ids
 from tests.waiting import eventually_async
 from towpath.clock import ManualClock, milliseconds, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
-from towpath.engine.model import Lease
+from towpath.engine.model import Call, Lease
+from towpath.errors import CallStale
 from towpath.ids import QueueName
 
 WAKE = keys_of(QueueName(REVIEWS)).wake
@@ -242,3 +245,66 @@ class TestAnIdleProcess:
                 return deployment.calls("evalsha", "eval") == before + 1
 
             await eventually_async(looked)
+
+
+class TestAClaimThatIsGivenUpAsItIsCalled:
+    async def test_hands_the_call_on(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        """The wake-up was taken for it alone: without that, the other would wait for seconds."""
+        waiting = asyncio.create_task(engine.wait_for_work(REVIEWS, within=minutes(1)))
+        await blocked(deployment)
+        listener = engine._waker._listeners[QueueName(REVIEWS)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moment between the call and the look has no other handle
+        [waiter] = listener._waiters  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
+        waiter.add_done_callback(lambda _: waiting.cancel())
+        await submit_ids(other_engine, "a")
+        await asyncio.wait([waiting])
+        assert waiting.cancelled()
+
+        async def given_back() -> bool:
+            return deployment.ask("LLEN", WAKE) == 1
+
+        await eventually_async(given_back)
+
+
+class TestAWaitingClaimWithAName:
+    async def test_repeated_after_its_end_gives_the_same_jobs(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async def claim() -> list[Lease]:
+            return await engine.claim(
+                REVIEWS, worker="anna", lease=LEASE, wait=minutes(1), call=Call("http-1", 1)
+            )
+
+        first = asyncio.create_task(claim())
+        await blocked(deployment)
+        await submit_ids(other_engine, "a", "b")
+        [lease] = await first
+        assert await claim() == [lease]
+        assert await claim() == [lease]
+
+    async def test_repeated_while_nothing_came_waits_on(
+        self, engine: Engine, clock: ManualClock, deployment: Deployment
+    ) -> None:
+        call = Call("http-1", 1)
+        first = asyncio.create_task(
+            engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(3), call=call)
+        )
+        await blocked(deployment)
+        clock.advance(seconds(3))
+        assert await first == []
+        await submit_ids(engine, "a")
+        again = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(3), call=call)
+        assert ids_of(again) == ["a"]
+
+    async def test_under_an_older_number_is_refused(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b")
+        for number in (2, 1):
+            claim = engine.claim(
+                REVIEWS, worker="anna", lease=LEASE, wait=seconds(3), call=Call("http-1", number)
+            )
+            if number == 2:
+                await claim
+            else:
+                with pytest.raises(CallStale):
+                    await claim

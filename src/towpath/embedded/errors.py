@@ -12,7 +12,7 @@ EmbeddedError
 
 from pathlib import Path
 
-from towpath.errors import Retry, TowpathError
+from towpath.errors import RetryAdvice, TowpathError
 
 
 class EmbeddedError(TowpathError):
@@ -20,7 +20,7 @@ class EmbeddedError(TowpathError):
 
     code = "embedded"
     remedy = "Read the server's log, named in the message."
-    retry = Retry.NEVER
+    retry = RetryAdvice.NEVER
 
 
 class ServerNotFound(EmbeddedError):
@@ -82,7 +82,7 @@ class TopologyNotFormed(EmbeddedError):
 
     code = "topology_not_formed"
     remedy = "Try again on a less busy machine, or allow more time."
-    retry = Retry.LATER
+    retry = RetryAdvice.LATER
 
     def __init__(self, expected: str, within: float) -> None:
         super().__init__(f"not within {within:g} s: {expected}")

@@ -43,6 +43,11 @@ class ServerProcess:
     def alive(self) -> bool:
         return self._child.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, minus the signal if one did it; None while it is alive."""
+        return self._child.poll()
+
     def send(self, number: signal.Signals) -> None:
         self._child.send_signal(number)
 

@@ -298,7 +298,7 @@ CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
     "QUEUE_UNKNOWN": QueueUnknown,
     "QUEUE_CHANGED": QueueChanged,
     "CALL_TAKEN": lambda text: CallTaken(f"the call was a {text.split()[1]} before"),
-    "CALL_STALE": lambda text: CallStale(f"the channel is at call {text.split()[1]} already"),
+    "CALL_STALE": lambda text: CallStale(int(text.split()[1])),
 }
 """The words by which a script refuses a whole call; a test compares them with the Lua."""
 

@@ -45,7 +45,7 @@ from towpath.ids import JobId, LaneKey, QueueName
 
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
-_decode_retry = msgspec.json.Decoder(RetryPolicy).decode
+decode_retry = msgspec.json.Decoder(RetryPolicy).decode
 decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -130,8 +130,9 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         lane=LaneKey(named["lane"].decode()) if "lane" in named else None,
         due_ms=int(named.get("due", 0)),
         max_attempts=int(named["max_attempts"]) if "max_attempts" in named else None,
-        retry=_decode_retry(named["retry"]) if "retry" in named else None,
+        retry=decode_retry(named["retry"]) if "retry" in named else None,
         headers=decode_headers(named["headers"]) if "headers" in named else NO_HEADERS,
+        reason=named["reason"].decode(errors="replace") if "reason" in named else None,
     )
 
 
@@ -175,6 +176,9 @@ REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
     "QUEUE_FULL",
     "PAYLOAD_TOO_LARGE",
     "LANE_NOT_PARKED",
+    "FIRING_TAKEN",
+    "NOT_YET",
+    "RECURRENCE_NOT_FOUND",
 }
 """Every word by which a script refuses one job; a test compares them with the headers."""
 

@@ -35,14 +35,15 @@ from towpath.engine.model import (
     Submitted,
     new_job,
 )
-from towpath.engine.operate import Operating
 from towpath.engine.options import QueueOptions
+from towpath.engine.recur import Recurring
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import WAIT_CAP, Waker
+from towpath.engine.waiting import WAIT_CAP, Looks, Waker
 from towpath.errors import (
+    CallStale,
     DurabilityNotReached,
     InvalidOption,
     PayloadTooLarge,
@@ -58,7 +59,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Operating):
+class Engine(Recurring):
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:
@@ -188,17 +189,23 @@ class Engine(Operating):
         Jobs whose lease has ended and jobs that fell due are taken into account first. With
         *lane*, only that lane's next job. With *wait*, an empty queue is waited on: the claim
         returns within milliseconds of a submit or a due time, empty when the time is over.
-        One round trip when there is work.
+        Repeated under the same *call* it finds what it was given before. One round trip when
+        there is work.
         """
         name = queue_name(queue)
         wish, wait_ms = _wish(worker, lease, count, lane), duration_ms("wait", wait)
         if lane is not None and wait_ms:
             raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
-        if call is not None and wait_ms:
-            raise InvalidOption("call", call, rule="names one look; a claim that waits looks often")
+        looks = Looks(call) if call is not None and wait_ms else None
         give_up_at = 0
         while True:
-            leases, due, _, now = await self._store.write("claim", name, lambda _: wish, call)
+            named = looks.next() if looks else call
+            try:
+                leases, due, _, now = await self._store.write("claim", name, lambda _: wish, named)
+            except CallStale as stale:
+                if looks is None or not looks.again(stale.last):
+                    raise
+                continue
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]

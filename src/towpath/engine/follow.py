@@ -42,7 +42,7 @@ class Following(Inspector):
         behind gets FellBehind. Raises QueueHasNoEvents.
         """
         name = queue_name(queue)
-        await self._require_events(name)
+        await self.require_events(name)
         async with self._followers.follow(name) as events:
             yield events
 
@@ -52,7 +52,7 @@ class Following(Inspector):
         Raises StillOpen when the time is over, JobNotFound if it is gone: with the queue's
         `keep` at 0 a finished job leaves nothing to look at. Does not poll.
         """
-        await self._require_events(job.queue)
+        await self.require_events(job.queue)
         try:
             async with asyncio.timeout(within.total_seconds()):
                 async with self._followers.follow(job.queue) as events:
@@ -72,7 +72,8 @@ class Following(Inspector):
             except FellBehind:
                 continue
 
-    async def _require_events(self, queue: QueueName) -> None:
+    async def require_events(self, queue: QueueName) -> None:
+        """Raises QueueHasNoEvents if nobody can follow *queue*."""
         if (await self._store.known_options(queue)).events == 0:
             raise QueueHasNoEvents(queue)
 

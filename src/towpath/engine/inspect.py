@@ -13,11 +13,12 @@ import msgspec
 
 from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.check import whole
-from towpath.engine.codec import decode_headers, pairs
+from towpath.engine.codec import decode_headers, decode_retry, pairs
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
 from towpath.engine.options import QueueOptions
 from towpath.engine.record import Record, decode
+from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidOption, JobNotFound
@@ -53,6 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     progress: bytes | None = None
     result: bytes | None = None
     headers: Mapping[str, str] = NO_HEADERS
+    retry: RetryPolicy | None = None
+    """Its own policy; None = the queue's."""
 
     @property
     def id(self) -> JobId:
@@ -256,6 +259,7 @@ def _job(
         progress=more.get("progress"),
         result=result or None,
         headers=decode_headers(more["headers"]) if "headers" in more else NO_HEADERS,
+        retry=decode_retry(more["retry"]) if "retry" in more else None,
     )
 
 

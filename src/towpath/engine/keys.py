@@ -24,6 +24,7 @@ TYPES = {
     "lane": "zset",
     "lanes": "hash",
     "meta": "hash",
+    "recurring": "hash",
     "job": "string",
     "load": "string",
     "result": "string",
@@ -39,8 +40,8 @@ class Keys:
     """The keys of one queue."""
 
     __slots__ = (
-        "dead", "done", "events", "lanes", "leases", "meta", "never", "queue", "retry", "seen",
-        "tag", "waiting", "wake",
+        "dead", "done", "events", "lanes", "leases", "meta", "never", "queue", "recurring", "retry",
+        "seen", "tag", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
@@ -54,6 +55,7 @@ class Keys:
         self.seen = f"{self.tag}:seen"
         self.lanes = f"{self.tag}:lanes"
         self.meta = f"{self.tag}:meta"
+        self.recurring = f"{self.tag}:recurring"
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
         self.never = f"{self.tag}:never"

@@ -32,6 +32,10 @@ class Operating(Following):
         """The options of *queue*; a queue that is new gets the defaults."""
         return await self._store.options(queue_name(queue))
 
+    async def known_options(self, queue: str) -> QueueOptions:
+        """The options of *queue* as this engine last heard of them; no round trip but the first."""
+        return await self._store.known_options(queue_name(queue))
+
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out no jobs of *queue* until `resume`; everything else goes on."""
         await self._store.write("pause", queue_name(queue), lambda _: [[]], call)

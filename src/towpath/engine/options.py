@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from enum import StrEnum
 
 import msgspec
@@ -10,7 +11,6 @@ import msgspec
 from towpath.clock import ZERO, Duration, days, duration_ms, hours
 from towpath.engine.check import whole
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
-from towpath.engine.wire import pack
 from towpath.errors import InvalidOption
 
 LARGEST_PAYLOAD = 64 * 1024 * 1024
@@ -71,22 +71,28 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         duration_ms("remember", self.remember)
 
     def packed(self) -> bytes:
-        """The form the scripts read: only what they go by."""
-        return pack(
-            {
-                "max_attempts": self.max_attempts,
-                "lanes": self.lanes.value,
-                "keep": duration_ms("keep", self.keep),
-                "done_most": self.keep_most,
-                "dead_keep": duration_ms("keep_dead", self.keep_dead),
-                "dead_most": self.keep_dead_most,
-                "seen": duration_ms("remember", self.remember),
-                "seen_most": self.remember_most,
-                "length": self.max_length,
-                "payload": self.max_payload,
-                "events": self.events,
-            }
+        """The form the scripts read: only what they go by, in the order of OPTIONS."""
+        numbers = (
+            self.max_attempts,
+            duration_ms("keep", self.keep),
+            self.keep_most,
+            duration_ms("keep_dead", self.keep_dead),
+            self.keep_dead_most,
+            duration_ms("remember", self.remember),
+            self.remember_most,
+            self.max_length,
+            self.max_payload,
+            self.events,
         )
+        return struct.pack("<10d", *numbers) + self.lanes.encode() + b"\0"
+
+
+OPTIONS = (
+    "max_attempts", "keep", "done_most", "dead_keep", "dead_most", "seen", "seen_most", "length",
+    "payload", "events", "lanes",
+)  # fmt: skip
+"""What the scripts call the options that they go by, in the order in which they are packed. Read
+from a map they were 5 % of a lone submit; the loader knows their places."""
 
 
 class InForce(msgspec.Struct, frozen=True):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from types import MappingProxyType
 
 import msgspec
+
+from towpath.engine.options import OPTIONS
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -30,6 +32,9 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pause": (),
         "resume": (),
         "configure": ("whole", "options", "version", "mode"),
+        "fire": ("name", "after", "upto", "about", "jobs"),
+        "forget": ("name",),
+        "recurring": ("clock",),
         "look": ("clock", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),
@@ -45,7 +50,7 @@ class Header(msgspec.Struct, frozen=True):
 
     title: str
     fields: dict[str, list[str]]
-    """keys, args, reply, moves, cost, full, uses, runs: the lines of each."""
+    """keys, args, reply, moves, cost, full, short, uses, runs: the lines of each."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -77,49 +82,76 @@ def lua_text(name: str) -> str:
     return (verb if verb.is_file() else folder / "lib" / f"{name}.lua").read_text("utf-8")
 
 
-def _uses(text: str) -> list[str]:
-    if "-- uses" not in text:
+def _named_in(text: str, field: str) -> list[str]:
+    if f"-- {field} " not in text:
         return []
-    return " ".join(header_of(text).fields["uses"]).split()
+    return " ".join(header_of(text).fields[field]).split()
 
 
-def pieces_of(name: str) -> list[str]:
-    """The names of all texts a script is made of, each once, in order, its own last."""
+def _joined(names: list[str]) -> list[str]:
     order: list[str] = []
 
     def add(piece: str) -> None:
-        for used in _uses(lua_text(piece)):
+        for used in _named_in(lua_text(piece), "uses"):
             if used not in order:
                 add(used)
         if piece not in order:
             order.append(piece)
 
-    add(name)
+    for name in names:
+        add(name)
     return order
 
 
+def pieces_of(name: str) -> list[str]:
+    """The names of all texts a script is made of, each once, in order, its own last."""
+    return _joined([*_short_way(name), name])
+
+
+def _short_way(name: str) -> list[str]:
+    return _joined(_named_in(lua_text(name), "short"))
+
+
 _META_FIELD = re.compile(r"\bmeta\.(\w+)|\bcount\('(\w+)'\)")
+_OPTION = re.compile(r"\boptions\.(\w+)")
 
 
-def _meta_fields(text: str) -> list[str]:
+def _meta_fields(text: str) -> set[str]:
     """The queue's numbers that a script reads: those its text names, and no others."""
-    named = {first or second for first, second in _META_FIELD.findall(text)}
-    return ["options", "version", *sorted(named)]
+    return {first or second for first, second in _META_FIELD.findall(text)}
+
+
+def _listed(name: str, fields: Iterable[str]) -> str:
+    quoted = ", ".join(f"'{field}'" for field in fields)
+    return f"local {name} = {{ {quoted} }}"
 
 
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
-    header = header_of(lua_text(name))
-    body = "\n".join(edit(piece, lua_text(piece)) for piece in pieces_of(name))
-    fields = ", ".join(f"'{field}'" for field in _meta_fields(body))
+    """The pieces in one text, those of the short way first.
+
+    The others are made only if the short way was too short for the call: in a function, because
+    to make so many functions costs more than to run those that a plain job needs.
+    """
+    header, short = header_of(lua_text(name)), _short_way(name)
+    texts = {piece: edit(piece, lua_text(piece)) for piece in pieces_of(name)}
+    first = "\n".join(texts.pop(piece) for piece in short)
+    rest = "\n".join(texts.values())
+    if "runs" in header.fields:
+        rest += f"\nreturn {header.fields['runs'][0]}"
+    fields, more = _meta_fields(first), _meta_fields(rest)
+    if not short:
+        fields, more = more, fields
     parts = [
         f"local VERB = '{name}'",
         f"local full = '{header.fields['full'][0]}'",
-        f"local META_FIELDS = {{ {fields} }}",
-        body,
+        _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
+        first,
+        "return (function()" if short else "",
+        _listed("MORE_FIELDS", sorted(more - fields)),
+        rest,
+        "end)()" if short else "",
     ]
-    if "runs" in header.fields:
-        parts.append(f"return {header.fields['runs'][0]}")
-    source = "\n".join(parts)
+    source = _OPTION.sub(lambda it: f"options[{OPTIONS.index(it[1]) + 1}]", "\n".join(parts))
     digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     return Script(name, source, digest)
 

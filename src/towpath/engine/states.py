@@ -32,8 +32,11 @@ NEW = "new"
 
 _ENDS = {(State.DONE, State.GONE), (State.CANCELLED, State.GONE), (State.DEAD, State.GONE)}
 
+_BEGINNINGS = {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)}
+
 MOVES: Mapping[str, Set[tuple[str, str]]] = {
-    "submit": {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)},
+    "submit": _BEGINNINGS,
+    "fire": _BEGINNINGS,
     "claim": {(State.READY, State.LEASED)},
     "renew": set(),
     "progress": set(),

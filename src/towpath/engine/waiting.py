@@ -15,13 +15,43 @@ from contextlib import suppress
 from redis.exceptions import RedisClusterException, RedisError
 
 from towpath.clock import Clock, Duration, seconds
+from towpath.engine.check import whole
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
+from towpath.engine.model import Call
 from towpath.ids import QueueName
 
 WAIT_CAP = seconds(5)
 _SLACK = 3.0
 """A server's blocking time-outs fire late; a reply later than this is no reply."""
+
+
+_LOOKS_MOST = 2**20
+_NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
+
+
+class Looks:
+    """The names of a waiting claim's looks: each is a call, all of them belong to the caller's one.
+
+    A claim that is repeated begins with the first look and is told that the channel is further:
+    then it asks for the last one's answer.
+    """
+
+    def __init__(self, call: Call) -> None:
+        whole("call.number", call.number, 1, _NUMBER_MOST)
+        self._channel = call.channel
+        self._first = self._number = call.number * _LOOKS_MOST
+
+    def next(self) -> Call:
+        """The name of the next look."""
+        self._number += 1
+        return Call(self._channel, self._number)
+
+    def again(self, last: int) -> bool:
+        """Whether *last* was a look of this claim; then it is the next one again."""
+        mine = self._number <= last < self._first + _LOOKS_MOST
+        self._number = last - 1
+        return mine
 
 
 class Waker:

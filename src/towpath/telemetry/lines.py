@@ -12,7 +12,6 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TextIO, cast
 
 import msgspec
-from structlog.dev import ConsoleRenderer
 
 from towpath.telemetry import traces
 
@@ -165,6 +164,9 @@ def _as_json(line: dict[str, Any]) -> str:
 
 
 def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
+    # Here, because it takes 100 ms that only a process with somebody at its terminal needs.
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415 -- see above
+
     # Tracebacks come to it as text: its own way with them prints local variables, that is,
     # payloads.
     console = ConsoleRenderer(

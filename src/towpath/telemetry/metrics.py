@@ -50,14 +50,16 @@ class Timings:
         """Count one duration; a negative one (two clocks) counts as 0."""
         with self._lock:
             self._counts[bisect_left(BUCKETS, seconds)] += 1
-            self._sum += max(seconds, 0.0)
+            if seconds > 0:
+                self._sum += seconds
 
     def observe_many(self, durations: Iterable[float]) -> None:
-        """Count several, each at a third of the cost of one."""
+        """Count several under one lock, each at less than half of the cost of one alone."""
         with self._lock:
             for seconds in durations:
                 self._counts[bisect_left(BUCKETS, seconds)] += 1
-                self._sum += max(seconds, 0.0)
+                if seconds > 0:
+                    self._sum += seconds
 
     def read(self) -> tuple[list[tuple[str, float]], float]:
         """The cumulative buckets as Prometheus wants them, and the sum."""

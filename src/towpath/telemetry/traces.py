@@ -26,7 +26,6 @@ from opentelemetry.util.types import AttributeValue
 _SYSTEM = "towpath"
 _W3C = TraceContextTextMapPropagator()
 """Not the global propagator: what is in a job must be readable whoever configured what."""
-_NOWHERE = Context()
 _OFF: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
 _tracer = trace.get_tracer(_SYSTEM)
 
@@ -82,8 +81,9 @@ def consumer_span(
     attributes = _attributes(queue, handler, operation="process", kind="process")
     attributes["messaging.message.id"] = job
     attributes["towpath.attempt"] = attempt
-    # Into an empty context: what the worker's own loop happens to be in is no parent of a job.
-    context = _W3C.extract(headers, context=_NOWHERE)
+    # Without a context of its own, it begins with an empty one: what the worker's loop happens to
+    # be in is no parent of a job.
+    context = _W3C.extract(headers)
     return _span(f"process {queue}", SpanKind.CONSUMER, attributes, parent=context)
 
 

@@ -33,15 +33,24 @@ class Attempt:
         "renew_at", "started", "stop", "stopped_at", "task", "ttl",
     )  # fmt: skip
 
-    def __init__(self, lease: Lease, handler: Handler[Any, Any, Any] | None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        handler: Handler[Any, Any, Any] | None,
+        *,
+        since: float,
+        usual: float,
+    ) -> None:
         now = steady()
         self.lease, self.handler = lease, handler
         self.started = now
-        self.ttl: float = (lease.expires_ms - claimed_ms(lease)) / 1000
+        # Tokens grow even if the server's clock was set back: then they tell no time.
+        given = (lease.expires_ms - claimed_ms(lease)) / 1000
+        self.ttl: float = given if given > 0 else usual
         """Seconds that a renewal lasts: as long as the lease that the claim gave."""
-        self.renew_at = now + self.ttl / 3
-        limit = handler.options.time_limit.total_seconds() if handler else self.ttl
-        self.deadline = now + limit
+        # From the moment it was asked for: the answer may have been long on its way.
+        self.renew_at = since + self.ttl / 3
+        self.deadline = now + (handler.time_limit_s if handler else self.ttl)
         self.ctx: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.note: bytes | None = None
@@ -54,6 +63,11 @@ class Attempt:
         """Its settlement is decided; nothing renews it any more."""
         self.error = ""
         """The class of what the handler raised."""
+
+    def begin(self) -> None:
+        """Its turn has come: its time begins."""
+        self.started = steady()
+        self.deadline = self.started + (self.handler.time_limit_s if self.handler else self.ttl)
 
     @property
     def handler_name(self) -> str:

@@ -25,7 +25,7 @@ from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
 from towpath.errors import PayloadInvalid
 from towpath.worker.context import Context
-from towpath.worker.endings import reason_of
+from towpath.worker.endings import reason_of, writable
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
@@ -113,12 +113,14 @@ class Child:
         )
         try:
             value = handler.invoke(payload, self._ctx)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- user code: told to the runner
+        except BaseException as error:  # noqa: BLE001 -- user code: told to the runner
             return _raised(error)
         try:
             return Returned(b"" if value is None else handler.result.encode(value))
         except PayloadInvalid as error:
             return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
+        except Exception as error:  # noqa: BLE001 -- user code: a model may have its own way
+            return _raised(error)
 
     def _say(self, message: Said) -> None:
         with self._saying:
@@ -134,6 +136,8 @@ class Child:
                 elif self._ctx is not None:
                     self._ctx.cancelled = True
         # The worker is gone and its lease with it: what runs here must not go on beside the next.
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what it has started itself
         os._exit(1)
 
 
@@ -141,10 +145,10 @@ def _raised(error: BaseException) -> Raised:
     name = type(error).__qualname__
     match error:
         case Discard():
-            return Raised("discard", name, error.reason)
+            return Raised("discard", "Discard", writable(error.reason))
         case Retry():
             after = None if error.after is None else duration_ms("after", error.after)
-            return Raised("retry", name, error.reason, after)
+            return Raised("retry", name, writable(error.reason), after)
         case Snooze(until=datetime() as until):
             return Raised("snooze", name, str(error), instant_ms("until", until), absolute=True)
         case Snooze():

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 
 from towpath.clock import Duration, steady
 from towpath.engine.channel import Limits
-from towpath.engine.model import Lease, Release, Settlement
+from towpath.engine.model import Lease, Outcome, Release, Settlement
 from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.endings import handler_missing
-from towpath.worker.fetch import Feeder
+from towpath.worker.endings import handler_missing, stopped
+from towpath.worker.fetch import Ended, Feeder
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import Middleware
@@ -60,6 +62,9 @@ class Crew:
         self._handlers = _by_header(app)
         self._held: dict[Attempt, Feeder] = {}
         self._draining = False
+        self._started = 0
+        self._rested = asyncio.Event()
+        self._limits = _limits(app)
         self._away_since: float | None = None
         self.report = Report(log, metrics)
         self.slots = Slots(terms.concurrency)
@@ -83,7 +88,7 @@ class Crew:
             lambda: self._app.new_engine(limits),
             held=lambda: list(self._held),
             stop=self.stop,
-            abandon=self._abandon,
+            give_up=self._given_up,
             log=self._log,
         )
         self._heartbeat.start()
@@ -92,6 +97,7 @@ class Crew:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._readings.close()
         await self._heartbeat.close()
         for attempt in list(self._held):
             if attempt.task is not None:
@@ -108,9 +114,26 @@ class Crew:
         async with asyncio.TaskGroup() as group:
             for feeder in self._feeders:
                 group.create_task(feeder.run())
+            if self._terms.leave_when_empty:
+                group.create_task(self._leave_when_empty())
+
+    async def _leave_when_empty(self) -> None:
+        """Claim no more once a look into every queue, begun while nothing ran, found nothing."""
+        started = -1
+        while not self._draining:
+            await self._rested.wait()
+            self._rested.clear()
+            if not all(feeder.idle for feeder in self._feeders):
+                continue
+            if started == self._started:
+                self.claim_no_more()
+            started = self._started
+            for feeder in self._feeders:
+                feeder.look()
 
     def claim_no_more(self) -> None:
         self._draining = True
+        self._rested.set()
         for feeder in self._feeders:
             feeder.stop()
 
@@ -128,25 +151,43 @@ class Crew:
 
     def _start(self, feeder: Feeder, lease: Lease) -> None:
         handler = self._handlers.get((lease.queue, lease.headers.get("handler")))
-        attempt = Attempt(lease, handler)
+        usual = self._terms.lease.total_seconds()
+        attempt = Attempt(lease, handler, since=feeder.asked_at, usual=usual)
         self._held[attempt] = feeder
         if self._draining:
             self._finish(attempt, Release(lease))
         elif handler is None:
             self._finish(attempt, handler_missing(lease, self._known(lease.queue)))
         else:
+            self._started += 1
             attempt.task = asyncio.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
-        self.report.started(attempt)
-        settlement = await self._runner.run(attempt)
+        limit = self._limits.get(attempt.handler)
+        settlement = await (self._attend(attempt) if limit is None else self._queue(attempt, limit))
         if attempt.ctx is not None and attempt.ctx.noted:
-            await self._notes.sent(attempt)
+            # Its end is decided: whoever wants to end it now comes too late.
+            with suppress(asyncio.CancelledError):
+                await self._notes.sent(attempt)
         if attempt in self._held:
             self._finish(attempt, settlement)
         else:
             # It was given up, and has ended after all.
             self.slots.regain()
+
+    async def _attend(self, attempt: Attempt) -> Settlement | None:
+        self.report.started(attempt)
+        return await self._runner.run(attempt)
+
+    async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
+        """The same behind those of its handler that run already; its time begins with its turn."""
+        attempt.deadline = math.inf
+        try:
+            async with limit:
+                attempt.begin()
+                return await self._attend(attempt)
+        except asyncio.CancelledError:
+            return stopped(attempt)
 
     def _finish(self, attempt: Attempt, settlement: Settlement | None) -> None:
         feeder = self._held.pop(attempt)
@@ -158,7 +199,7 @@ class Crew:
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
         """End an attempt before its handler does, as far as its place allows."""
-        if attempt.over or attempt.stop is why or attempt not in self._held:
+        if attempt.stop is why or attempt not in self._held:
             return
         attempt.stop, attempt.stopped_at = why, steady()
         if attempt.ctx is not None:
@@ -174,12 +215,29 @@ class Crew:
                 self._say_lost(attempt)
             attempt.task.cancel()
 
+    def _given_up(
+        self, attempt: Attempt, settlement: Settlement, outcome: Outcome | None
+    ) -> None:
+        """The heartbeat has settled it; without an outcome, its lease ends by itself."""
+        if outcome is not None:
+            self.report.settled([(attempt, settlement)], [outcome])
+        self._abandon(attempt)
+
     def _abandon(self, attempt: Attempt) -> None:
         """It did not end though it was told to: its slot is lost until it does."""
-        if attempt in self._held:
-            self._say_lost(attempt)
-            self._finish(attempt, None)
-            self._slot_lost()
+        if attempt not in self._held:
+            return
+        if (patience := attempt.stopped_at + PATIENCE - steady()) > 0:
+            # This loop was blocked, so that the attempt was told only now.
+            asyncio.get_running_loop().call_later(patience, self._abandon, attempt)
+            return
+        self._say_lost(attempt)
+        self._finish(attempt, None)
+        self._slot_lost()
+
+    def _settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        self.report.settled(batch, outcomes)
+        self._runner.look()
 
     # ── slots and the server ─────────────────────────────────────────────────────────────
 
@@ -211,7 +269,7 @@ class Crew:
 
     def _feeder(self, queue: QueueName, weight: int) -> Feeder:
         mosts = [it.options.most for it in self._app.handlers if it.queue == queue]
-        feeder = Feeder(
+        return Feeder(
             queue,
             self._app.engine,
             self.slots,
@@ -220,11 +278,10 @@ class Crew:
             weight=weight,
             most=None if None in mosts else sum(it for it in mosts if it),
             start=self._start,
-            settled=self.report.settled,
+            settled=self._settled,
             trouble=self._trouble,
+            rested=self._rested.set,
         )
-        feeder.leave_when_empty = self._terms.leave_when_empty
-        return feeder
 
     def _known(self, queue: str) -> list[str]:
         return [it.named or f"{it.name} (without a name)" for it in self._app.handlers
@@ -236,3 +293,13 @@ Handlers = Mapping[tuple[str, str | None], Handler[Any, Any, Any]]
 
 def _by_header(app: Registry) -> Handlers:
     return {(it.queue, it.named): it for it in app.handlers}
+
+
+def _limits(app: Registry) -> dict[Handler[Any, Any, Any] | None, asyncio.Semaphore]:
+    """For handlers that share their queue: a queue's own share of the slots can't hold these."""
+    queues = [it.queue for it in app.handlers]
+    return {
+        it: asyncio.Semaphore(it.options.most)
+        for it in app.handlers
+        if it.options.most and queues.count(it.queue) > 1
+    }

@@ -25,10 +25,18 @@ class ChildFailed(Exception):
         self.error, self.reason = error, reason
 
 
+class ChildDiscarded(Discard):
+    """No other attempt can help, says the process; *error* is why."""
+
+    def __init__(self, error: str, reason: str) -> None:
+        super().__init__(reason)
+        self.error = error
+
+
 def ending(attempt: Attempt, raised: BaseException) -> Settlement:
     """The settlement for an attempt whose handler raised."""
     lease = attempt.lease
-    attempt.error = raised.error if isinstance(raised, ChildFailed) else type(raised).__qualname__
+    attempt.error = _error(raised)
     match raised:
         case Snooze():
             return Release(lease, _snoozed(attempt, raised.until))
@@ -42,6 +50,17 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return failed(attempt, raised.reason)
         case _:
             return failed(attempt, reason_of(raised))
+
+
+def _error(raised: BaseException) -> str:
+    """What it is called in log lines; a verdict by its own name, whoever derived from it."""
+    match raised:
+        case ChildFailed() | ChildDiscarded():
+            return raised.error
+        case Snooze() | Discard() | Retry():
+            return next(it.__name__ for it in (Snooze, Discard, Retry) if isinstance(raised, it))
+        case _:
+            return type(raised).__qualname__
 
 
 def stopped(attempt: Attempt) -> Settlement | None:
@@ -87,13 +106,18 @@ def time_limit_reason(attempt: Attempt) -> str:
 def reason_of(error: BaseException) -> str:
     """An exception in one line: class, words, and where it came from."""
     try:
-        words = str(error)[:LONGEST_MESSAGE]
+        words = writable(str(error)[:LONGEST_MESSAGE])
     except Exception:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
         words = "(its message can't be read)"
-    last = traceback.extract_tb(error.__traceback__)[-1:]
+    last = traceback.extract_tb(error.__traceback__, limit=-1)
     where = "".join(f" ({Path(it.filename).name}:{it.lineno} in {it.name})" for it in last)
     name = type(error).__qualname__
     return f"{name}: {words}{where}" if words else f"{name}{where}"
+
+
+def writable(text: str) -> str:
+    """*text* as UTF-8 can have it: names of files may hold what it can't."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:

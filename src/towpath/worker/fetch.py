@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import uniform
 
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Outcome, Settlement
@@ -44,20 +45,24 @@ class Feeder:
         start: Callable[[Feeder, Lease], None],
         settled: Settled,
         trouble: Callable[[ServerError | None], None],
+        rested: Callable[[], None],
     ) -> None:
         self.queue = queue
         self._engine, self._slots = engine, slots
         self._worker, self._lease = worker, lease
-        self._start, self._settled, self._trouble = start, settled, trouble
+        self._start, self._settled = start, settled
+        self._trouble, self._rested = trouble, rested
         self._wake = asyncio.Event()
         self._share = slots.share(weight=weight, most=most, wake=self._wake.set)
         self._outbox: deque[Ended] = deque()
-        self._numbers = itertools.count(1)
+        # Not by the worker's name: another may have had it, and its calls are remembered.
+        self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._hungry = True
         """There may be more to claim."""
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
-        self.leave_when_empty = False
+        self.asked_at = steady()
+        """When the claim was sent that was answered last."""
 
     @property
     def held(self) -> int:
@@ -93,6 +98,8 @@ class Feeder:
                 self._wake.clear()
                 batch, count = self._next()
                 if not batch and not count:
+                    if self.idle:
+                        self._rested()
                     await self._wake.wait()
                     continue
                 self._take(count, batch, await self._exchange(batch, count))
@@ -101,9 +108,7 @@ class Feeder:
             self._look_no_more()
 
     def _finished(self) -> bool:
-        if self._stopping or (self.leave_when_empty and not self._hungry):
-            return not self._outbox and not self._share.held
-        return False
+        return self._stopping and not self._outbox and not self._share.held
 
     def _next(self) -> tuple[list[Ended], int]:
         """What to settle and how many to claim."""
@@ -135,7 +140,7 @@ class Feeder:
     async def _exchange(self, batch: list[Ended], count: int) -> Exchanged:
         """Settle and claim. Repeated under the same name until it is answered: one effect."""
         settlements = [settlement for _, settlement in batch]
-        call = self._named()
+        call, self.asked_at = self._named(), steady()
         for tries in itertools.count():
             try:
                 exchanged = await self._engine.exchange(
@@ -156,7 +161,7 @@ class Feeder:
         raise AssertionError("unreachable")
 
     def _named(self) -> Call:
-        return Call(f"{self._worker}/{self.queue}", next(self._numbers))
+        return Call(self._channel, next(self._numbers))
 
     # ── waiting for work ─────────────────────────────────────────────────────────────────
 

@@ -88,6 +88,7 @@ class Handler(Generic[T, R, C]):
         self.named = self.options.name
         self.name = self.named or _name(function)
         self.place = _place(self, function)
+        self.time_limit_s = self.options.time_limit.total_seconds()
         signature = _Signature.of(self.name, function)
         self.takes_payload, self.context_name = signature.takes_payload, signature.context
         self.payload: Form[Any] = _form(self.name, signature.payload, f"payload of {self.name}")

@@ -10,10 +10,11 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import cast
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease, Outcome, Renew
+from towpath.engine.model import Lease, Outcome, Renew, Settlement
 from towpath.errors import ServerError
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
 from towpath.telemetry.logs import Log
@@ -37,12 +38,12 @@ class Heartbeat:
         *,
         held: Callable[[], Sequence[Attempt]],
         stop: Tell,
-        abandon: Callable[[Attempt], None],
+        give_up: Callable[[Attempt, Settlement, Outcome | None], None],
         log: Log,
     ) -> None:
-        self._connect, self._held, self._stop, self._abandon = connect, held, stop, abandon
+        self._connect, self._held, self._stop, self._give_up = connect, held, stop, give_up
         self._log = log
-        self._over = threading.Event()
+        self._begun, self._over = threading.Event(), threading.Event()
         self._answered = self._renewed = 0.0
         self._warned = False
         self._told: dict[Attempt, float] = {}
@@ -51,17 +52,25 @@ class Heartbeat:
         """Begin, for the attempts of the loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._answered = self._renewed = steady()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._beat()), name="towpath-heartbeat", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="towpath-heartbeat", daemon=True)
         self._thread.start()
+        self._begun.wait()
 
     async def close(self) -> None:
         """End; nothing is renewed any more when this returns."""
         self._over.set()
+        # It may be waiting for a server that does not answer.
+        with suppress(RuntimeError):
+            self._beating.get_loop().call_soon_threadsafe(self._beating.cancel)
         await asyncio.to_thread(self._thread.join)
 
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._beat())
+
     async def _beat(self) -> None:
+        self._beating = cast("asyncio.Task[None]", asyncio.current_task())
+        self._begun.set()
         while not self._over.is_set():
             try:
                 async with self._connect() as engine:
@@ -109,13 +118,14 @@ class Heartbeat:
         told = self._told.setdefault(attempt, now)
         if told == now:
             self._tell(attempt, Stop.TIMED_OUT)
-        elif now - told >= PATIENCE:
+        elif now - told >= PATIENCE and not attempt.over:
             attempt.over = True
             attempt.error = "TimeLimit"
+            settlement = failed(attempt, time_limit_reason(attempt))
+            outcome: Outcome | None = None
             with suppress(ServerError):
-                [outcome] = await engine.settle([failed(attempt, time_limit_reason(attempt))])
-                del outcome
-            self._in_loop(lambda: self._abandon(attempt))
+                [outcome] = await engine.settle([settlement])
+            self._in_loop(lambda: self._give_up(attempt, settlement, outcome))
 
     def _tell(self, attempt: Attempt, why: Stop) -> None:
         self._in_loop(lambda: self._stop(attempt, why))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
 from towpath.worker.child import LENGTH, Cancel, Note, Order, Raised, Returned, Said, framed
-from towpath.worker.endings import ChildFailed
+from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
@@ -41,7 +43,7 @@ class Processes:
         Cancelled, it kills the process: nothing of the attempt goes on.
         """
         idle = self._idle.setdefault(_place(handler), [])
-        process = idle.pop() if idle else _Process(handler)
+        process = await self._idle_one(idle) or _Process(handler)
         self._busy[attempt] = process
         try:
             result = await process.run(attempt, self._note)
@@ -66,6 +68,14 @@ class Processes:
             del self._busy[attempt]
         idle.append(process)
         return result
+
+    async def _idle_one(self, idle: list[_Process]) -> _Process | None:
+        while idle:
+            process = idle.pop()
+            if process.is_there:
+                return process
+            await process.kill()
+        return None
 
     def cancel(self, attempt: Attempt) -> None:
         """Tell the handler that somebody wants it to end; it decides itself."""
@@ -92,6 +102,11 @@ class _Process:
         self._handler = handler
         self._child: asyncio.subprocess.Process | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it has not ended while nobody needed it."""
+        return not self._reader.at_eof()
+
     async def run(self, attempt: Attempt, note: Callable[[Attempt, bytes], None]) -> bytes:
         if self._child is None:
             await self._start()
@@ -100,6 +115,8 @@ class _Process:
         while True:
             match await self._hear():
                 case Note(text):
+                    if attempt.ctx is not None:
+                        attempt.ctx.noted = True
                     note(attempt, text)
                 case Returned(result):
                     return result
@@ -112,15 +129,18 @@ class _Process:
         self._writer.write(framed(message))
 
     async def kill(self) -> None:
-        if self._child is not None:
-            with suppress(ProcessLookupError):
-                self._child.kill()
-            await self._child.wait()
+        """End it, and what it has started itself."""
+        child, self._child = self._child, None
+        if child is not None:
             self._writer.close()
-            self._child = None
+            if child.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+            await child.wait()
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
         with theirs:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "towpath.worker.child", str(theirs.fileno()),
@@ -129,7 +149,6 @@ class _Process:
                 # A Ctrl-C or a signal to the group is for the worker alone.
                 start_new_session=True,
             )  # fmt: skip
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
 
     async def _hear(self) -> Said:
         try:
@@ -145,7 +164,7 @@ def _verdict(raised: Raised) -> Exception:
     span = None if raised.ms is None else milliseconds(raised.ms)
     match raised.kind:
         case "discard":
-            return Discard(raised.reason)
+            return ChildDiscarded(raised.error, raised.reason)
         case "retry":
             return Retry(raised.reason, after=span)
         case "snooze":

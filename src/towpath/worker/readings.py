@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from towpath.engine.engine import Engine
+from towpath.errors import EngineClosed
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.fetch import Feeder
 from towpath.worker.slots import Slots
@@ -19,9 +20,16 @@ class Readings:
     def __init__(self, engine: Engine, feeders: Sequence[Feeder], slots: Slots) -> None:
         self._engine, self._feeders, self._slots = engine, feeders, slots
         self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """The worker ends: there is nothing to read any more."""
+        self._closed = True
 
     def read(self) -> Reading:
         """How everything stands. Raises TowpathError, TimeoutError."""
+        if self._closed:
+            raise EngineClosed("the worker has ended")
         asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
         return asked.result(_WITHIN)
 

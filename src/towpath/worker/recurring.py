@@ -32,7 +32,7 @@ from towpath.errors import (
 from towpath.ids import QueueName, queue_name, recurrence_name
 from towpath.telemetry.events import DUTY_FAILED, RECURRING_FIRED, RECURRING_MISSED
 from towpath.telemetry.logs import Log
-from towpath.worker.schedule import Due, Missed, Schedule, due, schedule
+from towpath.worker.schedule import Due, Missed, Schedule, due
 
 SCHEDULED = "scheduled"
 """The job header that says which instant a job was fired for."""
@@ -62,7 +62,8 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         recurrence_name(self.name)
         queue_name(self.queue)
-        schedule(self.when)
+        if not isinstance(self.when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption("when", self.when, rule="must be a Cron or an Every")
         if not isinstance(self.missed, Missed):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("missed", self.missed, rule="must be a Missed: skip, once or all")
         for option in _DECIDED:
@@ -96,6 +97,11 @@ class Recurrences:
         self._all[key] = recurrence
         return recurrence
 
+    def of(self, queues: Iterable[str]) -> Recurrences:
+        """Those of some queues only."""
+        chosen = set(queues)
+        return Recurrences(it for it in self if it.queue in chosen)
+
     def __iter__(self) -> Iterator[Recurrence]:
         return iter(self._all.values())
 
@@ -124,9 +130,14 @@ async def keep_firing(
     every LOOK_EVERY while nothing is due.
     """
     clock, log = clock or ServerClock(), log or Log()
-    async with asyncio.TaskGroup() as group:
-        for queue, its in recurrences.by_queue().items():
-            group.create_task(_Firing(engine, queue, its, log).keep(clock))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for queue, its in recurrences.by_queue().items():
+                group.create_task(_Firing(engine, queue, its, log).keep(clock))
+    except ExceptionGroup as failures:
+        if failures.split(EngineClosed)[1] is None:
+            raise EngineClosed("the engine was left") from failures
+        raise
 
 
 class _Firing:
@@ -142,6 +153,7 @@ class _Firing:
 
     async def keep(self, clock: Clock) -> None:
         while True:
+            stamp = clock.stamp()
             try:
                 pause = await self._look()
             except EngineClosed:
@@ -149,7 +161,8 @@ class _Firing:
             except ServerError as error:
                 self._tell_failure(error)
                 pause = TRY_AGAIN_AFTER
-            await clock.sleep(pause)
+            if clock.stamp() == stamp:  # a manual clock may have been moved since the answer
+                await clock.sleep(pause)
 
     async def _look(self) -> Duration:
         """Fire what is due; how long until the next look."""

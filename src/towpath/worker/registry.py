@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
 from towpath.worker.handler import Handler
 
 
@@ -15,6 +16,7 @@ class Registry(Protocol):
     """An app: handlers, and the way to the server."""
 
     version: str
+    metrics: Metrics
 
     @property
     def handlers(self) -> Sequence[Handler[Any, Any, Any]]:

@@ -15,7 +15,7 @@ from towpath.errors import TowpathError
 from towpath.telemetry import traces
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Context
-from towpath.worker.endings import ending, own_limit, stopped
+from towpath.worker.endings import ending, failed, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
 from towpath.worker.middleware import Middleware
 from towpath.worker.processes import Processes
@@ -40,17 +40,22 @@ class Runner:
         self._threads, self._processes = threads, processes
         self._middleware = tuple(middleware)
         self._note, self._largest = note, largest
+        self._tracing = traces.active()
+
+    def look(self) -> None:
+        """See whether somebody wants traces by now: once per batch, it costs as much as a job."""
+        self._tracing = traces.active()
 
     async def run(self, attempt: Attempt) -> Settlement | None:
         """What the attempt ended as; None if there is nothing left to settle. Never raises."""
         try:
-            if traces.active():
+            if self._tracing:
                 return await self._traced(attempt)
             return await self._perform(attempt)
         except asyncio.CancelledError:
             return stopped(attempt)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 -- user code: see above
-            return None if attempt.stop is Stop.LOST else ending(attempt, error)
+        except BaseException as error:  # noqa: BLE001 -- user code: see above
+            return None if attempt.stop is Stop.LOST else _ending(attempt, error)
 
     async def _traced(self, attempt: Attempt) -> Settlement:
         lease = attempt.lease
@@ -141,3 +146,10 @@ class Runner:
             f"ResultTooLarge: the handler returned {len(result)} bytes, at most {limit} are kept; "
             "store the data elsewhere and return a reference, or raise the queue's max_payload",
         )
+
+
+def _ending(attempt: Attempt, error: BaseException) -> Settlement:
+    try:
+        return ending(attempt, error)
+    except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+        return failed(attempt, reason_of(defect))

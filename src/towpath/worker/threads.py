@@ -46,7 +46,9 @@ class Threads:
         try:
             return await answer
         except asyncio.CancelledError:
-            self._lost()
+            # Unless it has answered: what the handler raised may be a cancellation too.
+            if answer.cancelled():
+                self._lost()
             raise
 
     def close(self) -> None:
@@ -85,8 +87,8 @@ def _outcome(
 ) -> tuple[T | None, BaseException | None]:
     try:
         return context.run(call), None
-    except StopIteration as error:
-        # A future refuses it: it would end whoever waits.
+    except (StopIteration, GeneratorExit) as error:
+        # A future refuses the one, the other would end whoever waits without a word.
         return None, RuntimeError(f"the handler raised {error!r}")
     except BaseException as error:  # noqa: BLE001 -- whatever it is, the runner decides
         return None, error

@@ -26,7 +26,7 @@ class Retry(Verdict):
         super().__init__(reason)
         if after is not None:
             duration_ms("after", after)
-        self.reason, self.after = reason, after
+        self.reason, self.after = str(reason or ""), after
 
 
 class Discard(Verdict):
@@ -34,7 +34,7 @@ class Discard(Verdict):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason or "")
 
 
 class Snooze(Verdict):

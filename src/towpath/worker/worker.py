@@ -8,10 +8,12 @@ import secrets
 import signal
 import socket
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import cast
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, cast
 
 from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
@@ -70,7 +72,7 @@ class Worker:
         self.grace = milliseconds(duration_ms("grace", grace))
         self.name = worker_name(name or _own_name())
         self.weights = _weights(app, queues)
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or app.metrics
         self.middleware = tuple(middleware)
         self.log = Log(worker=self.name)
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
@@ -79,7 +81,13 @@ class Worker:
 
     def run_forever(self) -> int:
         """Run in an event loop of its own until a signal ends it; the process's exit code."""
-        return asyncio.run(self.run())
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self.run())
+
+    def run_until_empty(self) -> int:
+        """The same until there is no job that could run now."""
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(self.drain())
 
     async def run(self) -> int:
         """Take jobs until a signal or `stop` ends it; the exit code. Raises ServerUnreachable."""
@@ -125,20 +133,24 @@ class Worker:
         return self._code
 
     async def _live(self, crew: Crew) -> None:
-        side = [asyncio.create_task(self._app.keep_firing(self.weights, self.log))]
-        side += [
-            asyncio.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
-        ]
+        beside = asyncio.create_task(self._beside())
         feeding = asyncio.create_task(crew.feed())
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait((feeding, stopping), return_when=asyncio.FIRST_COMPLETED)
-            await _ended(side)
+            # What runs beside it never ends by itself: if it does, it says why below.
+            await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
+            await _ended([beside])
             if not feeding.done():
                 await self._wind_down(crew, feeding)
             await feeding
         finally:
-            await _ended([*side, stopping, feeding])
+            await _ended([beside, stopping, feeding])
+
+    async def _beside(self) -> None:
+        """What a worker does beside running jobs, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._app.keep_firing(self.weights, self.log))
+            group.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
 
     async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
@@ -211,6 +223,13 @@ async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, Exception) and not isinstance(outcome, ServerError):
             raise outcome
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed (`towpath[fast]`)."""
+    if find_spec("uvloop") is None:
+        return None
+    return cast("Any", import_module("uvloop")).new_event_loop
 
 
 def _own_name() -> str:

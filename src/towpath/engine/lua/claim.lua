@@ -14,10 +14,11 @@
 -- moves  ready -> leased
 -- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
 -- full   works
+-- short  plain_claim
 -- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease outlook send sets plan close whole
 -- runs   whole(claim, claim_memory, recall_claim)
 
-local REAP_MOST, PROMOTE_LEAST, TRIM_EVERY_MS = 100, 100, 1000
+local REAP_MOST, PROMOTE_LEAST = 100, 100
 
 local function sweep(limit)
   local full_reap = reap(REAP_MOST) == REAP_MOST

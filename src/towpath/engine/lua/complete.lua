@@ -20,6 +20,7 @@
 -- moves  leased -> done
 -- cost   O(log n)
 -- full   works
+-- short  plain_complete
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(complete, first)
 

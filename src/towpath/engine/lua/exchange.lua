@@ -7,6 +7,7 @@
 -- moves  those of the verbs it is made of
 -- cost   the sum of them
 -- full   works
+-- short  plain_exchange
 -- uses   keys clock calls meta record tell jobs moves lanes ends held complete fail release renew claim send sets plan close whole
 -- runs   whole(exchange, exchange_memory, recall_exchange)
 
@@ -23,7 +24,7 @@ local function exchange(settle, wish)
 end
 
 local function exchange_memory(answer)
-  return { answer[1], claim_memory({ answer[2] }) }
+  return { answer[1], claim_memory({ unpack(answer, 2) }) }
 end
 
 local function recall_exchange(memory)

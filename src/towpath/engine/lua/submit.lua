@@ -20,6 +20,7 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
+-- short  plain_submit
 -- uses   keys clock calls meta record tell send sets known accept
 -- runs   submit(cmsgpack.unpack(ARGV[4]))
 

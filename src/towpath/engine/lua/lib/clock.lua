@@ -12,4 +12,5 @@ end
 
 -- tostring and '..' keep 14 digits of a number: 1794771968716192 would become 1.7947719687162e+15.
 -- (A number handed to redis.call or returned is exact: Redis itself writes 17 digits.)
-local function int(number) return string.format('%.0f', number) end
+-- %d writes a C long, which has 64 bits on 64-bit servers, in a third of the time of %.0f.
+local function int(number) return string.format('%d', number) end

@@ -7,6 +7,7 @@ local QUEUE, RETRY = tag .. ':queue', tag .. ':retry:queue'
 local LEASES, WAITING = tag .. ':leases', tag .. ':waiting'
 local DEAD, DONE, SEEN = tag .. ':dead', tag .. ':done', tag .. ':seen'
 local LANES, META = tag .. ':lanes', tag .. ':meta'
+local RECURRING = tag .. ':recurring'
 local EVENTS, WAKE = tag .. ':events', tag .. ':wake'
 local JOB, LOAD, LOCK = tag .. ':job:', tag .. ':load:', tag .. ':lock:'   -- .. id
 local RESULT = tag .. ':result:'                                           -- .. id

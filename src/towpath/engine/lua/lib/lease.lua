@@ -23,9 +23,9 @@ local function lease_answer(job, load, expires)
   return answer
 end
 
--- What a repeat needs to find the same leases again: id, token, id, token, ...
+-- What a repeat needs for the same answer: next due, ready left, then id, token, id, token, ...
 local function claim_memory(answer)
-  local memory = {}
+  local memory = { answer[2], answer[3] }
   for _, lease in ipairs(answer[1]) do
     memory[#memory + 1] = lease[1]
     memory[#memory + 1] = lease[3]
@@ -36,7 +36,7 @@ end
 -- Those of the leases that are still held under their tokens; never new ones.
 local function recall_claim(memory)
   local leases = {}
-  for i = 1, #memory, 2 do
+  for i = 3, #memory, 2 do
     local job = read_job(memory[i])
     local load = redis.call('GET', LOAD .. job.id)
     if job.state == 'leased' and job.token == memory[i + 1] and load then
@@ -44,5 +44,5 @@ local function recall_claim(memory)
       leases[#leases + 1] = lease_answer(job, load, expires)
     end
   end
-  return { leases, 0, 0, now }
+  return { leases, memory[1], memory[2], now }
 end

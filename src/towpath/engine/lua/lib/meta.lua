@@ -1,17 +1,13 @@
--- meta: the queue's own numbers: options, tick, token, totals. Read once, written once.
+-- meta: the queue's own numbers, changed by this call: tick, token, totals. Written once.
+--
+-- uses   queue
 
--- META_FIELDS comes from the loader: options, version, and what the script's text names.
-local meta, meta_changes, options = {}, {}, nil
-do
-  local values = redis.call('HMGET', META, unpack(META_FIELDS))
-  if not values[1] then
-    return redis.error_reply('QUEUE_UNKNOWN')
-  end
-  if values[2] ~= ARGV[5] then
-    return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
-  end
-  options = cmsgpack.unpack(values[1])
-  for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
+local meta_changes = {}
+
+-- MORE_FIELDS comes from the loader: what is named here, but not on the short way.
+if #MORE_FIELDS > 0 then
+  local values = redis.call('HMGET', META, unpack(MORE_FIELDS))
+  for i = 1, #MORE_FIELDS do meta[MORE_FIELDS[i]] = tonumber(values[i] or 0) end
 end
 
 local function set_meta(field, value)

@@ -1,9 +1,11 @@
 """A proxy in front of a server that does to its clients what networks do.
 
-All faults can be set and lifted while connections are open. Probabilities are per piece of data
-of a script call: the engine has one in flight per connection, so a piece is nearly always one
-request or one reply. What a client says when it connects is not cut.
+All faults can be set and lifted while connections are open, from any thread. Probabilities are per
+piece of data of a script call: the engine has one in flight per connection, so a piece is nearly
+always one request or one reply. What a client says when it connects is not cut.
 """
+
+from __future__ import annotations
 
 import asyncio
 import random
@@ -15,9 +17,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from towpath.embedded import Address
+from towpath.engine.check import whole
 
 _PIECE = 65_536
 _HOST = "127.0.0.1"
@@ -58,10 +61,31 @@ class Proxy:
         self.connections = 0
         self.cuts = 0
         self.swallowed = 0
+        self._replies = self._next = self._every = 0
         self.url = ""
         self._open: dict[asyncio.Task[None], asyncio.Task[None]] = {}
         """Who serves a connection, and the pump whose end ends it."""
         self._stack = AsyncExitStack()
+
+    def cut_next(self, count: int = 1) -> None:
+        """Lose the replies to the next *count* calls: the server does what they ask."""
+        self._next = whole("count", count, 1, 1_000_000)
+
+    def cut_every(self, nth: int) -> None:
+        """Lose every *nth* reply from now on. At least the second: a call must end some time."""
+        self._every, self._replies = whole("nth", nth, 2, 1_000_000), 0
+
+    def cut_no_more(self) -> None:
+        """Let every reply through that `cut_next` or `cut_every` would lose."""
+        self._next = self._every = 0
+
+    def loses_this_reply(self) -> bool:
+        """Asked once per reply."""
+        self._replies += 1
+        if self._next:
+            self._next -= 1
+            return True
+        return bool(self._every) and self._replies % self._every == 0
 
     async def __aenter__(self) -> Self:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-"))
@@ -87,8 +111,7 @@ class Proxy:
         await asyncio.gather(*serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving = asyncio.current_task()
-        assert serving is not None
+        serving = cast("asyncio.Task[None]", asyncio.current_task())
         self.connections += 1
         try:
             async with _connected(self._upstream) as (answers, server):
@@ -97,6 +120,8 @@ class Proxy:
                 self._open[serving] = requests
                 replies = asyncio.create_task(_pump(answers, writer, rules.on_reply))
                 await _first_of(requests, replies)
+        except OSError:
+            pass  # the server is away: its client hears nothing else either
         finally:
             self._hang_up(writer)
             self._open.pop(serving, None)
@@ -113,10 +138,10 @@ class _Rules:
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
-        self._calling = False
+        self._calling = self._awaited = False
 
     async def on_request(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
-        self._calling = b"EVAL" in piece[:64]
+        self._calling = self._awaited = b"EVAL" in piece[:64]
         faults = self._proxy.faults
         if faults.hole is Hole.REQUESTS:
             self._proxy.swallowed += 1
@@ -132,9 +157,15 @@ class _Rules:
         if faults.hole is Hole.REPLIES:
             self._proxy.swallowed += 1
             return True
-        if self._happens(faults.cut_replies):
+        if self._loses(piece) or self._happens(faults.cut_replies):
             return await self._cut(piece, to)
         return await _deliver(piece, to, faults.piece)
+
+    def _loses(self, piece: bytes) -> bool:
+        """Whether it is this one's turn: a reply counts once, an unknown script is none yet."""
+        counts = self._awaited and not piece.startswith(b"-NOSCRIPT")
+        self._awaited = False
+        return counts and self._proxy.loses_this_reply()
 
     def _happens(self, probability: float) -> bool:
         return self._calling and self._proxy.faults.chance.random() < probability

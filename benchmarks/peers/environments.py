@@ -1,0 +1,126 @@
+"""The peers' own environments: made once, below a directory that git ignores.
+
+A stamp says what is inside; the second run installs nothing. What cannot be installed is a
+reason in the table, not the end of the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers.roster import HERE, ROOT, Peer
+
+PLACE = HERE.parent / ".peers"
+_STAMP = ".installed"
+_WITHIN = 600
+_PIP = ("-m", "pip")
+_QUIET = ("-qq", "--disable-pip-version-check")
+
+
+class NotInstalled(Exception):
+    """Why a peer cannot be measured, in one line."""
+
+
+def prepare(peer: Peer) -> None:
+    """Make the peer's environment unless it is there already. Raises NotInstalled."""
+    if peer.environment and peer.on_node:
+        node_environment(peer.environment, peer.requires)
+    elif peer.environment:
+        python_environment(peer.environment, peer.requires)
+
+
+def python_environment(name: str, requires: Sequence[str]) -> Path:
+    """The Python of an environment that has what is required."""
+    place = PLACE / name
+    python = place / "bin" / "python"
+    wanted = "\n".join([sys.version, *requires])
+    if _stamp(place) == wanted:
+        return python
+    _remove(place)
+    if _tried(sys.executable, "-m", "venv", str(place)) is None:
+        _do(str(python), *_PIP, "install", *_QUIET, *requires)
+    else:
+        # Debian's Python comes without ensurepip: then its own pip fills it from outside.
+        _do(sys.executable, "-m", "venv", "--without-pip", "--clear", str(place))
+        _do(sys.executable, *_PIP, "--python", str(python), "install", *_QUIET, *requires)
+    (place / _STAMP).write_text(wanted)
+    return python
+
+
+def node_environment(name: str, requires: Sequence[str]) -> Path:
+    """The directory whose `node_modules` has what is required."""
+    place = PLACE / name
+    wanted = "\n".join(requires)
+    if _stamp(place) == wanted:
+        return place
+    if not shutil.which("node") or not shutil.which("npm"):
+        raise NotInstalled("there is no node or no npm on the PATH")
+    _remove(place)
+    place.mkdir(parents=True)
+    (place / "package.json").write_text('{"private": true}\n')
+    _do("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *requires, place=place)
+    (place / _STAMP).write_text(wanted)
+    return place
+
+
+def command(peer: Peer, words: str, *, url: str) -> list[str]:
+    """A row's command with its program's full path: in its environment, or else as it is."""
+    program, *rest = words.format(url=url).split()
+    if not peer.environment and program == "python":
+        return [sys.executable, *rest]
+    inside = PLACE / peer.environment / "bin" / program
+    return [str(inside) if inside.exists() else program, *rest]
+
+
+def variables(peer: Peer) -> dict[str, str]:
+    """What a row's processes find in their environment, beside the address of the server."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _OURS}
+    return inherited | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "NODE_PATH": str(PLACE / peer.environment / "node_modules"),
+    }
+
+
+_OURS = {"VIRTUAL_ENV", "PYTHONHOME", "PYTHONSTARTUP"}
+
+
+def _stamp(place: Path) -> str:
+    stamp = place / _STAMP
+    return stamp.read_text() if stamp.exists() else ""
+
+
+def _remove(place: Path) -> None:
+    if place.exists():
+        shutil.rmtree(place)
+
+
+def _do(*words: str, place: Path = ROOT) -> None:
+    if problem := _tried(*words, place=place):
+        raise NotInstalled(problem)
+
+
+def _tried(*words: str, place: Path = ROOT) -> str | None:
+    """Run a command; nothing if it worked, its last line if it did not."""
+    try:
+        ran = subprocess.run(
+            words,
+            cwd=place,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_WITHIN,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return str(problem)
+    if ran.returncode == 0:
+        return None
+    said = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
+    return said[-1] if said else f"{words[0]} ended with {ran.returncode}"

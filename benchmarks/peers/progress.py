@@ -1,0 +1,9 @@
+"""What goes on, on stderr: the run takes minutes."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(text: str) -> None:
+    print(f"\n  {text}", end="", file=sys.stderr, flush=True)

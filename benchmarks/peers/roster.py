@@ -1,0 +1,97 @@
+"""Who takes part: every row's head, read without importing it.
+
+A row is one file. Its head are constants with literal values; below them are its handler and its
+producer, which import the peer's library. That library is only in the peer's own environment, so
+the head is read from the text.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+ROWS = HERE / "rows"
+TOWPATH = HERE / "towpath_row.py"
+OURS = "towpath"
+NODE = "bullmq"
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """The head of a row."""
+
+    name: str
+    module: str
+    label: str
+    settings: str
+    """Its best setting, as `docs/benchmarks.md` shows it."""
+    worker: str
+    """The command of ONE worker process; `{url}` is the server's. No word has a blank in it."""
+    environment: str = ""
+    """Which environment it runs in; none: this one."""
+    requires: tuple[str, ...] = ()
+    """What is installed there, each with its version; the first is the peer itself."""
+    producer: str = ""
+    scheduler: str = ""
+    """A second process that it needs for delayed jobs."""
+    bulk: str = ""
+    """How it submits many at once; nothing: it cannot."""
+    most: int = 1_000_000
+    """Drains no more jobs than this, because it is slow."""
+
+    @property
+    def version(self) -> str:
+        first = self.requires[0] if self.requires else ""
+        return first.rpartition("@" if self.on_node else "==")[2]
+
+    @property
+    def on_node(self) -> bool:
+        return self.name == NODE
+
+    @property
+    def ours(self) -> bool:
+        return self.name == OURS
+
+    @property
+    def in_python(self) -> bool:
+        return not self.on_node and not self.ours
+
+
+def roster() -> list[Peer]:
+    """All of them, ours last."""
+    return [*map(read_row, sorted(ROWS.glob("*_row.py"))), ours()]
+
+
+def ours() -> Peer:
+    return read_row(TOWPATH)
+
+
+def read_row(path: Path, *, root: Path = ROOT) -> Peer:
+    """The head of one row; msgspec.ValidationError when it lacks something."""
+    inside = path.relative_to(root).with_suffix("")
+    module = ".".join(inside.parts)
+    told: dict[str, Any] = {
+        "name": path.stem.removesuffix("_row"),
+        "module": module,
+        "producer": f"python -m benchmarks.peers.side.produce {module}",
+    }
+    return msgspec.convert(told | _constants(path.read_text("utf-8")), Peer)
+
+
+def _constants(text: str) -> dict[str, object]:
+    """Names in capitals that the module gives a literal value, in small letters."""
+    found: dict[str, object] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _HEAD:
+                found[name.lower()] = ast.literal_eval(value)
+            case _:
+                pass
+    return found
+
+
+_HEAD = {field.upper() for field in Peer.__struct_fields__} - {"NAME", "MODULE"}

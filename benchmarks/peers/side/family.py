@@ -1,0 +1,59 @@
+"""A process and all that it has started, also when they left its group."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def family(pid: int) -> list[int]:
+    """The process, its descendants and all of its session. Without /proc: the process alone."""
+    known = {pid}
+    stats = _stats()
+    while True:
+        found = {
+            child for child, (parent, session) in stats.items() if parent in known or session == pid
+        }
+        if found <= known:
+            return sorted(known)
+        known |= found
+
+
+def kill_family(pid: int) -> None:
+    """SIGKILL to each of them, the eldest first, so that it cannot replace a dead child.
+
+    Whoever calls this for itself comes last.
+    """
+    me = os.getpid()
+    for member in [pid, *family(pid)]:
+        if member != me:
+            _kill(member)
+    # Whoever was forked meanwhile is still in the session.
+    for member in family(pid):
+        if member != me:
+            _kill(member)
+    if pid == me:
+        _kill(me)
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _stats() -> dict[int, tuple[int, int]]:
+    """Parent and session of every process that can be seen."""
+    found: dict[int, tuple[int, int]] = {}
+    for entry in PROC.glob("[0-9]*"):
+        try:
+            text = (entry / "stat").read_text()
+        except OSError:
+            continue
+        state, parent, _, session, *_ = text.rpartition(")")[2].split()
+        if state != "Z":  # a dead one that nobody has buried yet
+            found[int(entry.name)] = (int(parent), int(session))
+    return found

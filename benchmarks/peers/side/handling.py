@@ -1,0 +1,57 @@
+"""What every handler calls: notes that a job ran, and tells the bench by lines in a file.
+
+A file, not the server: what the bench wants to know must not cost the server anything. Times are
+of the steady clock, which all processes of a machine share; due times are of the wall clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections import defaultdict
+from typing import Any
+
+REPORT = "BENCH_REPORT"
+"""The variable that names the file."""
+
+_counts: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+_began: dict[str, tuple[float, float]] = {}
+
+
+def handled(payload: dict[str, Any]) -> float:
+    """Note that this job runs; returns for how many seconds it must keep on running."""
+    kind = payload["kind"]
+    if kind == "drain":
+        _drained(payload["run"], payload["of"])
+    elif kind == "pickup":
+        _tell(kind, ms=time.monotonic() * 1000 - payload["at"])
+    elif kind == "delayed":
+        _tell(kind, ms=time.time() * 1000 - payload["at"])
+    elif kind == "long":
+        _tell(kind, pid=os.getpid(), at=time.monotonic())
+        return payload["of"]
+    return 0.0
+
+
+def _drained(run: str, jobs: int) -> None:
+    """Only the first and the last job of a run take the time; the others are counted."""
+    count = next(_counts[run])
+    if count == 1:
+        _began[run] = (time.monotonic(), time.process_time())
+    if count == jobs:
+        at, cpu = _began[run]
+        seconds, used = time.monotonic() - at, time.process_time() - cpu
+        _tell("drain", run=run, jobs=jobs, seconds=seconds, cpu=used)
+    if count > jobs:
+        _tell("excess", run=run, jobs=count)
+
+
+def _tell(kind: str, **facts: object) -> None:
+    line = json.dumps({"kind": kind, **facts}) + "\n"
+    file = os.open(os.environ[REPORT], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)

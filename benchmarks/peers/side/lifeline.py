@@ -1,0 +1,36 @@
+"""Runs a command that does not outlive the bench: `python -m … COMMAND …`.
+
+The bench holds the other end of stdin. When that is closed, also because the bench was killed,
+the command and all that it has started are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+from benchmarks.peers.side.family import kill_family
+
+
+def main() -> int:
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    closed = threading.Event()
+    watching = threading.Thread(target=_watch, args=(closed,), daemon=True)
+    watching.start()
+    code = child.wait()
+    if closed.is_set():
+        watching.join()  # the child was the first of its family to be killed, not the last
+    return code
+
+
+def _watch(closed: threading.Event) -> None:
+    while os.read(0, 1):
+        pass
+    closed.set()
+    kill_family(os.getpid())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""A row's producer: `python -m benchmarks.peers.side.produce MODULE`.
+
+Reads one order per line on stdin (JSON) and answers each with a line on stdout; ends with stdin.
+The row's module has `submit(payload)`, perhaps `submit_many(payloads)`, `submit_later(payload,
+due)` with *due* in seconds of the wall clock, and `connect()`; plain functions or async ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+Payload: TypeAlias = dict[str, Any]
+
+PAYLOAD_BYTES = 106
+BATCH = 500
+
+
+def payload_of(kind: str, *, run: str = "", of: float = 0, at: float = 0) -> Payload:
+    """A job that is 106 bytes as JSON."""
+    payload: Payload = {"kind": kind, "run": run, "of": of, "at": at, "pad": ""}
+    payload["pad"] = "x" * (PAYLOAD_BYTES - len(json.dumps(payload)))
+    return payload
+
+
+class Producer:
+    """Carries out orders with the functions of a row."""
+
+    def __init__(self, row: Any) -> None:
+        self._row = row
+
+    async def one(self, order: Payload) -> Payload:
+        """Submit one after the other; how long that took."""
+        payload = payload_of("drain", run=order["run"], of=order["of"])
+        submit: Callable[[Payload], Any] = self._row.submit
+        began = time.perf_counter()
+        for _ in range(order["count"]):
+            given = submit(payload)
+            if inspect.isawaitable(given):
+                await given
+        return {"seconds": time.perf_counter() - began}
+
+    async def many(self, order: Payload) -> Payload:
+        """Submit in batches of 500."""
+        payload = payload_of("drain", run=order["run"], of=order["of"])
+        left = order["count"]
+        began = time.perf_counter()
+        while left:
+            batch = min(BATCH, left)
+            await _done(self._row.submit_many([payload] * batch))
+            left -= batch
+        return {"seconds": time.perf_counter() - began}
+
+    async def pickup(self, order: Payload) -> Payload:
+        """Submit one job that carries the time at which its submit began."""
+        await _done(self._row.submit(payload_of("pickup", at=time.monotonic() * 1000)))
+        return {}
+
+    async def delayed(self, order: Payload) -> Payload:
+        """Submit jobs that are due so many milliseconds from now."""
+        now = time.time()
+        for delay in order["delays_ms"]:
+            due = now + delay / 1000
+            payload = payload_of("delayed", at=round(due * 1000, 3))
+            await _done(self._row.submit_later(payload, due))
+        return {}
+
+    async def long(self, order: Payload) -> Payload:
+        """Submit one job that runs for so many seconds."""
+        await _done(self._row.submit(payload_of("long", of=order["seconds"])))
+        return {}
+
+
+async def serve(row: Any) -> None:
+    if hasattr(row, "connect"):
+        await _done(row.connect())
+    producer = Producer(row)
+    _answer({"ready": True})
+    # In a thread: the row's event loop goes on while nothing is ordered.
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        order: Payload = json.loads(line)
+        carry_out: Callable[[Payload], Coroutine[Any, Any, Payload]]
+        carry_out = getattr(producer, order["do"])
+        _answer(await carry_out(order))
+    sys.stdout.flush()
+    # Without farewell: some libraries wait for their connections, and nobody needs them now.
+    os._exit(0)
+
+
+async def _done(given: Any) -> None:
+    if inspect.isawaitable(given):
+        await given
+
+
+def _answer(facts: Payload) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def main() -> None:
+    row = importlib.import_module(sys.argv[1])
+    try:
+        uvloop: Any = importlib.import_module("uvloop")
+    except ImportError:
+        asyncio.run(serve(row))
+    else:
+        uvloop.run(serve(row))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""The one server that all rows run on, and the processes of a row: started, heard, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
+
+import msgspec
+
+from benchmarks.measure import Meter
+from benchmarks.peers.environments import command, variables
+from benchmarks.peers.roster import ROOT, Peer
+from benchmarks.peers.side.family import kill_family
+from towpath.embedded import EmbeddedServer, Listen
+from towpath.embedded.resp import fields
+
+Facts: TypeAlias = dict[str, Any]
+_LOOK_EVERY = 0.002
+_READY_WITHIN = 30.0
+_LIFELINE = "benchmarks.peers.side.lifeline"
+
+
+class NotMeasured(Exception):
+    """Why a figure is missing, in one line."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What the server has used so far."""
+
+    cpu: float
+    calls: int
+    """Commands, those inside scripts too, without our own."""
+    memory: int
+    """Bytes, without those of the connections."""
+
+
+class Stage:
+    """A server without persistence, on a port for the rows and on a socket for the meter."""
+
+    def __init__(self, server: EmbeddedServer, folder: Path) -> None:
+        self.server, self.meter = server, Meter(server)
+        self._folder, self._number, self._asked = folder, 0, 0
+
+    @property
+    def url(self) -> str:
+        return self.server.tcp_url
+
+    @property
+    def report(self) -> Path:
+        return self._folder / f"report-{self._number}.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self._folder / f"log-{self._number}.txt"
+
+    def clear(self) -> None:
+        """Nothing on the server, and new files to write to: late words of others are not ours."""
+        self.meter.empty()
+        self._number += 1
+
+    def reading(self) -> Reading:
+        said = fields(self.meter.ask("INFO", "cpu", "memory", "commandstats"))
+        calls = (value for name, value in said.items() if name.startswith("cmdstat_"))
+        total = sum(int(value.partition(",")[0].removeprefix("calls=")) for value in calls)
+        self._asked += 1
+        return Reading(
+            cpu=float(said["used_cpu_user"]) + float(said["used_cpu_sys"]),
+            calls=total - self._asked,
+            memory=int(said["used_memory"]) - int(said["mem_clients_normal"]),
+        )
+
+    def tail(self) -> str:
+        """The last line that the row's processes wrote."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines[-1][:200] if lines else "it said nothing"
+
+    def environment(self, peer: Peer) -> dict[str, str]:
+        return variables(peer) | {"BENCH_URL": self.url, "BENCH_REPORT": str(self.report)}
+
+
+@asynccontextmanager
+async def stage() -> AsyncGenerator[Stage]:
+    with (
+        TemporaryDirectory(prefix="towpath-peers-") as folder,
+        EmbeddedServer(listen=Listen.BOTH) as server,
+    ):
+        it = Stage(server, Path(folder))
+        try:
+            yield it
+        finally:
+            it.meter.close()
+
+
+# -- a worker -------------------------------------------------------------------------------------
+
+
+class Running:
+    """A worker, or a scheduler: a process of a row, with all that it has started."""
+
+    def __init__(self, stage: Stage, peer: Peer, words: str) -> None:
+        self._stage = stage
+        with stage.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _LIFELINE, *command(peer, words, url=stage.url)],
+                cwd=ROOT,
+                env=stage.environment(peer),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Raises NotMeasured if it has ended by itself."""
+        if (code := self._process.poll()) is not None:
+            raise NotMeasured(f"its worker ended with {code}: {self._stage.tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL, to it and to all that it has started: what a crash of the machine looks like."""
+        if self._process.poll() is None:
+            kill_family(self._process.pid)
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+
+
+@asynccontextmanager
+async def running(stage: Stage, peer: Peer, words: str) -> AsyncGenerator[Running]:
+    """Such a process; it is killed at the end, for nothing on the server is needed any more."""
+    process = Running(stage, peer, words)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+class Reports:
+    """What a row's handler has told, line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self.twice = 0
+        """Jobs that were handled although all had been: deliveries too many."""
+
+    async def next(self, kind: str, *, within: float, worker: Running) -> Facts:
+        """The next line of that kind. Raises NotMeasured when it does not come."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            for told in self._new():
+                if told["kind"] == kind:
+                    return told
+                self.twice += told["kind"] == "excess"
+            worker.check()
+            await asyncio.sleep(_LOOK_EVERY)
+        raise NotMeasured(f"not within {within:g} s")
+
+    def _new(self) -> list[Facts]:
+        """One line at a time, so that none is lost between two calls."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            line = file.readline()
+        if not line.endswith(b"\n"):
+            return []
+        self._read += len(line)
+        return [json.loads(line)]
+
+
+# -- a producer -----------------------------------------------------------------------------------
+
+
+class Producing:
+    """A row's producer: takes orders."""
+
+    def __init__(self, stage: Stage, process: asyncio.subprocess.Process) -> None:
+        self._stage, self._process = stage, process
+
+    async def order(self, do: str, *, within: float = 120.0, **facts: object) -> Facts:
+        """What it answers when it has carried out the order. Raises NotMeasured."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"do": do, **facts}).encode() + b"\n")
+        return await self.answer(within=within)
+
+    async def answer(self, *, within: float) -> Facts:
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(within):
+                line = await self._process.stdout.readline()
+        except TimeoutError:
+            raise NotMeasured(f"its producer gave no answer within {within:g} s") from None
+        if not line:
+            raise NotMeasured(f"its producer ended: {self._stage.tail()}")
+        return json.loads(line)
+
+
+@asynccontextmanager
+async def producing(stage: Stage, peer: Peer) -> AsyncGenerator[Producing]:
+    with stage.log.open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command(peer, peer.producer, url=stage.url),
+            cwd=ROOT,
+            env=stage.environment(peer),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        producer = Producing(stage, process)
+        await producer.answer(within=_READY_WITHIN)
+        yield producer
+    finally:
+        if process.stdin:
+            process.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), 5)
+        if process.returncode is None:
+            kill_family(process.pid)
+            await process.wait()

@@ -1,0 +1,155 @@
+"""What a run has found out about each row, as it is kept in `benchmarks/results/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from benchmarks.measure import percentile
+from benchmarks.peers.roster import Peer
+from benchmarks.peers.visit import Visit
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+class Who(msgspec.Struct, frozen=True):
+    """A row in the tables."""
+
+    name: str
+    label: str
+    version: str
+    settings: str
+    bulk: str = ""
+    in_python: bool = True
+    ours: bool = False
+
+    @classmethod
+    def of(cls, peer: Peer, version: str) -> Who:
+        return cls(
+            peer.name,
+            peer.label,
+            peer.version or version,
+            peer.settings,
+            peer.bulk,
+            in_python=peer.in_python,
+            ours=peer.ours,
+        )
+
+
+class Standing(msgspec.Struct):
+    """One row's visits. *not_measured* says why there are none, or what they lack."""
+
+    who: Who
+    visits: list[Visit] = []
+    not_measured: str = ""
+
+    def rounds(self, name: str) -> list[float]:
+        """That figure in each round that has it."""
+        values = (getattr(visit, name) for visit in self.visits)
+        return [value for value in values if value is not None]
+
+    def middle(self, name: str) -> float | None:
+        rounds = self.rounds(name)
+        return median(rounds) if rounds else None
+
+    def at(self, share: float, name: str) -> float | None:
+        """The percentile over the samples of all rounds."""
+        samples: list[float] = [one for visit in self.visits for one in getattr(visit, name)]
+        return percentile(samples, share) if samples else None
+
+    @property
+    def reason(self) -> str:
+        """Why something is missing; nothing if nothing is."""
+        stops = (visit.stopped for visit in self.visits if visit.stopped)
+        return self.not_measured or next(stops, "")
+
+    @property
+    def twice(self) -> int:
+        return sum(visit.twice for visit in self.visits)
+
+    @property
+    def server_us(self) -> float | None:
+        """Server CPU of a job's life: submitted one by one, then run."""
+        return total(self.middle("submit_cpu_us"), self.middle("run_cpu_us"))
+
+    @property
+    def jobs(self) -> int:
+        return self.visits[0].jobs if self.visits else 0
+
+
+class Comparison(msgspec.Struct):
+    """A run of `peers`."""
+
+    date: str
+    made_with: str
+    quick: bool
+    standings: list[Standing]
+
+    @property
+    def by_drain(self) -> list[Standing]:
+        """The fastest first; those without a figure last."""
+        return sorted(self.standings, key=lambda one: -(one.middle("drain") or 0))
+
+
+class Recovery(msgspec.Struct):
+    """How long after its worker was killed a row's job ran again."""
+
+    who: Who
+    seconds: float | None = None
+    """Nothing: it did not run again while it was watched."""
+    not_measured: str = ""
+
+
+class Recoveries(msgspec.Struct):
+    """A run of `crash`."""
+
+    date: str
+    made_with: str
+    quick: bool
+    watched: float
+    recoveries: list[Recovery]
+
+
+Record = TypeVar("Record", Comparison, Recoveries)
+
+
+def keep(record: Comparison | Recoveries) -> Path:
+    """Keep it as the last run of its kind."""
+    RESULTS.mkdir(exist_ok=True)
+    path = _path(type(record))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1))
+    return path
+
+
+def kept(kind: type[Record]) -> Record | None:
+    """The last run of that kind, if there is one."""
+    path = _path(kind)
+    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
+
+
+def fastest(standings: Iterable[Standing]) -> Standing | None:
+    able = [one for one in standings if one.rounds("drain")]
+    return max(able, key=lambda one: one.middle("drain") or 0, default=None)
+
+
+def paired(one: Standing, other: Standing, name: str) -> tuple[Sequence[float], Sequence[float]]:
+    """That figure of both, in the rounds that have it for both."""
+    both = [
+        (getattr(mine, name), getattr(theirs, name))
+        for mine, theirs in zip(one.visits, other.visits, strict=True)
+    ]
+    whole = [pair for pair in both if None not in pair]
+    return [mine for mine, _ in whole], [theirs for _, theirs in whole]
+
+
+def total(*parts: float | None) -> float | None:
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _path(kind: type[Comparison | Recoveries]) -> Path:
+    return RESULTS / ("peers.json" if kind is Comparison else "crash.json")

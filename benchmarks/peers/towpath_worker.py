@@ -1,0 +1,11 @@
+"""ONE worker process of ours: `python -m benchmarks.peers.towpath_worker`."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.peers.towpath_row import app
+from towpath import Worker
+
+if __name__ == "__main__":
+    sys.exit(Worker(app, concurrency=100).run_forever())

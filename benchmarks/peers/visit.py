@@ -1,0 +1,226 @@
+"""One row once through: submit, drain, pick up, delay; and what the server paid for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.bench import Plan
+from benchmarks.peers.roster import Peer
+from benchmarks.peers.stage import (
+    NotMeasured,
+    Producing,
+    Reading,
+    Reports,
+    Running,
+    Stage,
+    producing,
+    running,
+)
+
+RUN = "r"
+_DRAIN_WITHIN = 240.0
+_REPORT_WITHIN = 20.0
+_SETTLED_AFTER = 0.5
+"""The last job's handler has run; its end still has to reach the server."""
+_COUNTED_AFTER = 1.2
+"""The server looks once a second at how much memory its connections take."""
+_SCHEDULER_STARTS = 3.0
+_FIRST_DUE_MS = 1_500
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How much to do in one visit."""
+
+    jobs: int
+    one_by_one: int
+    samples: int
+    wire: int
+    last_due_ms: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Counts:
+        return cls(
+            jobs=plan.count(20_000, 1_000),
+            one_by_one=plan.count(2_000, 300),
+            samples=plan.count(100, 20),
+            wire=plan.count(1_000, 200),
+            last_due_ms=plan.count(4_500, 2_500),
+        )
+
+    def for_(self, peer: Peer) -> Counts:
+        """The same, with no more jobs than a slow one can do in time."""
+        jobs = min(self.jobs, peer.most)
+        return msgspec.structs.replace(self, jobs=jobs, one_by_one=min(self.one_by_one, jobs))
+
+
+class Visit(msgspec.Struct):
+    """What was seen; what could not be seen is missing, and *stopped* tells why."""
+
+    jobs: int = 0
+    submit_one: float | None = None
+    """Jobs per second, as the other rates."""
+    submit_many: float | None = None
+    drain: float | None = None
+    worker_us: float | None = None
+    """CPU of the worker's process, per job."""
+    submit_cpu_us: float | None = None
+    """CPU of the server, per job submitted one by one."""
+    run_cpu_us: float | None = None
+    submit_calls: float | None = None
+    """Commands that the server ran, per job; those inside scripts too."""
+    run_calls: float | None = None
+    submit_wire: float | None = None
+    """Commands that were sent, per job."""
+    run_wire: float | None = None
+    bytes_per_job: float | None = None
+    pickup_ms: list[float] = []
+    late_ms: list[float] = []
+    twice: int = 0
+    """Jobs of the drain that were handled again."""
+    stopped: str = ""
+
+
+async def visit(stage: Stage, peer: Peer, counts: Counts, *, seed: int) -> Visit:
+    """Everything but the wire; never raises NotMeasured."""
+    seen = Visit(jobs=counts.jobs)
+    stage.clear()
+    told = Reports(stage.report)
+    try:
+        async with producing(stage, peer) as producer:
+            await _submit(stage, producer, peer, seen, counts=counts)
+            before = stage.reading()
+            async with running(stage, peer, peer.worker) as worker:
+                idle = Idle(producer, told, worker, counts.samples, seed=seed)
+                await _drain(stage, idle, before, seen)
+                await idle.pick_up(seen.pickup_ms)
+                async with _scheduler(stage, peer):
+                    await idle.delay(seen.late_ms, until_ms=counts.last_due_ms)
+    except NotMeasured as problem:
+        seen.stopped = str(problem)
+    seen.twice = told.twice
+    return seen
+
+
+async def _submit(
+    stage: Stage, producer: Producing, peer: Peer, seen: Visit, *, counts: Counts
+) -> None:
+    """One by one first, the rest in bulk where that exists: all are there before the worker is."""
+    await asyncio.sleep(_SETTLED_AFTER)
+    empty = stage.reading()
+    took = await producer.order("one", count=counts.one_by_one, run=RUN, of=counts.jobs)
+    some = stage.reading()
+    seen.submit_one = counts.one_by_one / took["seconds"]
+    seen.submit_cpu_us = (some.cpu - empty.cpu) / counts.one_by_one * 1e6
+    seen.submit_calls = (some.calls - empty.calls) / counts.one_by_one
+    if left := counts.jobs - counts.one_by_one:
+        do = "many" if peer.bulk else "one"
+        took = await producer.order(do, count=left, run=RUN, of=counts.jobs)
+        if peer.bulk:
+            seen.submit_many = left / took["seconds"]
+    await asyncio.sleep(_COUNTED_AFTER)
+    seen.bytes_per_job = (stage.reading().memory - empty.memory) / counts.jobs
+
+
+async def _drain(stage: Stage, idle: Idle, before: Reading, seen: Visit) -> None:
+    """The worker was just started; from the first to the last job that it handled."""
+    done = await idle.told.next("drain", within=_DRAIN_WITHIN, worker=idle.worker)
+    await asyncio.sleep(_SETTLED_AFTER)
+    after = stage.reading()
+    seen.drain = seen.jobs / done["seconds"]
+    seen.worker_us = done["cpu"] / seen.jobs * 1e6
+    seen.run_cpu_us = (after.cpu - before.cpu) / seen.jobs * 1e6
+    seen.run_calls = (after.calls - before.calls) / seen.jobs
+
+
+@asynccontextmanager
+async def _scheduler(stage: Stage, peer: Peer) -> AsyncGenerator[None]:
+    """The process that a row needs for delayed jobs, if it needs one."""
+    if not peer.scheduler:
+        yield
+        return
+    async with running(stage, peer, peer.scheduler):
+        await asyncio.sleep(_SCHEDULER_STARTS)
+        yield
+
+
+class Idle:
+    """A worker with nothing to do, and the producer that wakes it."""
+
+    def __init__(
+        self, producer: Producing, told: Reports, worker: Running, samples: int, *, seed: int
+    ) -> None:
+        self.told, self.worker = told, worker
+        self._producer, self._samples, self._chance = producer, samples, random.Random(seed)
+
+    async def pick_up(self, times_ms: list[float]) -> None:
+        """One job at a time, with pauses of no fixed length: the worker may poll."""
+        for _ in range(self._samples):
+            await asyncio.sleep(self._chance.uniform(0.005, 0.025))
+            await self._producer.order("pickup")
+            await self._note("pickup", times_ms)
+
+    async def delay(self, times_ms: list[float], *, until_ms: int) -> None:
+        """Jobs that become due one after the other, at random."""
+        delays = [self._chance.randint(_FIRST_DUE_MS, until_ms) for _ in range(self._samples)]
+        await self._producer.order("delayed", delays_ms=delays)
+        for _ in delays:
+            await self._note("delayed", times_ms)
+
+    async def _note(self, kind: str, times_ms: list[float]) -> None:
+        report = await self.told.next(kind, within=_REPORT_WITHIN, worker=self.worker)
+        times_ms.append(report["ms"])
+
+
+# -- the wire -------------------------------------------------------------------------------------
+
+
+async def watch_wire(stage: Stage, peer: Peer, counts: Counts, seen: Visit) -> None:
+    """Count what is sent, by MONITOR: in a visit of its own, for it slows the server down."""
+    stage.clear()
+    try:
+        async with producing(stage, peer) as producer, Monitor(stage.server.socket) as monitor:
+            await producer.order("one", count=counts.wire, run=RUN, of=counts.wire)
+            submitted = await monitor.lines()
+            async with running(stage, peer, peer.worker) as worker:
+                told = Reports(stage.report)
+                await told.next("drain", within=_DRAIN_WITHIN, worker=worker)
+                await asyncio.sleep(_SETTLED_AFTER)
+                ran = await monitor.lines() - submitted
+    except NotMeasured as problem:
+        seen.stopped = seen.stopped or str(problem)
+        return
+    seen.submit_wire, seen.run_wire = submitted / counts.wire, ran / counts.wire
+
+
+class Monitor:
+    """Counts the commands that clients send; a script's own are marked and left out."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket, self._lines = socket, 0
+
+    async def __aenter__(self) -> Monitor:
+        self._reader, self._writer = await asyncio.open_unix_connection(self._socket)
+        self._writer.write(b"MONITOR\r\n")
+        await self._reader.readline()
+        self._counting = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._counting.cancel()
+        self._writer.close()
+        await asyncio.gather(self._counting, return_exceptions=True)
+
+    async def lines(self) -> int:
+        """How many so far, when what is on its way has arrived."""
+        await asyncio.sleep(_SETTLED_AFTER)
+        return self._lines
+
+    async def _count(self) -> None:
+        while line := await self._reader.readline():
+            self._lines += b" lua]" not in line[:60]

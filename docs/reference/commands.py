@@ -1,0 +1,128 @@
+"""The pages about the command line and its settings, read off the code."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+
+from towpath.cli import exits
+from towpath.cli.config import shown
+from towpath.cli.main import app
+from towpath.settings import SECRET, leaves, variable_of
+
+COMMANDS = """# The command line
+
+`towpath --help` shows the verbs, `towpath VERB --help` one of them, with examples.
+`towpath --install-completion` teaches your shell to complete them.
+
+Data goes to stdout, everything else to stderr. With `--json` an answer is one object per line, and
+so is a refusal (on stderr: `refused`, `message`, `do`, `retry`). Colours and progress bars only
+appear in a terminal; `NO_COLOR` is respected. Times are written `250ms`, `10s`, `1h30m` or `7d`. A
+job is named `QUEUE/ID`, or by its id alone: then it is looked for in every queue.
+
+## Exit codes
+
+| code | meaning |
+|---|---|
+"""
+
+COMMON = """
+## Options of every verb
+
+They may also stand before it: `towpath --json queues`.
+
+| option | meaning |
+|---|---|
+"""
+
+SETTINGS = """# Settings
+
+What is in force, and who decided about it: `towpath config`. Flags win over variables, variables
+over the file, the file over the defaults. The file is `towpath.toml` in the current directory, or
+`[tool.towpath]` in its `pyproject.toml`; `--config FILE` names another one. What is no setting is
+refused, with the nearest name.
+
+    # towpath.toml
+    url = "redis://queue.example:6379"
+
+    [worker]
+    concurrency = 50
+    grace = "40s"
+
+Secrets can stay out of variables: `TOWPATH_URL_FILE`, `TOWPATH_PASSWORD_FILE` and `REDIS_URL_FILE`
+name files that hold them. Nothing ever prints them. `REDIS_URL` serves where `TOWPATH_URL` is not
+set.
+
+`towpath worker` uses the address that its app was made with; `--url` sends it elsewhere.
+
+| setting | variable | default | meaning |
+|---|---|---|---|
+"""
+
+
+def commands_page() -> str:
+    """Every verb with its arguments, options and examples."""
+    root: Any = typer.main.get_command(app)
+    common = {name: param for param in root.params for name in param.opts if name in _COMMON}
+    page = COMMANDS + "".join(f"| {code} | {text} |\n" for code, text in exits.MEANINGS.items())
+    page += COMMON + "".join(f"| `{_names(it)}` | {_help(it)} |\n" for it in common.values())
+    return page + "".join(_section(words, command) for words, command in _verbs(root, "towpath"))
+
+
+_COMMON = ("--url", "--json", "--timeout", "--config", "--debug")
+
+
+def _verbs(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    for name, below in getattr(command, "commands", {}).items():
+        if not getattr(below, "no_args_is_help", False):
+            yield f"{words} {name}", below
+        yield from _verbs(below, f"{words} {name}")
+
+
+def _section(words: str, command: Any) -> str:
+    text, _, examples = command.help.partition("\b\nExamples:\n")
+    params = [it for it in command.params if not set(it.opts) & {*_COMMON, "--help"}]
+    lines = [f"\n## {words}\n", *map(_paragraph, text.strip().split("\n\n"))]
+    lines += ["    " + line.strip().removeprefix("$ ") for line in examples.strip().splitlines()]
+    if params:
+        lines += ["", "| | |", "|---|---|"]
+        lines += [f"| `{_names(it)}` | {_help(it)}{_default(it)} |" for it in params]
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    """As it is in the docstring; what must keep its lines is set apart."""
+    if text.startswith("\b\n"):
+        text = "\n".join(f"    {line}" for line in text.splitlines()[1:])
+    return f"{text}\n"
+
+
+def _names(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return param.metavar or param.name.upper()
+    metavar = "" if param.is_flag else f" {param.metavar or param.name.upper()}"
+    return ", ".join(param.opts) + metavar.replace("|", "\\|")
+
+
+def _help(param: Any) -> str:
+    return (param.help or "").replace("  [", " [").replace("|", "\\|")
+
+
+def _default(param: Any) -> str:
+    value = param.default
+    unsaid = value is None or value is False or callable(value) or not str(value).strip()
+    return "" if unsaid or param.required else f" Default: `{value}`."
+
+
+def settings_page() -> str:
+    """Every setting with its variable, default and sentence."""
+    return SETTINGS + "".join(
+        f"| `{leaf.name}` | `{variable_of(leaf.name)}` | {_value(leaf.name, leaf.default)} "
+        f"| {leaf.about} |\n"
+        for leaf in leaves()
+    )
+
+
+def _value(name: str, default: Any) -> str:
+    told = default.get_secret_value() if name in SECRET and default else shown(default)
+    return f"`{told}`" if told else ""

@@ -1,0 +1,119 @@
+"""What can go wrong with an outgoing call, and with the signature of an incoming one.
+
+CallError
+├── CallRefused         the URL leads where calls may not go; nothing was sent
+├── CallFailed          no whole answer came: name, connection, certificate, time
+├── AnswerTooLarge      the answer is over its limit
+└── CallerClosed        the caller was not entered, or was left
+SignatureRefused        the message is not from who holds the secret, or not from now
+├── SignatureMissing · SignatureStale · SignatureWrong
+InvalidInput
+└── SecretInvalid       a secret that is none
+
+No message repeats more of a URL than host and port: paths and queries carry tokens. None repeats a
+header, a body or a secret.
+"""
+
+from __future__ import annotations
+
+from towpath.errors import InvalidInput, RetryAdvice, TowpathError
+
+
+class CallError(TowpathError):
+    """An outgoing call brought no answer that can be used."""
+
+    code = "call_error"
+
+
+class CallRefused(CallError):
+    """The call may not be made: its URL, or where that leads. Nothing was sent."""
+
+    code = "call_refused"
+    remedy = "Use a public http or https address, or allow the host or network by configuration."
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.place, self.reason = place, reason
+
+
+class CallFailed(CallError):
+    """No whole answer came. The other side may or may not have got the message."""
+
+    code = "call_failed"
+    remedy = "Call again later with the same message id; check name, certificate and receiver."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.place, self.reason = place, reason
+
+
+class AnswerTooLarge(CallError):
+    """The answer is over its limit; what came of it is dropped. Its status is in `status`."""
+
+    code = "answer_too_large"
+    remedy = "Let the receiver answer with less, or raise the limit."
+
+    def __init__(self, place: str, *, status: int, limit: int) -> None:
+        super().__init__(f"{place}: the answer ({status}) has more than {limit} bytes")
+        self.place, self.status, self.limit = place, status, limit
+
+
+class CallerClosed(CallError):
+    """The caller was not entered, or was left; it has no connections."""
+
+    code = "caller_closed"
+    remedy = "Make the call inside `async with Caller(…)`."
+
+    def __init__(self) -> None:
+        super().__init__("the caller is not open")
+
+
+class SignatureRefused(TowpathError):
+    """A message's signature does not show that it comes from who holds the secret."""
+
+    code = "signature_refused"
+    remedy = "Drop the message."
+
+
+class SignatureMissing(SignatureRefused):
+    """The message lacks a header of its signature, or one can't be read."""
+
+    code = "signature_missing"
+    remedy = "Send webhook-id, webhook-timestamp and webhook-signature, of Standard Webhooks."
+
+    def __init__(self, header: str) -> None:
+        super().__init__(f"{header} is missing or can't be read")
+        self.header = header
+
+
+class SignatureStale(SignatureRefused):
+    """The message is older, or further in the future, than is tolerated: it may be a replay."""
+
+    code = "signature_stale"
+    remedy = "Sign each attempt with the time of that attempt; compare the clocks of both sides."
+
+    def __init__(self, *, off: int, tolerance: int) -> None:
+        side = "old" if off > 0 else "ahead"
+        super().__init__(f"the message is {abs(off)} s {side}, at most {tolerance} s are tolerated")
+        self.off, self.tolerance = off, tolerance
+
+
+class SignatureWrong(SignatureRefused):
+    """No signature of the message fits any of the secrets."""
+
+    code = "signature_wrong"
+    remedy = "Check that both sides have the same secret, and that the body is verified unparsed."
+
+    def __init__(self) -> None:
+        super().__init__("no signature fits")
+
+
+class SecretInvalid(InvalidInput):
+    """A secret that can't sign anything; it is not repeated."""
+
+    code = "secret_invalid"
+    remedy = "Use whsec_ and 24 to 64 random bytes in base64, as `new_secret()` makes."
+
+    def __init__(self, rule: str) -> None:
+        super().__init__(f"the secret {rule}")

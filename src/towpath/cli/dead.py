@@ -1,0 +1,158 @@
+"""`towpath dead`: list, retry, purge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from towpath.cli import jobs as one_by_one
+from towpath.cli.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
+from towpath.cli.verb import Session, verb
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.engine.engine import Engine
+    from towpath.engine.inspect import Job
+    from towpath.engine.model import JobRef
+
+app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, retry, purge.")
+
+SomeJobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[JOB…]", help="QUEUE/ID or ID; with --all, names of queues."),
+]
+AllDead = Annotated[bool, typer.Option("--all", help="All that are dead now, of these queues.")]
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+        towpath dead list --queue mails
+        towpath dead list --all --json
+    """,
+)
+async def list_(
+    session: Session,
+    *,
+    queue: QueueOption = None,
+    limit: Limit = 50,
+    after: After = None,
+    all: All = False,
+) -> None:
+    """List dead jobs with their reasons.
+
+    Those that died first come first.
+    """
+    await one_by_one.list_(session, queue=queue, state=["dead"], limit=limit, after=after, all=all)
+
+
+@verb(
+    app,
+    "retry",
+    examples="""
+        towpath dead retry mails/01JB7Q
+        towpath dead retry mails --all
+    """,
+)
+async def retry(
+    session: Session, *, jobs: SomeJobs = None, all: AllDead = False, queue: QueueOption = None
+) -> None:
+    """Give dead jobs their attempts back.
+
+    Some by name, or all that are dead now.
+    """
+    if all:
+        queues = _queues(jobs, queue)
+        await _sweep(session, queues, "retried", lambda engine, ref: engine.retry(ref))
+    else:
+        await one_by_one.retry(session, jobs=_named(jobs), queue=queue)
+
+
+@verb(
+    app,
+    "purge",
+    examples="""
+        towpath dead purge mails/01JB7Q --yes
+        towpath dead purge mails --all
+    """,
+)
+async def purge(
+    session: Session,
+    *,
+    jobs: SomeJobs = None,
+    all: AllDead = False,
+    queue: QueueOption = None,
+    yes: Yes = False,
+) -> None:
+    """Delete dead jobs for good.
+
+    Some by name, or all that are dead now.
+    """
+    if not all:
+        await one_by_one.delete(session, jobs=_named(jobs), queue=queue, yes=yes)
+        return
+    queues = _queues(jobs, queue)
+    whose = ", ".join(queues) or "every queue"
+    session.confirm(f"All dead jobs of {whose} would be deleted.", yes=yes)
+    await _sweep(session, queues, "purged", lambda engine, ref: engine.delete(ref))
+
+
+def _named(jobs: list[str] | None) -> list[str]:
+    if not jobs:
+        raise InvalidOption("jobs", "", rule="name some, or say --all")
+    return jobs
+
+
+def _queues(words: list[str] | None, queue: str | None) -> list[str]:
+    """The queues that were named; none = every one."""
+    return [*(words or []), *([queue] if queue else [])]
+
+
+async def _sweep(
+    session: Session,
+    queues: list[str],
+    done: str,
+    do: Callable[[Engine, JobRef], Awaitable[object]],
+) -> None:
+    """Do it to every job that is dead now; those that somebody else saw to are passed over."""
+    from towpath.errors import JobError  # noqa: PLC0415 -- a help text needs none
+
+    out = session.out
+
+    async def see_to(engine: Engine, job: Job) -> int:
+        try:
+            await do(engine, job.ref)
+        except JobError:
+            return 0
+        return 1
+
+    async with session.engine() as engine:
+        for name in await chosen_queues(engine, queues):
+            total, seen_to = (await engine.counts(name)).dead, 0
+            with out.progress(f"{name}: {done}", total) as advance:
+                async for page in _dead(engine, name, total):
+                    seen_to += sum(await asyncio.gather(*(see_to(engine, it) for it in page)))
+                    advance(len(page))
+            if out.as_json:
+                out.object({"queue": name, done: seen_to})
+            elif seen_to or queues:
+                out.line(f"{name}  {seen_to} {done}")
+
+
+async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[Job]]:
+    """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
+    from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
+
+    cursor = None
+    while total > 0:
+        page = await engine.list(queue, State.DEAD, after=cursor, size=min(total, 200))
+        if page.jobs:
+            yield page.jobs
+        total -= len(page.jobs)
+        cursor = page.after
+        if cursor is None:
+            return

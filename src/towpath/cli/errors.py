@@ -1,0 +1,48 @@
+"""What only the command line refuses.
+
+TowpathError
+├── QueueNotFound       the server knows no queue of that name
+├── AppNotFound         `module:app` leads nowhere
+├── NotConfirmed        something would be lost, and nobody said `--yes`
+└── JobFailed           the job that was waited for ended dead or cancelled
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from towpath.errors import InvalidInput, JobError, QueueError, TowpathError
+
+
+class QueueNotFound(QueueError):
+    """The server knows no queue of that name; nothing was changed."""
+
+    code = "queue_not_found"
+    remedy = "See `towpath queues` for those that exist; a submit makes a new one."
+
+    def __init__(self, queue: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(queue, list(known), n=1)
+        super().__init__(f"no queue {queue}" + (f"; did you mean {near[0]}?" if near else ""))
+        self.queue = queue
+
+
+class AppNotFound(TowpathError):
+    """`module:app` leads to no app."""
+
+    code = "app_not_found"
+    remedy = "Name the module and the Towpath in it, as in `towpath worker shop.jobs:app`."
+
+
+class NotConfirmed(InvalidInput):
+    """Something would be lost for good, and nobody said that it may."""
+
+    code = "not_confirmed"
+    remedy = "Say --yes if you mean it."
+
+
+class JobFailed(JobError):
+    """The job that was waited for has ended without being done."""
+
+    code = "job_failed"
+    remedy = "Look at it with `towpath jobs show`; `towpath dead retry` gives it new attempts."

@@ -1,0 +1,52 @@
+"""Exit codes: one per kind of failure, decided in one place."""
+
+from __future__ import annotations
+
+from towpath.cli.errors import AppNotFound, QueueNotFound
+from towpath.errors import (
+    InvalidInput,
+    JobError,
+    JobNotFound,
+    LeaseError,
+    QueueError,
+    RetryAdvice,
+    TowpathError,
+)
+
+OK, FAILED, USAGE, REFUSED, NOT_FOUND = 0, 1, 2, 4, 5
+LATER, INTERRUPTED, NOBODY_READS, TERMINATED = 75, 130, 141, 143
+
+MEANINGS = {
+    OK: "done",
+    FAILED: "it did not work: the server refuses, or doctor found something bad",
+    USAGE: "the command, a value or a setting is wrong; nothing was sent",
+    REFUSED: "the job, its lease or its queue does not allow it; nothing was changed",
+    NOT_FOUND: "no such job, queue or app",
+    LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
+    INTERRUPTED: "interrupted (SIGINT)",
+    NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
+    TERMINATED: "terminated (SIGTERM)",
+}
+
+_BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
+    (InvalidInput, USAGE),
+    (JobNotFound, NOT_FOUND),
+    (QueueNotFound, NOT_FOUND),
+    (AppNotFound, NOT_FOUND),
+    (JobError, REFUSED),
+    (LeaseError, REFUSED),
+    (QueueError, REFUSED),
+)
+
+
+def exit_code(error: TowpathError) -> int:
+    """The code for *error*: what may work later comes first, then its kind."""
+    if error.retry is not RetryAdvice.NEVER:
+        return LATER
+    return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)
+
+
+def help_text() -> str:
+    """The table as `--help` shows it."""
+    lines = [f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items()]
+    return "\n".join(["\b", "Exit codes:", *lines])

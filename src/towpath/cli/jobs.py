@@ -1,0 +1,157 @@
+"""`towpath jobs`: list, show, cancel, retry, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from towpath.cli.arguments import (
+    After,
+    All,
+    JobArgument,
+    JobsArgument,
+    Limit,
+    QueueOption,
+    Yes,
+    find_job,
+)
+from towpath.cli.verb import Session, verb
+
+if TYPE_CHECKING:
+    from towpath.engine.engine import Engine
+    from towpath.engine.model import JobRef
+
+app = typer.Typer(no_args_is_help=True, help="Jobs: list, show, cancel, retry, delete.")
+
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; repeat it."),
+]
+LaneOption = Annotated[
+    str | None, typer.Option("--lane", metavar="LANE", help="Only jobs of this lane.")
+]
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+        towpath jobs list --queue mails --state dead --state leased
+        towpath jobs list --queue mails --lane anna
+        towpath jobs list --all --json
+    """,
+)
+async def list_(
+    session: Session,
+    *,
+    queue: QueueOption = None,
+    state: StateOption = None,
+    lane: LaneOption = None,
+    limit: Limit = 50,
+    after: After = None,
+    all: All = False,
+) -> None:
+    """List jobs, page by page.
+
+    In the order they run or ended; payloads are left out.
+
+    \b
+    States: leased, ready, delayed, waiting, dead, done, cancelled
+    """
+    from towpath.cli.listing import Wanted, places_of, show_pages  # noqa: PLC0415 -- slow to import
+
+    async with session.engine() as engine:
+        places = await places_of(engine, queue, state or [])
+        wanted = Wanted(places, lane=lane, limit=1000 if all else limit, after=after)
+        command = " ".join(["towpath jobs list", *_again(queue, state or [], lane, limit)])
+        await show_pages(session.out, engine, wanted, every=all, command=command)
+
+
+def _again(queue: str | None, states: list[str], lane: str | None, limit: int) -> list[str]:
+    """The options that ask for the same list once more."""
+    named = [("--queue", queue), *(("--state", it) for it in states), ("--lane", lane)]
+    return [f"{name} {value}" for name, value in named if value] + [f"--limit {limit}"]
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+        towpath jobs show mails/01JB7Q
+        towpath jobs show 01JB7Q --json
+    """,
+)
+async def show(session: Session, *, job: JobArgument, queue: QueueOption = None) -> None:
+    """Show everything about one job.
+
+    Payload, progress, result, and where it stands.
+    """
+    from towpath.cli.listing import described, told  # noqa: PLC0415 -- slow to import
+
+    async with session.engine() as engine:
+        ref = await find_job(engine, job, queue)
+        found = await engine.job(ref)
+        position = await engine.position(ref)
+        why = await engine.explain(ref)
+    if session.out.as_json:
+        session.out.object(described(found, position, why))
+    else:
+        session.out.facts(told(found, position, why))
+
+
+@verb(
+    app,
+    "cancel",
+    examples="""
+        towpath jobs cancel mails/01JB7Q
+        towpath jobs cancel --queue mails 01JB7Q 01JB7R
+    """,
+)
+async def cancel(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
+    """End jobs that have not ended.
+
+    A running one is asked to stop: its state stays leased until it has.
+    """
+    await each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
+
+
+@verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")
+async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
+    """Give dead jobs their attempts back."""
+    await each(session, jobs, queue, lambda engine, ref: engine.retry(ref))
+
+
+@verb(app, "delete", examples="towpath jobs delete mails/01JB7Q --yes")
+async def delete(
+    session: Session, *, jobs: JobsArgument, queue: QueueOption = None, yes: Yes = False
+) -> None:
+    """Remove jobs that have ended.
+
+    Dead, done or cancelled ones. They can't be brought back.
+    """
+    session.confirm(f"{len(jobs)} job(s) would be deleted for good.", yes=yes)
+
+    async def gone(engine: Engine, ref: JobRef) -> str:
+        await engine.delete(ref)
+        return "gone"
+
+    await each(session, jobs, queue, gone)
+
+
+async def each(
+    session: Session,
+    jobs: list[str],
+    queue: str | None,
+    do: Callable[[Engine, JobRef], Awaitable[str]],
+) -> None:
+    """Do it to one job after the other and tell each one's new state; the first refusal ends it."""
+    async with session.engine() as engine:
+        for text in jobs:
+            ref = await find_job(engine, text, queue)
+            state = await do(engine, ref)
+            if session.out.as_json:
+                session.out.object({"queue": ref.queue, "id": ref.id, "state": state})
+            else:
+                session.out.line(f"{ref}  {state}")

@@ -1,0 +1,214 @@
+"""Jobs for people and for programs: pages over queues and states, and what a job looks like."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from towpath.cli.arguments import chosen_queues
+from towpath.cli.output import Output
+from towpath.durations import readable
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Explanation, Job, Position
+from towpath.engine.states import State
+from towpath.errors import InvalidOption
+
+STATES = (
+    State.LEASED, State.READY, State.DELAYED, State.WAITING,
+    State.DEAD, State.DONE, State.CANCELLED,
+)  # fmt: skip
+COLUMNS = ("JOB", "STATE", ">PRIORITY", "LANE", ">ATTEMPTS", "SUBMITTED", "ABOUT")
+_LARGEST_PAGE = 1000
+
+Place = tuple[str, State]
+"""Jobs of one queue in one state."""
+
+
+class Wanted(NamedTuple):
+    """A page: which places, which lane, how many, and after what."""
+
+    places: list[Place]
+    lane: str | None
+    limit: int
+    after: str | None
+
+
+class Found(NamedTuple):
+    """A page of jobs, and the cursor of the next one; None = this was the last."""
+
+    jobs: list[Job]
+    after: str | None
+
+
+async def places_of(engine: Engine, queue: str | None, states: Sequence[str]) -> list[Place]:
+    """The places to look at. Raises InvalidOption for a state that is none."""
+    for state in states:
+        if state not in set(STATES):
+            raise InvalidOption("state", state, rule=f"must be one of {', '.join(STATES)}")
+    chosen = [state for state in STATES if not states or state in states]
+    queues = await chosen_queues(engine, [queue] if queue else [])
+    return [(name, state) for name in queues for state in chosen]
+
+
+async def show_pages(
+    out: Output, engine: Engine, wanted: Wanted, *, every: bool, command: str
+) -> None:
+    """Print the page that is wanted, or it and all that follow."""
+    while True:
+        page = await find_page(engine, wanted)
+        show_jobs(out, page.jobs)
+        if page.after is None:
+            return
+        if not every:
+            out.more(page.after, command)
+            return
+        wanted = wanted._replace(after=page.after)
+
+
+def show_jobs(out: Output, jobs: list[Job]) -> None:
+    if out.as_json:
+        for job in jobs:
+            out.object(brief(job))
+    elif jobs:
+        out.table(COLUMNS, [_row(job) for job in jobs])
+    else:
+        out.note("no such jobs")
+
+
+async def find_page(engine: Engine, wanted: Wanted) -> Found:
+    """Up to `limit` jobs from the first places that have some."""
+    at, cursor = _start(wanted)
+    jobs: list[Job] = []
+    while at < len(wanted.places) and len(jobs) < wanted.limit:
+        queue, state = wanted.places[at]
+        # Only waiting jobs have an index by lane; of the others a lane has one or two.
+        filtered = wanted.lane is not None and state is not State.WAITING
+        size = _LARGEST_PAGE if filtered else wanted.limit - len(jobs)
+        lane = None if filtered else wanted.lane
+        page = await engine.list(queue, state, lane=lane, after=cursor, size=size)
+        jobs += [it for it in page.jobs if wanted.lane in {None, it.lane}]
+        cursor = page.after
+        at += cursor is None
+    if at == len(wanted.places):
+        return Found(jobs, None)
+    queue, state = wanted.places[at]
+    return Found(jobs, f"{queue}/{state}/{cursor or ''}")
+
+
+def _start(wanted: Wanted) -> tuple[int, str | None]:
+    """Where the last page ended."""
+    if wanted.after is None:
+        return 0, None
+    queue, _, rest = wanted.after.partition("/")
+    state, _, cursor = rest.partition("/")
+    for at, place in enumerate(wanted.places):
+        if place == (queue, state):
+            return at, cursor or None
+    raise InvalidOption("after", wanted.after, rule="must be what the last page of this list gave")
+
+
+# ── one job ──────────────────────────────────────────────────────────────────────────────
+
+
+def _row(job: Job) -> list[object]:
+    return [
+        job.ref, job.state, job.priority, job.lane, job.attempts, job.submitted_at, _about(job),
+    ]  # fmt: skip
+
+
+def _about(job: Job) -> str:
+    match job.state:
+        case State.LEASED:
+            return f"by {job.worker} until {job.expires_at:%H:%M:%S}Z"
+        case State.DELAYED:
+            return f"due {job.due_at:%Y-%m-%d %H:%M:%S}Z" + (
+                f": {job.reason}" if job.reason else ""
+            )
+        case _:
+            return job.reason or " "
+
+
+def brief(job: Job) -> dict[str, Any]:
+    """A job for programs, without its payload. What it does not have is left out."""
+    facts = {
+        "queue": job.ref.queue,
+        "id": job.id,
+        "state": job.state,
+        "priority": job.priority,
+        "lane": job.lane,
+        "attempts": job.attempts,
+        "max_attempts": job.max_attempts,
+        "submitted_at": job.submitted_at,
+        "due_at": job.due_at,
+        "claimed_at": job.claimed_at,
+        "expires_at": job.expires_at,
+        "ended_at": job.ended_at,
+        "worker": job.worker,
+        "token": job.token,
+        "cancel_requested": job.cancel_requested or None,
+        "reason": job.reason,
+        "headers": dict(job.headers) or None,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def described(job: Job, position: Position | None, why: Explanation) -> dict[str, Any]:
+    """The same with all that it carries, and why it does not run."""
+    return (
+        brief(job)
+        | content("payload", job.payload)
+        | content("progress", job.progress)
+        | content("result", job.result)
+        | placed(position)
+        | {"why": why.why, "text": why.text}
+    )
+
+
+def placed(position: Position | None) -> dict[str, Any]:
+    """How far a job is from running, for programs."""
+    if position is None:
+        return {}
+    wait = position.wait
+    estimate = {} if wait is None else {"wait_seconds": wait.total_seconds()}
+    return {"ahead": position.ahead, "in_lane": position.in_lane} | estimate
+
+
+def told(job: Job, position: Position | None, why: Explanation) -> dict[str, Any]:
+    """A job for people, name by name."""
+    bodies = {"payload": job.payload, "progress": job.progress, "result": job.result}
+    ahead = None if position is None else in_words(position)
+    texts = {name: _text(body) for name, body in bodies.items() if body is not None}
+    facts = brief(job)
+    if "headers" in facts:
+        facts["headers"] = ", ".join(f"{name}={it}" for name, it in job.headers.items())
+    return facts | texts | {"position": ahead, "why": why.text}
+
+
+def in_words(position: Position) -> str:
+    """How far a job is from running, for people."""
+    wait = "" if position.wait is None else f", about {readable(position.wait)} to wait"
+    return f"{position.ahead} ahead{' in its lane' if position.in_lane else ''}{wait}"
+
+
+def content(name: str, body: bytes | None) -> dict[str, Any]:
+    """Bytes for programs: the value if they are JSON, else `_text`, else `_base64`."""
+    if body is None:
+        return {}
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(body).decode()}
+    try:
+        return {name: json.loads(text)}
+    except ValueError:
+        return {f"{name}_text": text}
+
+
+def _text(body: bytes) -> str:
+    """Bytes for people: the text they are, or how many."""
+    try:
+        return body.decode() or "(empty)"
+    except UnicodeDecodeError:
+        return f"({len(body)} bytes that are no text)"

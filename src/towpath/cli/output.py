@@ -1,0 +1,155 @@
+"""What a command says: data on stdout, as a table or as JSON; everything else on stderr.
+
+Nothing that came from outside is interpreted: no markup, no control characters.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TextIO
+
+from towpath.clock import Duration
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_WIDE = 100_000
+"""A pipe has no width: nothing is cut or wrapped there."""
+NOTHING = "–"  # noqa: RUF001 -- a dash, as in tables
+
+
+class Output:
+    """Where a command's words go. With *as_json*, one object per line."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        for stream in (sys.stdout, sys.stderr):
+            # Better an escape than a crash on a terminal that lacks a character.
+            stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType] -- TextIO lacks it; the real streams have it
+
+    # ── data ─────────────────────────────────────────────────────────────────────────────
+
+    def object(self, value: Mapping[str, Any]) -> None:
+        """One line of JSON."""
+        ascii_only = sys.stdout.encoding.lower() not in {"utf-8", "utf8"}
+        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_only, default=plain) + "\n")
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """A table for people. A column whose name begins with `>` is aligned to the right."""
+        screen = self.screen()
+        with screen.capture() as drawn:
+            screen.print(table(columns, rows))
+        # rich fills every line with blanks, which a pipe would have to carry.
+        sys.stdout.writelines(f"{line.rstrip()}\n" for line in drawn.get().splitlines())
+
+    def facts(self, pairs: Mapping[str, object]) -> None:
+        """Names and values, one pair per line; what has no value is left out."""
+        rows = [(name, cell(value)) for name, value in pairs.items() if value is not None]
+        width = max((len(name) for name, _ in rows), default=0)
+        for name, value in rows:
+            self.line(f"{name:<{width}}  {value}")
+
+    def line(self, text: str) -> None:
+        """A line of data."""
+        sys.stdout.write(printable(text) + "\n")
+
+    def screen(self) -> Console:
+        """Stdout as rich sees it; colours only in a terminal."""
+        return _console(sys.stdout)
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────
+
+    def note(self, text: str) -> None:
+        """A remark for a person, on stderr."""
+        sys.stderr.write(printable(text) + "\n")
+
+    def more(self, cursor: str, command: str) -> None:
+        """That there is another page, and how to get it."""
+        if self.as_json:
+            sys.stderr.write(json.dumps({"after": cursor}) + "\n")
+        else:
+            self.note(f"more: {command} --after {cursor}")
+
+    def refused(self, code: str, message: str, remedy: str, retry: str) -> None:
+        """Why it did not work, and what to do."""
+        if self.as_json:
+            told = {"refused": code, "message": message, "do": remedy, "retry": retry}
+            sys.stderr.write(json.dumps(told) + "\n")
+        else:
+            self.note(f"refused  {code}: {message}\ndo       {remedy}")
+
+    @contextmanager
+    def progress(self, doing: str, total: int | None) -> Generator[Callable[[int], None]]:
+        """A bar on stderr while the body works, if somebody can see it; give it what was done."""
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 -- slow to import
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=_console(sys.stderr)) as bar:
+            task = bar.add_task(doing, total=total)
+            yield lambda done: bar.advance(task, done)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
+    """A table without lines; its cells are plain text."""
+    from rich.table import Table  # noqa: PLC0415 -- slow to import
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        right = column.startswith(">")
+        name = Text(column.removeprefix(">"))
+        drawn.add_column(
+            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
+        )
+    for row in rows:
+        drawn.add_row(*(Text(printable(cell(it)).replace("\n", " ")) for it in row))
+    return drawn
+
+
+def _console(stream: TextIO) -> Console:
+    from rich.console import Console  # noqa: PLC0415 -- slow to import
+
+    width = None if stream.isatty() else _WIDE
+    return Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def cell(value: object) -> str:
+    """A value as people read it."""
+    from towpath.durations import readable  # noqa: PLC0415 -- with the clock, slow to import
+
+    match value:
+        case None | "":
+            return NOTHING
+        case bool():
+            return "yes" if value else "no"
+        case Duration():
+            return readable(value)
+        case datetime():
+            return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+        case _:
+            return str(value)
+
+
+def plain(value: object) -> object:
+    """What JSON has no word for: times in ISO 8601, durations in seconds."""
+    match value:
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case Duration():
+            return value.total_seconds()
+        case _:
+            return str(value)
+
+
+def printable(text: str) -> str:
+    """*text* without what could steer a terminal; line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(it if it.isprintable() or it == "\n" else ascii(it)[1:-1] for it in text)

@@ -1,0 +1,189 @@
+"""`towpath queues`: how many jobs are where, and the options of a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.cli.arguments import QueueArgument, duration, existing_queue
+from towpath.cli.verb import Session, noun, verb
+
+if TYPE_CHECKING:
+    from towpath.clock import Duration
+    from towpath.engine.engine import Engine
+    from towpath.engine.inspect import Counts
+    from towpath.engine.options import QueueOptions
+
+app = typer.Typer()
+
+COLUMNS = (
+    "QUEUE", ">READY", ">DELAYED", ">WAITING", ">LEASED", ">DEAD", ">OLDEST", ">DONE/MIN", "",
+)  # fmt: skip
+
+
+@noun(
+    app,
+    examples="""
+        towpath queues
+        towpath queues --over 10s --json
+        towpath queues show mails
+        towpath queues configure mails --set keep=1h --set max_attempts=8
+    """,
+)
+async def queues(
+    session: Session,
+    *,
+    over: Annotated[
+        str, typer.Option(metavar="TIME", help="Measure DONE/MIN over so long; 0 = do not.")
+    ] = "1s",
+) -> None:
+    """Count the jobs of every queue.
+
+    With a verb after it: one queue, and its options.
+    """
+    span = duration("over", over)
+    async with session.engine() as engine:
+        before = await all_counts(engine)
+        now = before
+        if span:
+            await asyncio.sleep(span.total_seconds())
+            now = await all_counts(engine)
+    out = session.out
+    if out.as_json:
+        for name, counts in now.items():
+            out.object(described(name, counts, rate(before.get(name), counts, span)))
+        return
+    if not now:
+        out.note('no queue yet: towpath submit mails \'{"to": "anna"}\'')
+        return
+    rows = [row(name, counts, rate(before.get(name), counts, span)) for name, counts in now.items()]
+    out.table(COLUMNS, rows)
+    for hint in hints(now):
+        out.note(hint)
+
+
+async def all_counts(engine: Engine) -> dict[str, Counts]:
+    """The counts of every queue, by name in order. One round trip each."""
+    names = sorted(await engine.queues())
+    found = await asyncio.gather(*(engine.counts(name) for name in names))
+    return dict(zip(names, found, strict=True))
+
+
+def rate(before: Counts | None, now: Counts, span: Duration | None) -> float | None:
+    """Completions per minute between two looks; None where there were not two."""
+    if before is None or not span:
+        return None
+    done = now.totals["completed"] - before.totals["completed"]
+    return done * 60 / span.total_seconds()
+
+
+def row(name: str, counts: Counts, per_minute: float | None) -> list[object]:
+    """One line of the table."""
+    return [
+        name,
+        counts.ready,
+        counts.delayed,
+        counts.waiting,
+        counts.leased,
+        counts.dead,
+        counts.oldest,
+        None if per_minute is None else f"{per_minute:.0f}",
+        "paused" if counts.paused else " ",
+    ]
+
+
+def described(name: str, counts: Counts, per_minute: float | None) -> dict[str, Any]:
+    """The same for programs, with everything that is known."""
+    oldest = counts.oldest
+    return {
+        "queue": name,
+        "ready": counts.ready,
+        "delayed": counts.delayed,
+        "waiting": counts.waiting,
+        "leased": counts.leased,
+        "dead": counts.dead,
+        "kept": counts.kept,
+        "lanes": counts.lanes,
+        "remembered": counts.remembered,
+        "paused": counts.paused,
+        "oldest_seconds": oldest.total_seconds() if oldest is not None else None,
+        "done_per_minute": per_minute,
+        "totals": counts.totals,
+    }
+
+
+def hints(found: Mapping[str, Counts]) -> list[str]:
+    """What somebody may want to do about what the table shows."""
+    dead = [
+        f"{counts.dead} dead job{'s' if counts.dead > 1 else ''}: towpath dead list --queue {name}"
+        for name, counts in found.items()
+        if counts.dead
+    ]
+    paused = [f"paused: towpath resume {name}" for name, counts in found.items() if counts.paused]
+    return dead + paused
+
+
+@verb(app, "show", examples="towpath queues show mails")
+async def show(session: Session, *, queue: QueueArgument) -> None:
+    """Show one queue: counts, totals, options."""
+    async with session.engine() as engine:
+        name = await existing_queue(engine, queue)
+        counts, options = await engine.counts(name), await engine.options(name)
+    told = described(name, counts, None)
+    del told["done_per_minute"]
+    if session.out.as_json:
+        session.out.object(told | {"options": written(options)})
+        return
+    totals = told.pop("totals")
+    told["oldest"] = counts.oldest
+    del told["oldest_seconds"]
+    so_far = {f"total {verb}": count for verb, count in totals.items() if count}
+    chosen = {f"option {name}": value for name, value in written(options).items()}
+    session.out.facts(told | so_far | chosen)
+
+
+def written(options: QueueOptions) -> dict[str, Any]:
+    """Options as `configure` reads them."""
+    from towpath.cli.options import written as write  # noqa: PLC0415 -- slow to import
+
+    return write(options)
+
+
+@verb(
+    app,
+    "configure",
+    examples="""
+        towpath queues configure mails --set keep=1h --set max_attempts=8
+        towpath queues configure mails --set lanes=park --set retry=fixed:30s
+    """,
+)
+async def configure(
+    session: Session,
+    *,
+    queue: QueueArgument,
+    set: Annotated[
+        list[str], typer.Option("--set", metavar="OPTION=VALUE", help="What to change; repeat it.")
+    ],
+) -> None:
+    """Change the options of a queue.
+
+    In force at once, for everybody and for jobs that are there. A new queue is made.
+
+    \b
+    Retry policies: exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,…, never
+    """
+    from towpath.cli.arguments import pairs  # noqa: PLC0415
+    from towpath.cli.options import changed, written  # noqa: PLC0415 -- slow to import
+
+    wanted = pairs("set", set)
+    async with session.engine() as engine:
+        known = await engine.queues()
+        options = changed(known.get(queue), wanted)  # pyright: ignore[reportArgumentType] -- any text may be asked for
+        await engine.reconfigure(queue, options)
+    if session.out.as_json:
+        session.out.object({"queue": queue, "options": written(options)})
+    else:
+        session.out.facts(written(options))

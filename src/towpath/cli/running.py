@@ -1,0 +1,136 @@
+"""Running a worker from the command line: finding the app, and starting with the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from towpath.app import Towpath
+from towpath.cli.errors import AppNotFound
+from towpath.cli.verb import Session
+from towpath.errors import InvalidOption
+from towpath.settings import Settings, load
+from towpath.telemetry import logs
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.worker import Worker
+
+
+class Running:
+    """A worker of the app at *path*, with the settings that are in force."""
+
+    def __init__(
+        self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
+    ) -> None:
+        flags = session.flags(worker=_said(worker), log=_said(log))
+        self._settings, self._out, self._path = load(flags), session.out, path
+        self._app = find_app(path)
+        # Those who submit use the app's own address. A variable must not send its workers
+        # elsewhere behind their backs: only the flag does, or an app that names none.
+        if "url" in flags or not self._app.url:
+            self._app.url = self._settings.server
+
+    def run(self, *, burst: bool) -> int:
+        """Run until a signal comes, or until there is nothing to do; the exit code."""
+        settings = self._settings
+        logs.configure(form=settings.log.format, level=settings.log.level)
+        worker = self._worker()
+        with _served(worker.metrics, settings):
+            return asyncio.run(worker.drain()) if burst else worker.run_forever()
+
+    def check(self) -> None:
+        """See that it could start: the app loads, the server is fit, every queue has a handler."""
+        worker = self._worker()
+
+        async def reach() -> str:
+            async with self._app as app:
+                facts = app.engine.facts
+                return f"{facts.flavour} {facts.version} at {app.engine.url}"
+
+        server = asyncio.run(reach())
+        queues = dict(sorted(worker.weights.items()))
+        if self._out.as_json:
+            self._out.object({"app": self._path, "server": server, "queues": queues})
+            return
+        weights = ", ".join(f"{name} (weight {weight})" for name, weight in queues.items())
+        self._out.facts({"app": self._path, "server": server, "queues": weights})
+
+    def _worker(self) -> Worker:
+        wanted = self._settings.worker
+        return Worker(
+            self._app,
+            concurrency=wanted.concurrency,
+            queues=_weighted(self._app, wanted.queues) or None,
+            grace=wanted.grace,
+            lease=wanted.lease,
+            name=wanted.name,
+            metrics=self._app.metrics,
+        )
+
+
+def find_app(path: str) -> Towpath:
+    """The app at `module:name`, the current directory included. Raises AppNotFound.
+
+    What the module itself raises is left as it is.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise AppNotFound(f"{path} is not MODULE:APP")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(f"{missing}."):
+            text = f"no module {missing}, neither here nor installed"
+        else:
+            text = f"module {module_name} imports {missing}, which is not installed"
+        raise AppNotFound(text) from error
+    return _checked(path, vars(module), name)
+
+
+def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
+    found = names.get(name)
+    if isinstance(found, Towpath):
+        return found
+    apps = [other for other, value in names.items() if isinstance(value, Towpath)]
+    near = difflib.get_close_matches(name, apps, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]}?" if near else "; there is no Towpath in it"
+    if name not in names:
+        raise AppNotFound(f"{path}: the module has no {name}{hint}")
+    raise AppNotFound(f"{path} is a {type(found).__name__}, not a Towpath{hint}")
+
+
+def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
+    """The queues with their weights; one without gets what its handlers say."""
+    own: dict[str, int] = {}
+    for handler in app.handlers:
+        own[handler.queue] = max(own.get(handler.queue, 1), handler.options.weight)
+    return {queue: weight or own.get(queue, 1) for queue, weight in queues.items()}
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@contextmanager
+def _served(metrics: Metrics, settings: Settings) -> Generator[None]:
+    """Metrics over HTTP while the body runs, if a port is set."""
+    port, host = settings.worker.metrics_port, settings.worker.metrics_host
+    if not port:
+        yield
+        return
+    try:
+        endpoint = metrics.serve(port=port, addr=host)
+    except OSError as error:
+        rule = f"can't be served on {host}: {error.strerror}"
+        raise InvalidOption("worker.metrics_port", port, rule=rule) from error
+    with endpoint:
+        yield

@@ -1,0 +1,187 @@
+"""Taking jobs in: where a payload comes from, one by one or line by line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from towpath.cli.errors import JobFailed
+from towpath.cli.listing import brief, content
+from towpath.cli.verb import Session
+from towpath.clock import Duration, minutes
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.engine.model import JobOptions, Submitted, new_job
+from towpath.engine.states import State
+from towpath.errors import InvalidOption, TowpathError
+
+
+class Taking:
+    """Jobs with the same options on their way into one queue."""
+
+    def __init__(
+        self, session: Session, queue: str, options: dict[str, Any], *, id: str | None, raw: bool
+    ) -> None:
+        self._session, self._queue, self._id, self._raw = session, queue, id, raw
+        self._options = cast("JobOptions", options)
+        self._taken = self._existed = 0
+
+    # ── one job ──────────────────────────────────────────────────────────────────────────
+
+    async def one(self, source: str, wait: Duration | None) -> None:
+        """Submit one job; with *wait*, stay until it has ended."""
+        payload = self._checked(_whole(source), "payload")
+        options = self._options
+        if self._id is not None:
+            options["id"] = self._id
+        if wait is not None:
+            # A job that leaves nothing behind could not be told from one that never was.
+            options.setdefault("keep", max(wait, minutes(1)))
+        async with self._session.engine() as engine:
+            submitted = await engine.submit(self._queue, payload, **options)
+            if wait is None:
+                self._tell(submitted)
+            else:
+                self._tell_end(await self._ended(engine, submitted, wait))
+
+    async def _ended(self, engine: Engine, submitted: Submitted, wait: Duration) -> Job:
+        self._session.out.note(f"{submitted.job}  {submitted.state}")
+        return await engine.ended(submitted.job, within=wait)
+
+    def _tell(self, submitted: Submitted) -> None:
+        out, ref = self._session.out, submitted.job
+        if out.as_json:
+            told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": submitted.state}
+            out.object(
+                told | {"existed": submitted.existed, "same_payload": submitted.same_payload}
+            )
+            return
+        out.line(f"{ref}  {submitted.state}{'  existed' if submitted.existed else ''}")
+        if submitted.same_payload is False:
+            out.note("the job that existed has another payload; it was left as it is")
+
+    def _tell_end(self, job: Job) -> None:
+        if self._session.out.as_json:
+            keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
+            told = {name: it for name, it in brief(job).items() if name in keep}
+            self._session.out.object(told | content("result", job.result))
+        elif job.state is State.DONE:
+            self._session.out.line(_result_text(job))
+        if job.state is not State.DONE:
+            raise JobFailed(job.ref, f"{job.state}: {job.reason or 'no reason'}")
+
+    # ── many ─────────────────────────────────────────────────────────────────────────────
+
+    def refuse_waiting(self, wait: str | None) -> None:
+        if wait is not None:
+            raise InvalidOption("wait", wait, rule="can't be combined with --lines")
+
+    async def every_line(self, source: str) -> None:
+        """Submit one job per line, in steps of a full batch; empty lines are passed over.
+
+        The first line that can't be taken ends it, and is named; how far it came is told.
+        """
+        out = self._session.out
+        with _opened(source) as stream:
+            size = _size(stream)
+            async with self._session.engine() as engine:
+                with out.progress(f"submitting to {self._queue}", size) as advance:
+                    try:
+                        for batch in _batches(stream):
+                            await self._take(engine, batch)
+                            advance(sum(len(line) for _, line in batch) if size else len(batch))
+                    except TowpathError:
+                        out.note(self._so_far())
+                        raise
+        if not out.as_json:
+            out.line(self._so_far())
+
+    def _so_far(self) -> str:
+        return f"{self._taken} submitted to {self._queue}, {self._existed} of them existed"
+
+    async def _take(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
+        """Submit a batch. A line that is wrong keeps the whole batch back."""
+        jobs = [
+            new_job(self._checked(line.strip(), f"line {number}"), **self._for_line(number))
+            for number, line in batch
+        ]
+        answers = await engine.submit_many(self._queue, jobs)
+        for answer in answers:
+            if isinstance(answer, TowpathError):
+                continue
+            self._taken += 1
+            self._existed += answer.existed
+            if self._session.out.as_json:
+                self._tell(answer)
+        for (number, _), answer in zip(batch, answers, strict=True):
+            if isinstance(answer, TowpathError):
+                self._session.out.note(f"line {number} was not taken")
+                raise answer
+
+    def _for_line(self, number: int) -> JobOptions:
+        if self._id is None:
+            return self._options
+        return {**self._options, "id": f"{self._id}.{number}"}
+
+    def _checked(self, payload: bytes, what: str) -> bytes:
+        """*payload*, if it is JSON or need not be: a handler could not read anything else."""
+        if not self._raw:
+            try:
+                json.loads(payload)
+            except ValueError as error:
+                rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
+                raise InvalidOption(what, "…", rule=rule) from error
+        return payload
+
+
+def _result_text(job: Job) -> str:
+    return (job.result or b"").decode(errors="backslashreplace") or "done"
+
+
+# ── where payloads come from ─────────────────────────────────────────────────────────────
+
+
+def _whole(source: str) -> bytes:
+    if source != "-" and not source.startswith("@"):
+        return source.encode(errors="surrogateescape")
+    with _opened(source) as stream:
+        return stream.read().strip()
+
+
+@contextmanager
+def _opened(source: str) -> Generator[BinaryIO]:
+    """Standard input for `-`, a file for `@name`. Raises InvalidOption."""
+    if source == "-":
+        yield sys.stdin.buffer
+        return
+    path = Path(source.removeprefix("@"))
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        rule = f"can't be read: {error.strerror}"
+        raise InvalidOption("payload", source, rule=rule) from error
+    with stream:
+        yield stream
+
+
+def _size(stream: BinaryIO) -> int | None:
+    """The bytes of a file; None for a stream without end."""
+    if not stream.seekable():
+        return None
+    here = stream.tell()
+    end = stream.seek(0, 2)
+    stream.seek(here)
+    return end - here
+
+
+def _batches(stream: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines that are not empty, each with its number, in portions of a full step."""
+    lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+    while batch := list(islice(lines, LARGEST_BATCH)):
+        yield batch

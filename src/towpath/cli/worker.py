@@ -1,0 +1,77 @@
+"""`towpath worker`: run an app's handlers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from towpath.cli.verb import Session, verb
+
+EXAMPLES = """
+    towpath worker shop.jobs:app
+    towpath worker shop.jobs:app --queues mails,reports=3 --concurrency 20
+    towpath worker shop.jobs:app --burst
+    towpath worker shop.jobs:app --check
+"""
+
+
+def worker(
+    session: Session,
+    *,
+    app: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the Towpath is, as in shop.jobs:app.")
+    ],
+    queues: Annotated[
+        str | None, typer.Option(metavar="A,B=3", help="Only these, with weights.  [setting]")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", "-c", help="Jobs at once.  [setting]")
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What it is called in listings.  [setting]")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus metrics there.  [setting]")
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
+    ] = None,
+    burst: Annotated[
+        bool, typer.Option("--burst", help="Stop when there is nothing left to run now.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only see that it could start, and say what it serves.")
+    ] = False,
+) -> None:
+    """Run the handlers of an app.
+
+    Takes jobs of its queues until a signal ends it.
+
+    SIGTERM or Ctrl-C: take no more, let running jobs finish within the grace time, give back the
+    rest. A second one: give back all at once. In Kubernetes, keep --grace a few seconds below
+    terminationGracePeriodSeconds. With --json, logs are JSON.
+    """
+    from towpath.cli.running import Running  # noqa: PLC0415 -- slow to import
+
+    wanted: dict[str, Any] = {
+        "queues": queues,
+        "concurrency": concurrency,
+        "grace": grace,
+        "name": name,
+        "metrics_port": metrics_port,
+    }
+    logs = {"format": log_format or ("json" if session.out.as_json else None)}
+    running = Running(session, app, worker=wanted, log=logs)
+    if check:
+        running.check()
+    elif code := running.run(burst=burst):
+        raise typer.Exit(code)
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "worker", examples=EXAMPLES)(worker)

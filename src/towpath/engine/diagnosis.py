@@ -1,0 +1,165 @@
+"""What a deployment says about itself, asked without refusing anything: for `towpath doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
+
+from towpath.clock import Duration, steady, wall_ms
+from towpath.engine.connect import Line, open_link
+from towpath.engine.script import ARGS, Scripts
+from towpath.engine.url import ServerUrl
+from towpath.errors import ServerRefused, ServerUnreachable
+
+_REFUSED = (AuthenticationError, AuthorizationError, ResponseError)
+_PINGS = 30
+_WRITE_KEY = "towpath:doctor"
+_SETTINGS = (
+    "maxmemory-policy", "maxmemory", "appendonly", "appendfsync", "latency-monitor-threshold",
+)  # fmt: skip
+
+
+class ServerState(msgspec.Struct, frozen=True, kw_only=True):
+    """One server that takes writes, as it is now."""
+
+    info: dict[str, str]
+    """Its INFO, name by name."""
+    settings: dict[str, str]
+    """The settings that matter; empty where CONFIG is denied."""
+    skew_ms: float
+    """How far its clock is ahead of this machine's."""
+    round_trips_ms: list[float]
+    """How long a PING took, fastest first."""
+    slowest: dict[str, int]
+    """What kept it from answering lately, by kind, in ms at worst; what its monitor knows."""
+    scripts_known: int
+    scripts_all: int
+    scripts_refused: str
+    """Why it takes no scripts; empty if it does."""
+
+
+class Checkup(msgspec.Struct, frozen=True):
+    """A whole deployment: its servers, and whether a write gets through."""
+
+    servers: list[ServerState]
+    write_refused: str
+    """The server's words; empty if the write worked."""
+
+
+async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
+    """Ask every primary about itself, load the scripts, and write one key that vanishes.
+
+    Raises ServerUnreachable, or ServerRefused where the login is.
+    """
+    link = open_link(url)
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            servers = [await _examined(line) for line in await link.primaries()]
+            return Checkup(servers, await _refusal(lambda: _write(link.line())))
+    except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
+        # A login that fails while connecting is told as a lost connection.
+        if isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED):
+            raise ServerRefused(str(error)) from error
+        raise ServerUnreachable(f"no answer from {url}: {error or type(error).__name__}") from error
+    finally:
+        await link.close()
+
+
+async def _examined(line: Line) -> ServerState:
+    info: bytes = await line.send("INFO")
+    settings = await _settings(line)
+    trips = await _round_trips(line)
+    refused = await _refusal(lambda: line.send("EVAL", "return 1", 0))
+    known, every = (0, len(ARGS)) if refused else await _scripts(line)
+    return ServerState(
+        info=_parsed(info),
+        settings=settings,
+        skew_ms=await _skew(line),
+        round_trips_ms=trips,
+        slowest=await _slowest(line),
+        scripts_known=known,
+        scripts_all=every,
+        scripts_refused=refused or await _refusal(lambda: _load(line)),
+    )
+
+
+async def _settings(line: Line) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        for name in _SETTINGS:
+            flat: list[bytes] = await line.send("CONFIG", "GET", name)
+            found |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    except ResponseError:
+        return {}
+    return found
+
+
+async def _round_trips(line: Line) -> list[float]:
+    taken: list[float] = []
+    for _ in range(_PINGS):
+        began = steady()
+        await line.send("PING")
+        taken.append((steady() - began) * 1000)
+    return sorted(taken)
+
+
+async def _skew(line: Line) -> float:
+    """The server's time less ours at the middle of the question: good to half a round trip."""
+    before = wall_ms()
+    second, micro = await line.send("TIME")
+    return int(second) * 1000 + int(micro) / 1000 - (before + wall_ms()) / 2
+
+
+async def _slowest(line: Line) -> dict[str, int]:
+    try:
+        found: list[Any] = await line.send("LATENCY", "LATEST")
+    except ResponseError:
+        return {}
+    return {row[0].decode(): int(row[3]) for row in found}
+
+
+async def _scripts(line: Line) -> tuple[int, int]:
+    """How many of our scripts the server has already."""
+    scripts = Scripts()
+    try:
+        known: list[int] = await line.send(
+            "SCRIPT", "EXISTS", *(scripts[name].sha for name in ARGS)
+        )
+    except ResponseError:
+        return 0, len(ARGS)
+    return sum(map(int, known)), len(ARGS)
+
+
+async def _load(line: Line) -> None:
+    """Every script compiles there. The engine would send them at first use anyway."""
+    scripts = Scripts()
+    for name in ARGS:
+        await line.send("SCRIPT", "LOAD", scripts[name].source)
+
+
+async def _write(line: Line) -> None:
+    await line.send("SET", _WRITE_KEY, "1", "PX", 1000)
+
+
+async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:
+    """The server's words if it refuses, else nothing."""
+    try:
+        await ask()
+    except ResponseError as error:
+        return str(error)
+    return ""
+
+
+def _parsed(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}

@@ -1,0 +1,38 @@
+-- plain_submit: the short way of a submit, for plain jobs that nobody knows yet. Anything else,
+-- and nothing has been done: `submit` begins anew.
+--
+-- uses   keys clock calls queue head publish
+
+-- Lists begin with room for one job: to grow them costs more than to fill them.
+local items = not remembered and options.length == 0 and cmsgpack.unpack(ARGV[4]) or {}
+local plain, names, place = #items > 0, { '' }, {}
+for i = 1, #items do
+  local id, load, more = items[i][1], items[i][2], items[i][3]
+  if more or place[id] or #load > options.payload then plain = false end
+  names[i], place[id] = JOB .. id, i
+end
+if plain then
+  local texts = redis.call('MGET', unpack(names))
+  for i = 1, #items do plain = plain and not texts[i] end
+end
+
+if plain then
+  local tick = math.max(now, meta.tick + 1) - 1
+  local scores, puts, fresh, answers = { 0, '' }, { '', '', '', '' }, { '' }, { '' }
+  for i = 1, #items do
+    local id = items[i][1]
+    tick = tick + 1
+    scores[2 * i - 1], scores[2 * i] = 5e14 + tick, id
+    puts[4 * i - 3], puts[4 * i - 2] = names[i], struct.pack(HEAD, READY, now, tick, 0, 0, '')
+    puts[4 * i - 1], puts[4 * i] = LOAD .. id, items[i][2]
+    fresh[i], answers[i] = id, 'ready'
+  end
+  local wake = redis.pcall('LLEN', WAKE) == 0
+
+  redis.call('ZADD', QUEUE, unpack(scores))  -- first, because it is the only one that can fail
+  redis.call('MSET', unpack(puts))
+  redis.call('HSET', META, 'tick', tick, 'submitted', meta.submitted + #items)
+  publish(wake, 'submit', table.concat(fresh, '\n'))
+  remember(answers)
+  return answers
+end

@@ -1,0 +1,15 @@
+-- queue: the queue's options and numbers as they are in the store.
+
+-- META_FIELDS comes from the loader: options, version, and what the script's text names.
+local meta, options = {}, nil
+do
+  local values = redis.call('HMGET', META, unpack(META_FIELDS))
+  if not values[1] then
+    return redis.error_reply('QUEUE_UNKNOWN')
+  end
+  if values[2] ~= ARGV[5] then
+    return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
+  end
+  options = { struct.unpack('<dddddddddds', values[1]) }  -- the loader knows their places
+  for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
+end

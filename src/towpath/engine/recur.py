@@ -1,0 +1,139 @@
+"""Recurring work as the engine sees it: a name, when it was last fired, and a step that fires once.
+
+When a firing falls due is the caller's knowledge (`worker/schedule.py`). Any number of callers may
+find it due at the same time; the first one's jobs are taken in, the others are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from towpath.clock import instant, instant_ms
+from towpath.engine import codec
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.check import check_size
+from towpath.engine.model import Call, NewJob, Submitted
+from towpath.engine.operate import Operating
+from towpath.errors import (
+    FiringTaken,
+    InvalidOption,
+    NotYet,
+    PayloadTooLarge,
+    QueueFull,
+    RecurrenceNotFound,
+    ScriptDefect,
+    TowpathError,
+)
+from towpath.ids import QueueName, queue_name, recurrence_name
+
+LONGEST_ABOUT = 512
+
+
+class LastFiring(msgspec.Struct, frozen=True):
+    """What a queue knows of one recurring work."""
+
+    at: datetime
+    """The instant it was last fired for; at first, when it was first seen."""
+    about: str
+    """Its schedule in words, as whoever fired last has it."""
+
+
+class RecurringWork(msgspec.Struct, frozen=True):
+    """The recurring work of a queue at one moment."""
+
+    now: datetime
+    """The server's clock at that moment: what decides whether a firing is due."""
+    last: dict[str, LastFiring]
+    """By name."""
+
+
+class Recurring(Operating):
+    """What an engine offers those who fire recurring work."""
+
+    async def recurring(self, queue: str) -> RecurringWork:
+        """The recurring work of *queue* and the server's time. One round trip."""
+        flat, now = await self._store.read("recurring", queue_name(queue))
+        last = {name: _last_firing(value) for name, value in codec.pairs(flat).items()}
+        return RecurringWork(instant(now), last)
+
+    async def fire(
+        self,
+        queue: str,
+        name: str,
+        jobs: Sequence[NewJob],
+        *,
+        after: datetime | None,
+        upto: datetime,
+        about: str = "",
+        call: Call | None = None,
+    ) -> list[Submitted]:
+        """Take in the jobs of all firings after *after* up to *upto*, unless somebody did.
+
+        *after* is the last firing the caller knows of, None for work that was never seen; then
+        *upto* is where it begins, and there are no jobs. All jobs are taken in and *upto* is the
+        last firing from now on, or nothing is done: raises FiringTaken with the last firing,
+        NotYet if *upto* is to come by the server's clock, QueueFull, MemoryFull,
+        PayloadTooLarge. At most LARGEST_BATCH jobs; one round trip.
+        """
+        target, name = queue_name(queue), recurrence_name(name)
+        last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
+        if upto_ms <= last_ms:
+            raise InvalidOption("upto", upto, rule=f"must come after {after}")
+        if len(jobs) > LARGEST_BATCH:
+            raise InvalidOption("jobs", len(jobs), rule=f"at most {LARGEST_BATCH} in one step")
+        limit = (await self._store.known_options(target)).max_payload
+        for job in jobs:
+            check_size("payload", job.payload, limit)
+        item = [name, last_ms, upto_ms, _about(about), list(jobs)]
+        answer = await self._store.write("fire", target, lambda _: item, call)
+        refusal = _refusal(target, name, upto, answer)
+        if refusal is not None:
+            raise refusal
+        return [_taken_in(target, job, it) for job, it in zip(jobs, answer, strict=True)]
+
+    async def forget(self, queue: str, name: str, *, call: Call | None = None) -> None:
+        """Remove what *queue* knows of the recurring work *name*; its jobs stay.
+
+        A worker that still has it begins anew from now. Raises RecurrenceNotFound.
+        """
+        target, name = queue_name(queue), recurrence_name(name)
+        answer = await self._store.write("forget", target, lambda _: [name], call)
+        if answer != b"forgotten":
+            raise RecurrenceNotFound(target, name)
+
+
+def _last_firing(value: bytes) -> LastFiring:
+    ms, _, about = value.partition(b" ")
+    return LastFiring(instant(int(ms)), about.decode(errors="replace"))
+
+
+def _about(text: str) -> str:
+    if not isinstance(text, str) or len(text.encode(errors="replace")) > LONGEST_ABOUT:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("about", text, rule=f"must be text of at most {LONGEST_ABOUT} bytes")
+    return text
+
+
+def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> TowpathError | None:
+    """Why nothing was done; None if it was."""
+    match answer:
+        case [b"FIRING_TAKEN", last]:
+            return FiringTaken(queue, name, instant(last) if last else None)
+        case [b"NOT_YET", now]:
+            return NotYet(queue, name, upto=upto, now=instant(now))
+        case [b"QUEUE_FULL", length]:
+            return QueueFull(queue, length)
+        case [b"PAYLOAD_TOO_LARGE", size, limit]:
+            return PayloadTooLarge("payload", size, limit=limit)
+        case _:
+            return None
+
+
+def _taken_in(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
+    outcome = codec.submitted(queue, job.id, answer)
+    if isinstance(outcome, TowpathError):
+        raise ScriptDefect(f"fire answered {answer!r} for one job")
+    return outcome

@@ -1,0 +1,48 @@
+"""A queue for a trial or a measurement, taken away afterwards."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from redis.exceptions import RedisClusterException, RedisError
+
+from towpath.clock import ZERO
+from towpath.engine.connect import open_link
+from towpath.engine.engine import Engine
+from towpath.engine.keys import REGISTRY, keys_of
+from towpath.engine.options import QueueOptions
+from towpath.errors import ServerUnreachable
+from towpath.ids import QueueName, queue_name
+
+
+@asynccontextmanager
+async def scratch_queue(engine: Engine) -> AsyncGenerator[QueueName]:
+    """A new queue that keeps nothing: no results, no ids, no events.
+
+    Afterwards its own keys are removed, and its name is forgotten. Jobs are not looked for: who
+    leaves some behind leaves their records behind. Notes about calls end by themselves.
+    """
+    queue = queue_name(f"scratch-{secrets.token_hex(6)}")
+    await engine.configure(queue, QueueOptions(remember=ZERO, events=0))
+    try:
+        yield queue
+    finally:
+        await _remove(engine, queue)
+
+
+async def _remove(engine: Engine, queue: QueueName) -> None:
+    keys, link = keys_of(queue), open_link(engine.url)
+    own = [
+        keys.queue, keys.retry, keys.leases, keys.waiting, keys.dead, keys.done, keys.seen,
+        keys.lanes, keys.meta, keys.events, keys.wake,
+    ]  # fmt: skip
+    try:
+        line = link.line()
+        await line.send("UNLINK", *own)
+        await line.send("HDEL", REGISTRY, queue)
+    except (OSError, RedisError, RedisClusterException) as error:
+        raise ServerUnreachable(f"queue {queue} could not be removed: {error}") from error
+    finally:
+        await link.close()

@@ -1,0 +1,107 @@
+"""What can go wrong with the ledger.
+
+TowpathError
+├── LedgerError
+│   ├── LedgerUnreachable     no answer within the time limit
+│   ├── LedgerRefused         an answer that is an error
+│   ├── LedgerOutdated        the schema is not the one that this Towpath works with
+│   │   └── LedgerAhead       a newer Towpath has migrated it
+│   ├── LedgerNotInstalled    a library is missing
+│   └── LedgerClosed          the ledger was not entered, or was left
+└── ApiKeyError
+    ├── KeyNotFound
+    └── KeyEnded              the secret belongs to a key that is revoked or has expired
+"""
+
+from __future__ import annotations
+
+from towpath.errors import RetryAdvice, TowpathError
+
+
+class LedgerError(TowpathError):
+    """The database can't do what was asked."""
+
+    code = "ledger_error"
+
+
+class LedgerUnreachable(LedgerError):
+    """The database gave no answer within the time limit. A change may or may not have been made."""
+
+    code = "ledger_unreachable"
+    remedy = "Check that the database runs and that DATABASE_URL is right; then try again."
+    retry = RetryAdvice.LATER
+
+
+class LedgerRefused(LedgerError):
+    """The database answered with an error of its own; nothing was changed."""
+
+    code = "ledger_refused"
+    remedy = "Read the database's message; check user, permissions and disk space."
+
+
+class LedgerOutdated(LedgerError):
+    """The database has no schema yet, or an older one than this Towpath needs."""
+
+    code = "ledger_outdated"
+    remedy = "Run `towpath migrate`; it can be run again without harm."
+
+    def __init__(self, found: str | None, wanted: str) -> None:
+        has = "no schema" if found is None else f"schema {found}"
+        super().__init__(f"the database has {has}, this Towpath works with {wanted}")
+        self.found, self.wanted = found, wanted
+
+
+class LedgerAhead(LedgerOutdated):
+    """A newer Towpath has migrated the database; this one does not know its schema."""
+
+    code = "ledger_ahead"
+    remedy = "Install the Towpath that migrated it, or a newer one."
+
+
+class LedgerNotInstalled(LedgerError):
+    """A library that the database needs is not there."""
+
+    code = "ledger_not_installed"
+    remedy = "Install towpath[server], and towpath[postgres] for PostgreSQL."
+
+    def __init__(self, library: str) -> None:
+        super().__init__(f"{library} is not installed")
+        self.library = library
+
+
+class LedgerClosed(LedgerError):
+    """The ledger was not entered, or was left; its connections are closed."""
+
+    code = "ledger_closed"
+    remedy = "Do the work inside `async with Ledger(…)`."
+
+    def __init__(self) -> None:
+        super().__init__("the ledger is not open")
+
+
+class ApiKeyError(TowpathError):
+    """The API key does not allow what was asked; nothing was changed."""
+
+    code = "api_key_error"
+
+
+class KeyNotFound(ApiKeyError):
+    """There is no key of that id."""
+
+    code = "key_not_found"
+    remedy = "See `towpath keys list` for those that exist."
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {key}: not found")
+        self.key = key
+
+
+class KeyEnded(ApiKeyError):
+    """The secret belongs to a key that was revoked or has expired: it stays that way."""
+
+    code = "key_ended"
+    remedy = "Choose another secret; one that has ended is never taken again."
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {key}: revoked or expired")
+        self.key = key

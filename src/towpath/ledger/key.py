@@ -1,0 +1,150 @@
+"""An API key: what it is called, what it may do, and its secret."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
+
+import msgspec
+from pydantic import SecretStr
+
+from towpath.clock import instant_ms
+from towpath.errors import InvalidName, InvalidOption
+
+SHORTEST_SECRET, LONGEST_SECRET = 16, 512
+_ID_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+_ID_LENGTH = 10
+_SECRET_BYTES = 32
+_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,100}")
+_PATTERN = re.compile(r"[a-z0-9._*?-]{1,64}")
+_MOST_PATTERNS = 100
+
+
+class Scope(StrEnum):
+    """What a key may do. admin may do all."""
+
+    SUBMIT = "submit"
+    WORK = "work"
+    READ = "read"
+    ADMIN = "admin"
+
+
+class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as everybody may see it: without its secret."""
+
+    id: str
+    name: str
+    scopes: frozenset[Scope]
+    queues: tuple[str, ...]
+    """Patterns: `*` stands for any characters, `?` for one."""
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+    """To about a minute."""
+
+    def may(self, scope: Scope) -> bool:
+        """Whether the key has *scope*; admin has all."""
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    def covers(self, queue: str) -> bool:
+        """Whether the key is for *queue*. It holds for admin too."""
+        return _matcher(self.queues).fullmatch(queue) is not None
+
+    def ended(self, now: datetime) -> bool:
+        """Whether it no longer counts: revoked, or expired by *now*."""
+        return self.revoked_at is not None or (
+            self.expires_at is not None and self.expires_at <= now
+        )
+
+
+class NewKey(NamedTuple):
+    """A key that was just made. The secret is nowhere else: show it now or never."""
+
+    info: KeyInfo
+    secret: SecretStr
+
+
+@lru_cache(maxsize=1024)
+def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """One expression for all patterns. Without backtracking traps: names have 64 characters."""
+    spelled = [
+        "".join({"*": ".*", "?": "."}.get(it, re.escape(it)) for it in re.sub(r"\*+", "*", pattern))
+        for pattern in patterns
+    ]
+    return re.compile("|".join(spelled))
+
+
+# ── secrets ──────────────────────────────────────────────────────────────────────────────
+
+
+def new_id() -> str:
+    """An id for a key: 10 characters that can be told apart when read aloud."""
+    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
+
+
+def new_secret(id: str) -> str:
+    """`tp_`, the key's id, and 256 random bits: who finds it somewhere knows whose it is."""
+    return f"tp_{id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
+
+
+def digest(secret: str) -> bytes:
+    """What is stored of a secret. It has too many random bits to need a slow hash or a salt."""
+    return sha256(secret.encode("utf-8", "surrogatepass")).digest()
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────
+
+
+def checked_secret(secret: str) -> str:
+    """*secret* if it may be one that the user chose. The error does not repeat it."""
+    fits = SHORTEST_SECRET <= len(secret) <= LONGEST_SECRET
+    if not (fits and secret.isascii() and secret.isprintable() and " " not in secret):
+        rule = f"must be {SHORTEST_SECRET} to {LONGEST_SECRET} characters of ASCII without blanks"
+        raise InvalidOption("api key", "…", rule=rule)
+    return secret
+
+
+def checked_name(name: str) -> str:
+    """*name*, or InvalidName."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidName("key", name, rule="1 to 100 characters, no control characters")
+    return name
+
+
+def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
+    """*scopes*, or InvalidOption: at least one, of those that there are."""
+    given = [scopes] if isinstance(scopes, str) else list(scopes)
+    known = set(Scope)
+    if not given or any(scope not in known for scope in given):
+        shown = ", ".join(str(it) for it in given)
+        raise InvalidOption("scopes", shown, rule=f"one or more of {', '.join(Scope)}")
+    return frozenset(Scope(scope) for scope in given)
+
+
+def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:
+    """*queues* in order, or InvalidOption: patterns that some queue's name can match."""
+    given = [queues] if isinstance(queues, str) else list(queues)
+    if not 1 <= len(given) <= _MOST_PATTERNS:
+        raise InvalidOption("queues", len(given), rule=f"1 to {_MOST_PATTERNS} patterns")
+    for pattern in given:
+        if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            rule = "1 to 64 of a-z, 0-9, '.', '_', '-', and '*' or '?' as wildcards"
+            raise InvalidOption("queues", pattern, rule=rule)
+    return tuple(dict.fromkeys(given))
+
+
+def checked_expiry(expires_at: datetime | None, *, now_ms: int) -> int | None:
+    """*expires_at* in ms, or InvalidOption for a time that has passed."""
+    if expires_at is None:
+        return None
+    ms = instant_ms("expires_at", expires_at)
+    if ms <= now_ms:
+        raise InvalidOption("expires_at", expires_at.isoformat(), rule="must be in the future")
+    return ms

@@ -1,0 +1,337 @@
+"""What requests and answers look like. The same words as in Python, seconds and ISO times."""
+
+from __future__ import annotations
+
+import base64
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from towpath.clock import seconds
+from towpath.engine.inspect import Counts, Explanation, Job, Position
+from towpath.engine.model import JobOptions, Lease, Submitted
+from towpath.errors import InvalidOption, TowpathError
+
+Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1, max_length=512)]
+
+
+class Body(BaseModel):
+    """A request's body: what it does not know, it refuses."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class JobIn(Body):
+    """A job to be submitted."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"payload": {"path": "cat.png"}, "priority": 100, "lane": "ann"}]
+        }
+    )
+
+    payload: JsonValue = None
+    """Any JSON value. Workers get it as it is."""
+    payload_base64: str | None = None
+    """Instead of it: bytes."""
+    id: Text | None = None
+    """Your own id: the same one twice is one job."""
+    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    """Higher runs first."""
+    delay: Seconds | None = None
+    """Seconds until it may run; give this or `due`."""
+    due: datetime | None = None
+    """The instant from which it may run, with a time zone."""
+    lane: Text | None = None
+    """Jobs of one lane run one at a time, in the order they were submitted."""
+    max_attempts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    lease: Annotated[float, Field(gt=0, le=86_400 * 366, allow_inf_nan=False)] | None = None
+    """Seconds that its worker may be silent."""
+    keep: Seconds | None = None
+    """Seconds for which the finished job can be looked at."""
+    headers: dict[str, str] | None = None
+
+    def data(self) -> bytes:
+        """The payload's bytes. Raises InvalidOption."""
+        if self.payload_base64 is None:
+            return msgspec.json.encode(self.payload)
+        if self.payload is not None:
+            raise InvalidOption("payload_base64", "…", rule="give this or a payload, not both")
+        return from_base64("payload_base64", self.payload_base64)
+
+    def options(self) -> JobOptions:
+        options: dict[str, Any] = {}
+        for name in ("id", "due", "lane", "max_attempts", "headers"):
+            if (value := getattr(self, name)) is not None:
+                options[name] = value
+        for name in ("delay", "lease", "keep"):
+            if (value := getattr(self, name)) is not None:
+                options[name] = seconds(value)
+        if self.priority != 50:
+            options["priority"] = self.priority
+        return JobOptions(**options)
+
+
+class SubmittedOut(BaseModel):
+    """A job that exists."""
+
+    id: str
+    state: str
+    existed: bool
+
+    @classmethod
+    def of(cls, submitted: Submitted) -> SubmittedOut:
+        return cls(id=submitted.id, state=submitted.state, existed=submitted.existed)
+
+
+class RefusedOut(BaseModel):
+    """A job of a list that was not taken in."""
+
+    error: str
+    """The error's code."""
+    detail: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: TowpathError) -> RefusedOut:
+        return cls(error=error.code, detail=str(error), remedy=error.remedy)
+
+
+class ManyOut(BaseModel):
+    """The answer to a list: one per job, in order."""
+
+    jobs: list[SubmittedOut | RefusedOut]
+
+
+class JobOut(BaseModel):
+    """A job as it is now."""
+
+    id: str
+    queue: str
+    state: str
+    priority: int
+    lane: str | None = None
+    attempts: int
+    submitted_at: datetime
+    due_at: datetime | None = None
+    claimed_at: datetime | None = None
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    cancel_requested: bool = False
+    reason: str | None = None
+    headers: dict[str, str] = {}
+    payload: JsonValue = None
+    payload_base64: str | None = None
+    """For a payload that is not JSON."""
+    result: JsonValue = None
+    result_base64: str | None = None
+    progress: JsonValue = None
+    progress_base64: str | None = None
+
+    @classmethod
+    def of(cls, job: Job) -> JobOut:
+        return cls(
+            id=job.id,
+            queue=job.ref.queue,
+            state=job.state,
+            priority=job.priority,
+            lane=job.lane,
+            attempts=job.attempts,
+            submitted_at=job.submitted_at,
+            due_at=job.due_at,
+            claimed_at=job.claimed_at,
+            expires_at=job.expires_at,
+            ended_at=job.ended_at,
+            worker=job.worker,
+            cancel_requested=job.cancel_requested,
+            reason=job.reason,
+            headers=dict(job.headers),
+            **shown("payload", job.payload),
+            **shown("result", job.result or b""),
+            **shown("progress", job.progress or b""),
+        )
+
+
+class PageOut(BaseModel):
+    """A page of jobs; payloads are left out."""
+
+    jobs: list[JobOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class ExplanationOut(BaseModel):
+    """Why a job is not running."""
+
+    why: str
+    text: str
+    ahead: int | None = None
+    """Jobs before it."""
+    wait: float | None = None
+    """Seconds it may take: an estimate."""
+
+    @classmethod
+    def of(cls, explanation: Explanation, position: Position | None) -> ExplanationOut:
+        wait = position.wait if position else None
+        return cls(
+            why=explanation.why,
+            text=explanation.text,
+            ahead=position.ahead if position else None,
+            wait=wait.total_seconds() if wait is not None else None,
+        )
+
+
+class ClaimIn(Body):
+    """A wish for work."""
+
+    worker: Text
+    """Who asks: shown to those who look."""
+    count: Annotated[int, Field(ge=1, le=100)] = 1
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0
+    """Seconds to wait if there is nothing (long poll)."""
+    lease: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60
+    """Seconds after which the job is given to another unless renewed."""
+    lane: Text | None = None
+    """Only that lane's next job."""
+
+
+class LeaseOut(BaseModel):
+    """A job in the worker's hands."""
+
+    id: str
+    token: int
+    """Send it with everything you say about the job."""
+    payload: JsonValue = None
+    payload_base64: str | None = None
+    attempt: int
+    expires_at: datetime
+    priority: int
+    lane: str | None = None
+    headers: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, lease: Lease) -> LeaseOut:
+        return cls(
+            id=lease.id,
+            token=lease.token,
+            attempt=lease.attempt,
+            expires_at=lease.expires_at,
+            priority=lease.priority,
+            lane=lease.lane,
+            headers=dict(lease.headers),
+            **shown("payload", lease.payload),
+        )
+
+
+class ClaimedOut(BaseModel):
+    jobs: list[LeaseOut]
+
+
+Token = Annotated[int, Field(ge=1, le=2**63 - 1)]
+
+
+class RenewIn(Body):
+    token: Token
+    lease: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60
+    """Seconds from now."""
+    progress: JsonValue = None
+    """A note to leave on the job."""
+
+
+class CompleteIn(Body):
+    token: Token
+    result: JsonValue = None
+
+
+class FailIn(Body):
+    token: Token
+    reason: Annotated[str, Field(min_length=1, max_length=4096)]
+    delay: Seconds | None = None
+    """Seconds until the next attempt; without it the retry policy decides."""
+    dead: bool = False
+    """No other attempt can help."""
+
+
+class ReleaseIn(Body):
+    token: Token
+    delay: Seconds = 0
+
+
+class StateOut(BaseModel):
+    id: str
+    state: str
+
+
+class RenewedOut(BaseModel):
+    id: str
+    expires_at: datetime
+    cancel_requested: bool
+    """Somebody wants the job to end: release it."""
+
+
+class CountsOut(BaseModel):
+    """How many jobs of a queue are where."""
+
+    queue: str
+    ready: int
+    delayed: int
+    waiting: int
+    leased: int
+    dead: int
+    kept: int
+    lanes: int
+    paused: bool
+    oldest: float | None
+    """Seconds that the oldest ready job has waited."""
+    totals: dict[str, int]
+
+    @classmethod
+    def of(cls, queue: str, counts: Counts) -> CountsOut:
+        return cls(
+            queue=queue,
+            ready=counts.ready,
+            delayed=counts.delayed,
+            waiting=counts.waiting,
+            leased=counts.leased,
+            dead=counts.dead,
+            kept=counts.kept,
+            lanes=counts.lanes,
+            paused=counts.paused,
+            oldest=counts.oldest.total_seconds() if counts.oldest is not None else None,
+            totals=counts.totals,
+        )
+
+
+class QueuesOut(BaseModel):
+    queues: list[CountsOut]
+
+
+class PurgedOut(BaseModel):
+    deleted: int
+    left: int
+
+
+def shown(name: str, data: bytes) -> dict[str, Any]:
+    """Bytes as the JSON they are, or in base64."""
+    if not data:
+        return {}
+    try:
+        return {name: msgspec.json.decode(data)}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def from_base64(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidOption(name, "…", rule="must be base64") from error
+
+
+def note(value: Any) -> bytes:
+    """A JSON value as the store keeps it."""
+    return msgspec.json.encode(value)

@@ -1,0 +1,198 @@
+"""Problems (RFC 9457): one table from errors to statuses, one shape for every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from towpath import errors
+from towpath.errors import LeaseLost, RetryAdvice, TowpathError
+from towpath.ledger.errors import LedgerError
+
+TYPES = "https://towpath.dev/problems/"
+"""Where a problem's type points: a name that never changes, and a page about it."""
+RETRY_AFTER_S = 1
+
+STATUSES: Mapping[type[TowpathError], int] = {
+    errors.PayloadTooLarge: 413,
+    errors.InvalidInput: 422,
+    errors.JobNotFound: 404,
+    errors.RecurrenceNotFound: 404,
+    errors.JobError: 409,
+    errors.LeaseError: 409,
+    errors.QueueFull: 429,
+    errors.QueueError: 409,
+    errors.CallStale: 409,
+    errors.CallTaken: 422,
+    errors.DurabilityUnavailable: 422,
+    errors.MemoryFull: 503,
+    errors.ServerRefused: 503,
+    errors.ServerUnreachable: 503,
+    errors.EngineClosed: 503,
+    errors.DurabilityNotReached: 503,
+    errors.ServerError: 503,
+    LedgerError: 503,
+}
+"""The first class of an error's own line that is here decides."""
+
+
+class Problem(BaseModel):
+    """What every refusal looks like (RFC 9457, `application/problem+json`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    """A name that never changes; the last part is the error's code."""
+    title: str
+    status: int
+    detail: str
+    remedy: str | None = None
+    """The way out."""
+
+
+def status_of(error: TowpathError) -> int:
+    return next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+
+
+def problem(
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    title: str | None = None,
+    remedy: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **more: Any,
+) -> JSONResponse:
+    """An answer that refuses."""
+    body = {
+        "type": TYPES + code.replace("_", "-"),
+        "title": title or code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": detail,
+        **({"remedy": remedy} if remedy else {}),
+        **more,
+    }
+    return JSONResponse(
+        body, status, headers=dict(headers or {}), media_type="application/problem+json"
+    )
+
+
+def of_error(error: TowpathError) -> JSONResponse:
+    """The problem that an error of ours is."""
+    status = status_of(error)
+    again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
+    return problem(
+        status, error.code, str(error), remedy=error.remedy, headers=headers, **_more(error)
+    )
+
+
+def _more(error: TowpathError) -> dict[str, Any]:
+    """What a caller may want to act on."""
+    if isinstance(error, LeaseLost):
+        return {
+            "holder": error.worker or None,
+            "current_token": error.current,
+            "state": error.state,
+        }
+    if isinstance(error, errors.JobNotDead | errors.JobOpen):
+        return {"state": error.state}
+    return {}
+
+
+class Refused(Exception):
+    """A refusal that is the server's own: no key, no scope, too much at once."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        remedy: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.remedy, self.headers = remedy, headers
+
+    def response(self) -> JSONResponse:
+        return problem(
+            self.status, self.code, self.detail, remedy=self.remedy, headers=self.headers
+        )
+
+
+def install(app: FastAPI) -> None:
+    """Every error of *app* leaves it as a problem."""
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        return of_error(cast("TowpathError", error))
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        return cast("Refused", error).response()
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        return _invalid(cast("RequestValidationError", error))
+
+    async def plain(_: Request, error: Exception) -> JSONResponse:
+        return _plain(cast("HTTPException", error))
+
+    app.add_exception_handler(TowpathError, ours)
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, plain)
+
+
+_FORMS = {"json_invalid": 400}
+
+
+def _invalid(error: RequestValidationError) -> JSONResponse:
+    """What does not fit, by place; never the value: it may be secret, and it may be large."""
+    found = [
+        {"where": ".".join(str(part) for part in it["loc"]), "what": it["msg"]}
+        for it in cast("list[dict[str, Any]]", error.errors())[:20]
+    ]
+    kinds = {it["type"] for it in cast("list[dict[str, Any]]", error.errors())}
+    status = 400 if kinds <= set(_FORMS) else 422
+    detail = "; ".join(f"{it['where']}: {it['what']}" for it in found[:3])
+    code = "malformed_json" if status == 400 else "invalid_input"
+    return problem(status, code, detail, remedy="Follow /openapi.json.", errors=found)
+
+
+_TITLES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+
+
+def _plain(error: HTTPException) -> JSONResponse:
+    code = _TITLES.get(error.status_code, "refused")
+    return problem(error.status_code, code, str(error.detail), headers=error.headers)
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The refusals of a path, for its description. Those that every path has are added."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {"description": _MEANINGS[status], "content": content}
+        for status in sorted({400, 401, 403, 408, 413, 422, 429, 503, *statuses})
+    }
+
+
+_MEANINGS = {
+    400: "The body is not JSON.",
+    401: "No valid key.",
+    403: "The key lacks the scope, or the queue is not its own.",
+    404: "There is no such thing.",
+    408: "The body did not come in time.",
+    409: "Its state does not allow it: stale token, other content under the same id, not dead, …",
+    413: "Too large.",
+    415: "Not JSON.",
+    422: "A value that can't be right.",
+    429: "Too much at once, or the queue is full: see Retry-After.",
+    503: "The store can't be reached or has no room: see Retry-After.",
+}

@@ -1,0 +1,47 @@
+"""Events of a queue, as a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header
+from sse_starlette import EventSourceResponse
+
+from towpath.ids import queue_name
+from towpath.server.auth import CanRead
+from towpath.server.parts import TheEngine, TheStreams
+from towpath.server.problems import documented
+from towpath.server.routes.jobs import Queue
+from towpath.server.streams import check_last_id, queue_events, stream
+
+router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
+
+LastEventId = Annotated[
+    str | None,
+    Header(max_length=100, description="The id of the last event that was seen: goes on there."),
+]
+
+
+@router.get(
+    "/events",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: `id`, `event` = the verb, `data` = {verb, job}.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented(409),
+    },
+)
+async def events(
+    queue: Queue,
+    engine: TheEngine,
+    streams: TheStreams,
+    _: CanRead,
+    last_event_id: LastEventId = None,
+) -> EventSourceResponse:
+    """What happens in the queue, as it happens; with `Last-Event-ID` first what was missed."""
+    name = queue_name(queue)
+    check_last_id(last_event_id)
+    await engine.require_events(name)
+    return stream(queue_events(engine, name, last_event_id), streams)

@@ -1,0 +1,90 @@
+"""Queues: counts, pause and resume, dead jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from towpath.engine.model import job_ref
+from towpath.engine.states import State
+from towpath.errors import JobError
+from towpath.ids import queue_name
+from towpath.ledger.key import Scope
+from towpath.server.auth import CanAdmin, CanRead, Key, require
+from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
+from towpath.server.parts import TheEngine
+from towpath.server.problems import documented
+from towpath.server.routes.jobs import After, Id, Queue, Size
+
+router = APIRouter(prefix="/api/v1/queues", tags=["queues"])
+_PURGE_MOST = 10_000
+
+
+@router.get("", response_model=QueuesOut, responses=documented())
+async def queues(engine: TheEngine, key: Key) -> QueuesOut:
+    """Every queue that the key may see, with its counts."""
+    require(key, Scope.READ, None)
+    names = sorted(name for name in await engine.queues() if key.covers(name))
+    counts = await asyncio.gather(*(engine.counts(name) for name in names))
+    return QueuesOut(
+        queues=[CountsOut.of(name, it) for name, it in zip(names, counts, strict=True)]
+    )
+
+
+@router.get("/{queue}", response_model=CountsOut, responses=documented())
+async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
+    """How many jobs of the queue are where. A queue that nobody used is empty."""
+    return CountsOut.of(queue_name(queue), await engine.counts(queue))
+
+
+@router.post("/{queue}/pause", status_code=204, responses=documented())
+async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
+    """Hand out no jobs until resumed; everything else goes on."""
+    await engine.pause(queue)
+
+
+@router.post("/{queue}/resume", status_code=204, responses=documented())
+async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
+    """Hand out jobs again."""
+    await engine.resume(queue)
+
+
+@router.get("/{queue}/dead", response_model=PageOut, responses=documented())
+async def dead(
+    queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
+) -> PageOut:
+    """A page of the dead jobs, with their reasons."""
+    page = await engine.list(queue, State.DEAD, after=after, size=size)
+    return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
+
+
+@router.post(
+    "/{queue}/dead/{id:path}/retry", response_model=StateOut, responses=documented(404, 409)
+)
+async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
+    """Give a dead job its attempts back."""
+    return StateOut(id=id, state=await engine.retry(job_ref(queue, id)))
+
+
+@router.delete("/{queue}/dead", response_model=PurgedOut, responses=documented())
+async def purge(
+    queue: Queue,
+    engine: TheEngine,
+    _: CanAdmin,
+    most: Annotated[int, Query(ge=1, le=_PURGE_MOST, description="At most so many.")] = 1000,
+) -> PurgedOut:
+    """Remove dead jobs, oldest first; `left` says how many remain."""
+    deleted = 0
+    while deleted < most:
+        page = await engine.list(queue, State.DEAD, size=min(100, most - deleted))
+        if not page.jobs:
+            break
+        for job in page.jobs:
+            try:
+                await engine.delete(job.ref)
+            except JobError:
+                continue  # somebody retried or removed it meanwhile
+            deleted += 1
+    return PurgedOut(deleted=deleted, left=(await engine.counts(queue)).dead)

@@ -1,0 +1,118 @@
+"""Work: claim, renew, complete, fail, release. All that a worker in another language needs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+
+from towpath.clock import seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease, job_ref
+from towpath.engine.states import State
+from towpath.ids import Token
+from towpath.server.auth import CanWork
+from towpath.server.models import (
+    ClaimedOut,
+    ClaimIn,
+    CompleteIn,
+    FailIn,
+    LeaseOut,
+    ReleaseIn,
+    RenewedOut,
+    RenewIn,
+    StateOut,
+    note,
+)
+from towpath.server.parts import NamedCall, TheEngine
+from towpath.server.problems import documented
+from towpath.server.routes.jobs import Id, Queue
+
+router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"])
+_OVER_HTTP = "http"
+"""The worker of a lease that is only named by its token."""
+
+
+@router.post(
+    "/claim",
+    response_model=ClaimedOut,
+    responses={204: {"description": "There is nothing to do."}, **documented(409)},
+)
+async def claim(
+    queue: Queue, body: ClaimIn, engine: TheEngine, call: NamedCall, _: CanWork
+) -> ClaimedOut | Response:
+    """Lease up to `count` jobs: highest priority first, oldest first within it.
+
+    With `wait`, an empty queue is waited on. With an `Idempotency-Key`, a claim whose answer was
+    lost can be sent again: it gives those of its jobs that are still held, never new ones.
+    """
+    leases = await engine.claim(
+        queue,
+        worker=body.worker,
+        lease=seconds(body.lease),
+        count=body.count,
+        lane=body.lane,
+        wait=seconds(body.wait),
+        call=call,
+    )
+    if not leases:
+        return Response(status_code=204)
+    return ClaimedOut(jobs=[LeaseOut.of(lease) for lease in leases])
+
+
+@router.post("/jobs/{id:path}/renew", response_model=RenewedOut, responses=documented(404, 409))
+async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWork) -> RenewedOut:
+    """Hold the job for another `lease` seconds; 409 once another worker has it."""
+    lease = _lease(queue, id, body.token)
+    if body.progress is not None:
+        await engine.progress(lease, note(body.progress))
+    renewed = await engine.renew(lease, seconds(body.lease))
+    return RenewedOut(
+        id=id, expires_at=renewed.expires_at, cancel_requested=renewed.cancel_requested
+    )
+
+
+@router.post("/jobs/{id:path}/complete", response_model=StateOut, responses=documented(404, 409))
+async def complete(
+    queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, call: NamedCall, _: CanWork
+) -> StateOut:
+    """End the job; `result` stays for as long as the job is kept. One completion at most counts."""
+    result = note(body.result) if body.result is not None else b""
+    await engine.complete(_lease(queue, id, body.token), result, call=call)
+    return StateOut(id=id, state=State.DONE)
+
+
+@router.post("/jobs/{id:path}/fail", response_model=StateOut, responses=documented(404, 409))
+async def fail(
+    queue: Queue, id: Id, body: FailIn, engine: TheEngine, call: NamedCall, _: CanWork
+) -> StateOut:
+    """End this attempt: `delayed` until the next, or `dead` after the last."""
+    lease = _lease(queue, id, body.token)
+    if body.dead:
+        return StateOut(id=id, state=await engine.bury(lease, body.reason, call=call))
+    if body.delay is not None:
+        delay = seconds(body.delay)
+        return StateOut(id=id, state=await engine.fail(lease, body.reason, delay=delay, call=call))
+    known = await _with_policy(engine, lease)
+    return StateOut(id=id, state=await engine.fail(known, body.reason, call=call))
+
+
+@router.post("/jobs/{id:path}/release", response_model=StateOut, responses=documented(404, 409))
+async def release(
+    queue: Queue, id: Id, body: ReleaseIn, engine: TheEngine, call: NamedCall, _: CanWork
+) -> StateOut:
+    """Give the job back, now or after `delay` seconds; the attempt does not count."""
+    lease = _lease(queue, id, body.token)
+    state = await engine.release(lease, delay=seconds(body.delay), call=call)
+    return StateOut(id=id, state=state)
+
+
+def _lease(queue: str, id: str, token: int) -> Lease:
+    """A lease as far as a token names it: the store knows the rest."""
+    return Lease(job_ref(queue, id), b"", Token(token), 1, _OVER_HTTP, 0, 0)
+
+
+async def _with_policy(engine: Engine, lease: Lease) -> Lease:
+    """With what the retry policy goes by: which attempt it was, and the job's own policy."""
+    job = await engine.job(lease.job)
+    return Lease(
+        lease.job, b"", lease.token, max(job.attempts, 1), _OVER_HTTP, 0, 0, retry=job.retry
+    )

@@ -1,0 +1,118 @@
+"""Event streams (SSE): a queue's events, replayed from where the client left off, then live.
+
+All clients of one queue share one reader; a client costs an inbox and a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from itertools import groupby
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from towpath.engine.engine import Engine
+from towpath.engine.events import Event
+from towpath.errors import FellBehind, InvalidOption
+from towpath.server.limits import Streams
+
+PING_S = 15
+_PAGE = 1000
+
+
+def stream(events: AsyncGenerator[ServerSentEvent], streams: Streams) -> EventSourceResponse:
+    """An answer that goes on. 503 if too many are open."""
+    streams.refuse_if_full()
+    return EventSourceResponse(
+        _counted(events, streams),
+        ping=PING_S,
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _counted(
+    events: AsyncGenerator[ServerSentEvent], streams: Streams
+) -> AsyncGenerator[ServerSentEvent]:
+    with streams.one_more():
+        async for event in events:
+            yield event
+
+
+async def queue_events(
+    engine: Engine, queue: str, last_id: str | None
+) -> AsyncGenerator[ServerSentEvent]:
+    """What happens in *queue*: after *last_id* as far as it is kept, then as it happens."""
+    async with engine.follow(queue) as live:
+        seen = ""
+        if last_id is not None:
+            async for event, place in _kept(engine, queue, *_place(last_id)):
+                seen = event.cursor
+                yield _sent(event, place)
+        while True:
+            try:
+                async for event, place in _placed(live):
+                    if _order(event.cursor) > _order(seen):
+                        yield _sent(event, place)
+            except FellBehind as behind:
+                yield ServerSentEvent(event="fell_behind", data=str(behind))
+
+
+async def _kept(
+    engine: Engine, queue: str, cursor: str, index: int
+) -> AsyncGenerator[tuple[Event, int]]:
+    """The rest of the entry that the client had a part of, and what came after it."""
+    before = _before(cursor)
+    while page := await engine.events(queue, after=before, size=_PAGE):
+        for place, event in _numbered(page):
+            if _order(event.cursor) > _order(cursor) or place > index:
+                yield event, place
+        before = page[-1].cursor
+
+
+def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
+    return [
+        numbered for _, entry in groupby(events, key=lambda it: it.cursor)
+        for numbered in enumerate(entry)
+    ]  # fmt: skip
+
+
+async def _placed(events: AsyncIterator[Event]) -> AsyncGenerator[tuple[Event, int]]:
+    """Events with their place in their entry: several of one script call share a cursor."""
+    cursor, place = "", 0
+    async for event in events:
+        place = place + 1 if event.cursor == cursor else 0
+        cursor = event.cursor
+        yield event, place
+
+
+def _sent(event: Event, place: int) -> ServerSentEvent:
+    data = msgspec.json.encode({"verb": event.verb, "job": event.job.id}).decode()
+    return ServerSentEvent(event=event.verb, id=f"{event.cursor}.{place}", data=data)
+
+
+def check_last_id(last_id: str | None) -> None:
+    """Raises InvalidOption for what is no event's id."""
+    if last_id is not None:
+        _place(last_id)
+
+
+def _place(last_id: str) -> tuple[str, int]:
+    """Cursor and place behind a `Last-Event-ID`. Raises InvalidOption."""
+    cursor, _, place = last_id.partition(".")
+    ms, _, number = cursor.partition("-")
+    if not (ms.isdecimal() and number.isdecimal() and (place or "0").isdecimal()):
+        raise InvalidOption("Last-Event-ID", last_id[:80], rule="must be the id of an event")
+    return cursor, int(place or 0)
+
+
+def _order(cursor: str) -> tuple[int, int]:
+    ms, _, number = cursor.partition("-")
+    return int(ms or 0), int(number or 0)
+
+
+def _before(cursor: str) -> str:
+    """A cursor just before *cursor*, so that its own entry is read too."""
+    ms, number = _order(cursor)
+    if number:
+        return f"{ms}-{number - 1}"
+    return f"{ms - 1}-{10**17}" if ms else "0-0"

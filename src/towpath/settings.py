@@ -1,0 +1,380 @@
+"""Settings: one tree, filled from flags, variables, a file and defaults, able to explain itself.
+
+The only reader of the environment. In this order, the first that says something decides:
+
+    flags       what the command line was told
+    variables   TOWPATH_URL, TOWPATH_WORKER__GRACE=30s; REDIS_URL for the address;
+                TOWPATH_PASSWORD_FILE and the like name a file that holds a secret
+    file        towpath.toml, or [tool.towpath] in pyproject.toml, in the current directory
+    default
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from towpath.clock import Duration, seconds
+from towpath.durations import parse_duration
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.url import ServerUrl, parse_url
+from towpath.errors import InvalidOption
+from towpath.ids import queue_name, worker_name
+
+PREFIX = "TOWPATH_"
+_LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+"""What an orchestrator sets by itself for a service that is called towpath."""
+SECRET = {"url": ("TOWPATH_URL", "REDIS_URL"), "password": ("TOWPATH_PASSWORD",)}
+"""What may come from a file that a variable names; never repeated in a message."""
+
+
+# ── values as people write them ──────────────────────────────────────────────────────────
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, int | float | str):
+        return parse_duration("value", str(value))
+    return value
+
+
+def _queues(value: object) -> object:
+    """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
+    if not isinstance(value, str):
+        return value
+    parts = (part.strip().partition("=") for part in value.split(",") if part.strip())
+    return {name.strip(): (weight.strip() if equals else 0) for name, equals, weight in parts}
+
+
+def _queue_names(value: dict[str, int]) -> dict[str, int]:
+    return {queue_name(name): weight for name, weight in value.items()}
+
+
+def _worker(value: object) -> object:
+    return worker_name(value) if isinstance(value, str) else value
+
+
+def _durability(value: object) -> object:
+    return str(Durability.parse(value)) if isinstance(value, str) else value
+
+
+Time = Annotated[Duration, BeforeValidator(_duration)]
+Weight = Annotated[int, Field(ge=0, le=1000)]
+"""0 = what the handlers of the queue say."""
+QueueWeights = Annotated[
+    dict[str, Weight], NoDecode, BeforeValidator(_queues), AfterValidator(_queue_names)
+]
+
+
+class LogFormat(StrEnum):
+    AUTO = "auto"
+    HUMAN = "human"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+# ── the tree ─────────────────────────────────────────────────────────────────────────────
+
+
+class WorkerSettings(BaseModel):
+    """A worker process."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """How many jobs run at once."""
+    queues: QueueWeights = Field(default_factory=dict)
+    """Which queues to serve, with weights (`mails,reports=3`); none named = all that have a
+    handler."""
+    grace: Time = seconds(25)
+    """How long running jobs may go on after SIGTERM; then they are given back."""
+    lease: Time = seconds(15)
+    """How long the process may be silent before its jobs run elsewhere."""
+    name: Annotated[str | None, BeforeValidator(_worker)] = None
+    """What the worker is called in listings; none = host, process and chance."""
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    """Where Prometheus fetches the metrics; 0 = nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """On which address; 0.0.0.0 = on all, for whoever reaches them."""
+
+
+class LogSettings(BaseModel):
+    """What a worker says about its work, on stderr."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    format: LogFormat = LogFormat.AUTO
+    """human, json, or auto: human in a terminal, JSON otherwise."""
+    level: LogLevel = LogLevel.INFO
+    """The least important that is said: debug, info, warning, error."""
+
+
+class Settings(BaseSettings):
+    """Everything that can be set. `load` makes one, and refuses with InvalidOption."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+    url: SecretStr = SecretStr("redis://localhost:6379")
+    """The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
+    username: str | None = None
+    """Who logs in at the server; wins over the one in the URL."""
+    password: SecretStr | None = None
+    """With what; wins over the one in the URL, and keeps it out of there."""
+    durability: Annotated[str | None, BeforeValidator(_durability)] = None
+    """What the server promises, where it does not say so itself: memory, second, disk."""
+    timeout: Time = seconds(5)
+    """How long a command waits for the server; a worker waits as long as it takes."""
+    worker: WorkerSettings = WorkerSettings()
+    log: LogSettings = LogSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        given: dict[str, Any] = dict(cast("Any", init_settings).init_kwargs)
+        file = _find_file(given.pop("config", None))
+        return (
+            InitSettingsSource(settings_cls, given),
+            _Variables(settings_cls),
+            InitSettingsSource(settings_cls, file.values if file else {}),
+        )
+
+    # ── what the others need ─────────────────────────────────────────────────────────────
+
+    @property
+    def server(self) -> str:
+        """The address with its credentials, for `Engine`. Never show it: `shown` is for that."""
+        url = self.url.get_secret_value()
+        if self.username is None and self.password is None:
+            return url
+        parsed, parts = parse_url(url), urlsplit(url)
+        user = self.username or parsed.username or ""
+        password = self.password.get_secret_value() if self.password else parsed.password or ""
+        place = parts.netloc.rpartition("@")[2]
+        login = f"{quote(user, safe='')}:{quote(password, safe='')}@{place}"
+        return urlunsplit(parts._replace(netloc=login))
+
+    @property
+    def shown(self) -> str:
+        """The address as it may be shown."""
+        return str(self.address)
+
+    @property
+    def address(self) -> ServerUrl:
+        """The parts of the address, credentials included; its text leaves them out."""
+        return parse_url(self.server)
+
+    @property
+    def declared(self) -> Durability | None:
+        return Durability.parse(self.durability) if self.durability else None
+
+    @property
+    def limits(self) -> Limits:
+        """How long a command waits for its server."""
+        return Limits(answer=self.timeout, give_up=self.timeout)
+
+
+# ── where values come from ───────────────────────────────────────────────────────────────
+
+
+class Origin(NamedTuple):
+    """Who decided about a value: a kind, and which flag, variable or file."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+class _File(NamedTuple):
+    path: Path
+    values: dict[str, Any]
+
+
+def _find_file(path: Path | None) -> _File | None:
+    """The settings in *path*, or in the current directory's towpath.toml or pyproject.toml."""
+    if path is not None:
+        return _File(path, _toml(path))
+    if (own := Path("towpath.toml")).is_file():
+        return _File(own, _toml(own))
+    if (project := Path("pyproject.toml")).is_file():
+        table: dict[str, Any] = _toml(project).get("tool", {}).get("towpath", {})
+        return _File(project, table) if table else None
+    return None
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        rule = f"can't be read: {error.strerror}"
+        raise InvalidOption("config", str(path), rule=rule) from error
+    except ValueError as error:
+        raise InvalidOption("config", str(path), rule=f"is no TOML: {error}") from error
+
+
+class _Variables(EnvSettingsSource):
+    """TOWPATH_… as pydantic-settings reads them, with REDIS_URL and secrets from files."""
+
+    def __init__(self, settings_cls: type[BaseSettings]) -> None:
+        super().__init__(settings_cls)
+        _refuse_unknown()
+        found = {name: _secret(names) for name, names in SECRET.items()}
+        told = {f"{PREFIX}{name}".lower(): value for name, (_, value) in found.items() if value}
+        self.env_vars = {**self.env_vars, **told}
+        self.origins = {name: variable for name, (variable, value) in found.items() if value}
+
+
+def _secret(names: tuple[str, ...]) -> tuple[str, str]:
+    """The first of these variables that is set, or that names a file; and what it says."""
+    for name in names:
+        value, path = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
+        if value and path:
+            raise InvalidOption(f"{name}_FILE", path, rule=f"give it or {name}, not both")
+        if value:
+            return name, value
+        if path:
+            return f"{name}_FILE", _secret_file(f"{name}_FILE", Path(path))
+    return "", ""
+
+
+def _secret_file(variable: str, path: Path) -> str:
+    try:
+        return path.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOption(variable, str(path), rule="must name a file with text") from error
+
+
+def _refuse_unknown() -> None:
+    known = [variable_of(leaf.name) for leaf in leaves()]
+    files = {f"{name}_FILE" for names in SECRET.values() for name in names}
+    for variable in sorted(os.environ):
+        ours = variable.startswith(PREFIX) and not _LINKED.fullmatch(variable)
+        if ours and variable not in files.union(known):
+            raise InvalidOption(variable, "…", rule=_unknown(variable, known))
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"is no setting; {hint}"
+
+
+# ── loading and explaining ───────────────────────────────────────────────────────────────
+
+
+def load(flags: Mapping[str, Any] | None = None) -> Settings:
+    """All settings, checked together. *flags* are nested as the tree is; `config` names the file.
+
+    Raises InvalidOption that names the setting, and the nearest one for a name that is none. It
+    repeats no value that may be a secret.
+    """
+    try:
+        settings = Settings(**(flags or {}))
+        parse_url(settings.server)
+    except ValidationError as error:
+        raise _refusal(error) from error
+    return settings
+
+
+def _refusal(error: ValidationError) -> InvalidOption:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    known = [leaf.name for leaf in leaves()]
+    if first["type"] == "extra_forbidden":
+        return InvalidOption(name, "…", rule=_unknown(name, known))
+    cause = first.get("ctx", {}).get("error")
+    rule = getattr(cause, "rule", None) or first["msg"].lower()
+    may_be_told = name in known and name not in SECRET
+    return InvalidOption(name, first["input"] if may_be_told else "…", rule=str(rule))
+
+
+class Leaf(NamedTuple):
+    """A setting: its dotted name, its default and its sentence."""
+
+    name: str
+    default: Any
+    about: str
+
+
+def leaves(tree: type[BaseModel] = Settings, above: str = "") -> Iterator[Leaf]:
+    """Every setting, in the order of the tree."""
+    for name, field in tree.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            yield from leaves(type(default), f"{above}{name}.")
+        else:
+            yield Leaf(f"{above}{name}", default, " ".join((field.description or "").split()))
+
+
+def origins(flags: Mapping[str, Any] | None = None) -> dict[str, Origin]:
+    """Who decided about each setting."""
+    given = dict(flags or {})
+    file, variables = _find_file(given.pop("config", None)), _Variables(Settings)
+    told = variables()
+
+    def origin(name: str) -> Origin:
+        if _has(given, name):
+            return Origin("flag", f"--{name.rpartition('.')[2].replace('_', '-')}")
+        if _has(told, name):
+            return Origin("variable", variables.origins.get(name, variable_of(name)))
+        if file and _has(file.values, name):
+            return Origin("file", str(file.path))
+        return Origin("default", "")
+
+    return {leaf.name: origin(leaf.name) for leaf in leaves()}
+
+
+def variable_of(name: str) -> str:
+    """The variable that sets *name*."""
+    return f"{PREFIX}{name}".upper().replace(".", "__")
+
+
+def _has(values: Mapping[str, Any], name: str) -> bool:
+    first, _, rest = name.partition(".")
+    return first in values and (not rest or _has(values[first], rest))

@@ -1,0 +1,201 @@
+"""A bench: your app on a private server with a clock of its own, for the time of a test.
+
+    async with running(app) as bench:
+        await remind.submit(Reminder("anna"), delay=hours(3))
+        assert await bench.drain() == []
+        bench.advance(hours=3)
+        assert [it.state for it in await bench.drain()] == [State.DONE]
+
+Nothing is faked: the same scripts on a real server, the same worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+import msgspec
+
+from towpath.app import Towpath
+from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.inspect import Job
+from towpath.engine.model import JobRef
+from towpath.engine.states import State
+from towpath.errors import JobNotFound
+from towpath.ids import JobId
+from towpath.submitting import AppHandler
+from towpath.testing.errors import NotDrained
+from towpath.testing.process import WorkerProcess
+from towpath.testing.watched import Notes, Ran, WatchedEngine
+from towpath.worker.middleware import Middleware
+from towpath.worker.worker import LEASE, Worker
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_HELD = days(3_650)
+"""A drain's leases. Heartbeats come in real time; a clock that jumps over hours must not take
+the jobs away from a worker that is alive."""
+_PATIENCE = seconds(60)
+_numbers = itertools.count(1)
+
+
+@asynccontextmanager
+async def running(
+    app: Towpath,
+    *,
+    url: str | None = None,
+    clock: ManualClock | None = None,
+    middleware: Sequence[Middleware] = (),
+) -> AsyncGenerator[Bench]:
+    """*app* on the server at *url*, by *clock*, until the end of the block; then as it was before.
+
+    Without *url*, on a private server of its own, empty, started in about 0.1 s (ServerNotFound
+    if there is none to start). The app is connected. *middleware* is what your worker has.
+    """
+    async with AsyncExitStack() as stack:
+        if url is None:
+            url = (await stack.enter_async_context(EmbeddedServer())).url
+        clock, notes = clock or ManualClock(), Notes()
+        stack.enter_context(app.pointed_at(url, clock=clock, engine=partial(WatchedEngine, notes)))
+        await stack.enter_async_context(app)
+        yield Bench(app, clock=clock, notes=notes, middleware=middleware)
+
+
+class Bench:
+    """What a test does with an app: let time pass, run what can run, look at jobs."""
+
+    def __init__(
+        self, app: Towpath, *, clock: ManualClock, notes: Notes, middleware: Sequence[Middleware]
+    ) -> None:
+        self.app, self.clock = app, clock
+        self._notes, self._middleware = notes, tuple(middleware)
+
+    @property
+    def url(self) -> str:
+        """Where the app is now."""
+        return self.app.url
+
+    def advance(self, duration: Duration = ZERO, **units: Unpack[Units]) -> None:
+        """Let time pass: `advance(hours=3)`. What falls due runs with the next `drain`."""
+        self.clock.advance(duration, **units)
+
+    async def drain(self, *, concurrency: int = 100, within: Duration = _PATIENCE) -> list[Ran]:
+        """Run everything that can run now, and what comes of it, with a worker in this process.
+
+        Returns when nothing is ready: which jobs ended an attempt, in order, and their state
+        after it. What waits for a later time stays where it is. With a *concurrency* of 1, jobs
+        run one after the other, in the order that is promised. Raises NotDrained after *within*
+        of real time.
+        """
+        before = len(self._notes.ran)
+        worker = _Hand(
+            self.app,
+            concurrency=concurrency,
+            lease=_HELD,
+            middleware=self._middleware,
+            # A name is used once: calls are known by it.
+            name=f"bench.{os.getpid()}.{next(_numbers)}",
+        )
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await worker.drain()
+        except TimeoutError as error:
+            raise NotDrained(within, len(self._notes.ran) - before) from error
+        return self._notes.ran[before:]
+
+    def submitted(self, handler: AppHandler[T, Any, Any]) -> list[T]:
+        """The payloads of all jobs that this process submitted to *handler* on this bench.
+
+        In order, whatever became of the jobs. Not those that existed already under their id.
+        """
+        return [
+            handler.payload.decode(it.payload)
+            for it in self._notes.taken_in
+            if (it.queue, it.handler) == (handler.queue, handler.named)
+        ]
+
+    async def jobs(self, handler: AppHandler[T, R, Any]) -> list[Seen[T, R]]:
+        """All jobs of *handler* that are on the server now, whoever submitted them, by their age.
+
+        Finished ones too, while they are kept: an hour, if nobody said otherwise. A round trip
+        each: for tests.
+        """
+        found = [
+            Seen[T, R](job, handler)
+            for state in State
+            if state is not State.GONE
+            async for job in self._listed(handler.queue, state)
+            if job.headers.get("handler") == handler.named
+        ]
+        return sorted(found, key=lambda it: (it.job.submitted_at, it.id))
+
+    def worker_process(self, app: str, *, lease: Duration = LEASE) -> WorkerProcess:
+        """A worker of the app at `module:name` in a process of its own, on this bench's clock."""
+        return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease)
+
+    async def _listed(self, queue: str, state: State) -> AsyncIterator[Job]:
+        after: str | None = None
+        while True:
+            page = await self.app.engine.list(queue, state, after=after)
+            for listed in page.jobs:
+                try:
+                    yield await self.app.engine.job(listed.ref)
+                except JobNotFound:
+                    continue  # trimmed since
+            after = page.after
+            if after is None:
+                return
+
+
+class Seen(msgspec.Struct, Generic[T, R], frozen=True):
+    """A job as it was when it was looked at."""
+
+    job: Job
+    """Everything that the server knows of it."""
+    _handler: AppHandler[T, R, Any]
+
+    @property
+    def ref(self) -> JobRef:
+        return self.job.ref
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+    @property
+    def state(self) -> State:
+        return self.job.state
+
+    @property
+    def payload(self) -> T:
+        """As its handler gets it. Raises PayloadInvalid."""
+        return cast("T", self._handler.payload.decode(self.job.payload))
+
+    @property
+    def result(self) -> R | None:
+        """What its handler returned; None while there is nothing."""
+        return self._handler.result.decode(self.job.result) if self.job.result else None
+
+    @property
+    def attempts(self) -> int:
+        return self.job.attempts
+
+    @property
+    def reason(self) -> str | None:
+        """Why its last attempt failed, or why it is dead."""
+        return self.job.reason
+
+
+class _Hand(Worker):
+    """A worker that leaves the signals of the process to those who run the tests."""
+
+    @contextmanager
+    def _signals(self) -> Generator[None]:
+        yield

@@ -1,0 +1,56 @@
+"""What a bench can't do, and why.
+
+BenchError
+├── NotDrained      handlers were still at work when the time was over
+├── WorkerEnded     a worker process ended that should run
+└── NeverHappened   a fact was waited for in vain
+"""
+
+from __future__ import annotations
+
+from towpath.clock import Duration
+from towpath.errors import RetryAdvice, TowpathError
+
+
+class BenchError(TowpathError, AssertionError):
+    """A test can't go on: it fails, with the reason."""
+
+    code = "bench"
+    retry = RetryAdvice.NEVER
+
+
+class NotDrained(BenchError):
+    """There was still work when the time was over."""
+
+    code = "not_drained"
+    remedy = (
+        "See whether a handler waits for something, or submits or snoozes its own job without a "
+        "delay; a drain that really takes so long gets its time with `within=`."
+    )
+
+    def __init__(self, within: Duration, settled: int) -> None:
+        super().__init__(f"still at work after {within}, {settled} attempts have ended")
+        self.within, self.settled = within, settled
+
+
+class WorkerEnded(BenchError):
+    """The worker process is not running."""
+
+    code = "worker_ended"
+    remedy = "Read what it said, below the message."
+
+    def __init__(self, app: str, exit_code: int | None, said: str) -> None:
+        how = "was not started" if exit_code is None else f"ended with code {exit_code}"
+        super().__init__(f"the worker of {app} {how}; it said:\n{said}")
+        self.app, self.exit_code, self.said = app, exit_code, said
+
+
+class NeverHappened(BenchError):
+    """The fact did not hold within the time."""
+
+    code = "never_happened"
+    remedy = "See what the worker did instead, below the message, or allow more time: `within=`."
+
+    def __init__(self, within: Duration, said: str) -> None:
+        super().__init__(f"did not happen within {within}; the worker said:\n{said}")
+        self.within, self.said = within, said

@@ -1,0 +1,74 @@
+"""The program of a worker process under test: python -m towpath.testing.following <descriptor>
+
+The first line that it reads there says what to run, in JSON. Each further line is the time, in ms,
+for a process that goes by somebody's manual clock. The end of the lines is the end of the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from towpath.app import Towpath
+from towpath.clock import Duration, ManualClock, instant, milliseconds
+from towpath.telemetry import logs
+from towpath.worker.worker import Worker
+
+_LONGEST_SLEEP = 0.5
+
+
+class FollowingClock(ManualClock):
+    """Goes as it is told from outside. Nobody sleeps on it for long: who was to be woken by
+    another worker that was killed would sleep until the clock is advanced.
+    """
+
+    def follow(self, ms: int) -> None:
+        self.advance(max(instant(ms) - self.now, milliseconds(0)))
+
+    async def sleep(self, duration: Duration) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_SLEEP):
+                await super().sleep(duration)
+
+
+def main() -> None:
+    with os.fdopen(int(sys.argv[1])) as lines:
+        orders = json.loads(lines.readline())
+        sys.path[:] = orders["path"]
+        clock = FollowingClock(instant(int(orders["now_ms"]))) if orders["now_ms"] else None
+        threading.Thread(target=_follow, args=(lines, clock), daemon=True).start()
+        sys.exit(_work(orders, clock))
+
+
+def _work(orders: dict[str, Any], clock: ManualClock | None) -> int:
+    logs.configure(form="json", level="debug")
+    app = _app(orders["app"])
+    with app.pointed_at(orders["url"], clock=clock):
+        return Worker(app, lease=milliseconds(orders["lease_ms"])).run_forever()
+
+
+def _app(path: str) -> Towpath:
+    module, _, name = path.partition(":")
+    app = getattr(import_module(module), name)
+    if not isinstance(app, Towpath):
+        sys.exit(f"{path} is a {type(app).__name__}, not a Towpath")
+    return app
+
+
+def _follow(lines: Iterable[str], clock: FollowingClock | None) -> None:
+    for line in lines:
+        if clock is not None:
+            clock.follow(int(line))
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

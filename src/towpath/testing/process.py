@@ -1,0 +1,163 @@
+"""A real worker process to kill, freeze and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+from towpath.clock import Duration, ManualClock, duration_ms, seconds, steady
+from towpath.embedded.deadline import wait_until
+from towpath.embedded.process import ServerProcess
+from towpath.embedded.running import Running
+from towpath.telemetry.events import WORKER_STARTED
+from towpath.testing.errors import NeverHappened, WorkerEnded
+from towpath.worker.worker import LEASE
+
+_START_WITHIN = 60.0
+_STOP_WITHIN = 40.0
+_PAUSE = 0.01
+_PATIENCE = seconds(10)
+_PROGRAM = "towpath.testing.following"
+
+
+class WorkerProcess(Running):
+    """A worker of the app at `module:name`, on the server at *url*, in a process of its own.
+
+    It finds what this process finds: the same directory, the same `sys.path`. With *clock* it
+    goes by that manual clock. Its heartbeats come in real time, so a clock that jumps further
+    than *lease* makes it look silent, as if it were frozen. It ends with the block, `with` or
+    `async with`, and with this process at the latest.
+    """
+
+    def __init__(
+        self, app: str, *, url: str, clock: ManualClock | None = None, lease: Duration = LEASE
+    ) -> None:
+        self.app = app
+        self._orders = {
+            "app": app,
+            "url": url,
+            "lease_ms": duration_ms("lease", lease, least=seconds(1)),
+            "path": sys.path,
+        }
+        self._clock = clock
+        self._process: ServerProcess | None = None
+        self._said = ""
+        self._held = ExitStack()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it; returns when it takes jobs, in about a second. Raises WorkerEnded."""
+        if not self.running:
+            folder = tempfile.TemporaryDirectory(prefix="towpath-")
+            self._log = Path(self._held.enter_context(folder)) / "worker.log"
+            reading, self._writing = os.pipe()
+            self._held.callback(os.close, self._writing)
+            try:
+                self._process = self._launched(reading)
+            finally:
+                os.close(reading)
+            self._order()
+            wait_until(lambda: not self.running or self._has_started(), within=_START_WITHIN)
+            if not self._has_started():
+                self.stop(within=0)
+                raise WorkerEnded(self.app, self.exit_code, self._said)
+        return self
+
+    def stop(self, *, within: float = _STOP_WITHIN) -> None:
+        """SIGTERM: running jobs finish within the worker's grace time. Returns when it has ended.
+
+        A frozen one is thawed first; one that does not end in time is killed.
+        """
+        if self._process is not None and self.running:
+            self._process.stop(within=within)
+        self._said = self.log
+        self._held.close()
+
+    def kill(self) -> None:
+        """SIGKILL: it settles nothing and says nothing more. Returns when it has ended."""
+        self._alive().kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it holds what it holds, and does not know how time passes."""
+        self._alive().send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on as if nothing had happened."""
+        self._alive().send(signal.SIGCONT)
+
+    async def wait_for(self, fact: Callable[[], object], *, within: Duration = _PATIENCE) -> None:
+        """Return as soon as *fact* holds; it may be a coroutine function.
+
+        Raises WorkerEnded if the process ends first, NeverHappened when the (real) time is over;
+        both with the worker's log.
+        """
+        end = steady() + within.total_seconds()
+        while not await _answer(fact):
+            if not self.running:
+                raise WorkerEnded(self.app, self.exit_code, self.log)
+            if steady() >= end:
+                raise NeverHappened(within, self.log)
+            await asyncio.sleep(_PAUSE)
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended; a frozen one runs."""
+        return self._process is not None and self._process.alive
+
+    @property
+    def pid(self) -> int:
+        return self._alive().pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, as `ExitCode` says, or minus the signal; None if it has not."""
+        return None if self._process is None or self.running else self._process.exit_code
+
+    @property
+    def log(self) -> str:
+        """What it has said: its log as lines of JSON, and whatever its handlers print."""
+        log: Path | None = getattr(self, "_log", None)
+        return log.read_text(errors="replace") if log and log.exists() else self._said
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _launched(self, reading: int) -> ServerProcess:
+        command = [sys.executable, "-m", _PROGRAM, str(reading)]
+        return ServerProcess(command, directory=Path.cwd(), log=self._log, keep=[reading])
+
+    def _order(self) -> None:
+        """Say what to do; then, whenever the clock moves, what time it is."""
+        now = self._clock.stamp() if self._clock else None
+        self._tell(json.dumps(self._orders | {"now_ms": now}))
+        if self._clock is not None:
+            clock = self._clock
+            self._held.enter_context(clock.watched(lambda: self._tell(clock.stamp())))
+
+    def _tell(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # who has ended needs no orders
+            os.write(self._writing, f"{line}\n".encode())
+
+    def _has_started(self) -> bool:
+        return f'"{WORKER_STARTED.name}"' in self.log
+
+    def _alive(self) -> ServerProcess:
+        if self._process is None or not self.running:
+            raise WorkerEnded(self.app, self.exit_code, self.log)
+        return self._process
+
+
+async def _answer(fact: Callable[[], object]) -> object:
+    answer = fact()
+    return await answer if inspect.isawaitable(answer) else answer

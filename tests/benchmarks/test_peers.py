@@ -1,0 +1,218 @@
+"""The peers' bench says who took part, how they stood, and why somebody is missing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks import report
+from benchmarks.bench import Plan
+from benchmarks.peers import comparison, crash, environments, page
+from benchmarks.peers.environments import NotInstalled, node_environment
+from benchmarks.peers.roster import OURS, ROOT, Peer, read_row, roster
+from benchmarks.peers.side import handling
+from benchmarks.peers.side.family import family
+from benchmarks.peers.side.produce import PAYLOAD_BYTES, payload_of
+from benchmarks.peers.stage import stage
+from benchmarks.peers.standing import Comparison, Recoveries, Recovery, Standing, Who
+from benchmarks.peers.visit import Counts, Visit, visit
+from tests.waiting import eventually
+
+rows = pytest.mark.parametrize("peer", roster(), ids=lambda peer: peer.name)
+
+
+class TestARow:
+    @rows
+    def test_names_its_settings_and_its_worker(self, peer: Peer) -> None:
+        assert peer.label
+        assert len(peer.settings.split()) > 1
+        assert peer.worker
+        assert peer.producer
+
+    @rows
+    def test_names_the_version_of_everything_it_needs(self, peer: Peer) -> None:
+        """Ours is the one that runs here: it needs nothing."""
+        sign = "@" if peer.on_node else "=="
+        assert all(len(need.rpartition(sign)[2].split(".")) == 3 for need in peer.requires)
+        assert (peer.version == "") == (peer.name == OURS)
+
+    def test_without_settings_is_refused(self, tmp_path: Path) -> None:
+        row = tmp_path / "lazy_row.py"
+        row.write_text('LABEL = "Lazy"\nWORKER = "lazy"\n')
+        with pytest.raises(msgspec.ValidationError, match="settings"):
+            read_row(row, root=tmp_path)
+
+    def test_is_there_for_everybody_we_compare_with(self) -> None:
+        assert {peer.name for peer in roster()} == {
+            *("arq", "bullmq", "celery", "dramatiq", "huey", "rq", "saq", "streaq"),
+            *("taskiq_list", "taskiq_stream", OURS),
+        }
+
+
+class TestAJobOfTheBench:
+    @pytest.mark.parametrize("kind", ["drain", "pickup", "delayed", "long"])
+    def test_has_106_bytes(self, kind: str) -> None:
+        payload = payload_of(kind, run="r", of=20_000, at=1_794_000_000_123.456)
+        assert len(json.dumps(payload)) == PAYLOAD_BYTES
+
+    def test_is_told_at_the_last_of_a_run_and_whenever_there_is_one_too_many(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told = tmp_path / "report"
+        monkeypatch.setenv(handling.REPORT, str(told))
+        job = payload_of("drain", run=str(tmp_path), of=3)
+
+        handling.handled(job)
+        handling.handled(job)
+        assert not told.exists()
+
+        handling.handled(job)
+        handling.handled(job)
+        lines = [json.loads(line) for line in told.read_text().splitlines()]
+        assert [line["kind"] for line in lines] == ["drain", "excess"]
+        assert lines[0]["jobs"] == 3
+
+
+class TestAPeerThatCannotBeInstalled:
+    @pytest.fixture(autouse=True)
+    def bare_machine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(environments, "PLACE", tmp_path)
+        monkeypatch.setenv("PATH", "")
+
+    async def test_is_shown_with_the_reason(self) -> None:
+        [node] = [peer for peer in roster() if peer.on_node]
+        compared = await comparison.compare(Plan(quick=True), [node])
+        text = "\n".join(page.comparison_blocks(compared))
+        assert "BullMQ (Node): not measured: it could not be installed: there is no node" in text
+
+    def test_is_not_asked_for_again_once_it_is_there(self, tmp_path: Path) -> None:
+        needs = ("bullmq@6.7.0",)
+        with pytest.raises(NotInstalled):
+            node_environment("here", needs)
+        (tmp_path / "here").mkdir()
+        (tmp_path / "here" / ".installed").write_text(needs[0])
+        assert node_environment("here", needs) == tmp_path / "here"
+
+    def test_is_asked_for_again_when_it_should_be_another_version(self, tmp_path: Path) -> None:
+        (tmp_path / "here").mkdir()
+        (tmp_path / "here" / ".installed").write_text("bullmq@6.7.0")
+        with pytest.raises(NotInstalled):
+            node_environment("here", ("bullmq@6.7.1",))
+
+
+async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
+    broken = Peer(
+        name="broken",
+        module="broken",
+        label="Broken",
+        settings="none",
+        worker="python -c pass",
+        producer="python -m benchmarks.peers.side.produce no_such_row",
+    )
+    async with stage() as it:
+        seen = await visit(it, broken, Counts.of(Plan(quick=True)), seed=1)
+    assert "No module named 'no_such_row'" in seen.stopped
+
+
+def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
+    """A killed process closes its end of the pipe: that is all the worker's keeper needs."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.peers.side.lifeline", "sleep", "60"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    eventually(lambda: len(family(keeper.pid)) == 2)
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    keeper.wait(10)
+    eventually(lambda: family(keeper.pid) == [keeper.pid])
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def standing(name: str, *drains: float, ours: bool = False, in_python: bool = True) -> Standing:
+    """A row that drained so fast, round by round."""
+    who = Who(name, name.title(), "1.2.3", "its best", in_python=in_python, ours=ours)
+    visits = [
+        Visit(jobs=20_000, drain=drain, worker_us=20, run_cpu_us=30, pickup_ms=[1.0, 2.0, 9.0])
+        for drain in drains
+    ]
+    return Standing(who, visits)
+
+
+def compared(*standings: Standing) -> Comparison:
+    return Comparison("2026-11-15", "Towpath 0.1.0", quick=False, standings=list(standings))
+
+
+class TestTheTable:
+    def test_says_that_a_target_is_reached_by_the_rounds_own_ratios(self) -> None:
+        run = compared(
+            standing("slow", 100, 100, 100),
+            standing("quick", 1_000, 2_000, 4_000),
+            standing("node", 5_000, 5_000, 5_000, in_python=False),
+            standing("towpath", 6_000, 12_000, 24_000, ours=True),
+        )
+        python, node, *_ = comparison.figures(run)
+        assert (python.ratio, python.reached) == (6, True)
+        assert (node.ratio, node.reached) == (2.4, False)
+        text = "\n".join(page.comparison_blocks(run))
+        assert "is 6 x 2,000 jobs/s, Quick (target >= 5 x fastest Python peer): reached." in text
+        assert "is 2.4 x 5,000 jobs/s, Node (target >= 2.5 x BullMQ on Node): not reached." in text
+        assert (
+            "peers.node is not reached: Towpath takes 83 µs a job: 20 of the worker's CPU" in text
+        )
+
+    def test_has_the_fastest_first_and_gaps_where_nothing_was_measured(self) -> None:
+        run = compared(standing("slow", 100), standing("towpath", 6_000, ours=True))
+        rows = page.comparison_blocks(run)[1].splitlines()[2:]
+        assert [row.split(" | ")[0] for row in rows] == ["| **Towpath**", "| Slow"]
+        assert rows[0].split(" | ")[5:7] == ["2", "9"]
+        assert "not measured" in rows[0]
+
+    def test_does_not_call_a_target_reached_that_nobody_measured(self) -> None:
+        unseen = standing("towpath", ours=True)
+        unseen.not_measured = "it is away"
+        for figure in comparison.figures(compared(standing("slow", 100), unseen))[:2]:
+            assert figure.reached is False
+        text = "\n".join(page.comparison_blocks(compared(standing("slow", 100), unseen)))
+        assert "peers.python is not reached: ours was not measured: it is away." in text
+
+
+def recoveries(seconds: float | None, *, not_measured: str = "") -> Recoveries:
+    who = Who("towpath", "Towpath", "0.1.0", "its best", ours=True)
+    one = Recovery(who, seconds, not_measured)
+    return Recoveries("2026-11-15", "Towpath 0.1.0", quick=False, watched=30, recoveries=[one])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(14.2, "14.2 s"), (15.3, "15.3 s"), (None, "not within 30 s")]
+)
+def test_a_crash_is_shown_as_what_was_seen(seconds: float | None, shown: str) -> None:
+    run = recoveries(seconds)
+    [figure] = crash.figures(run)
+    assert figure.reached == (seconds == 14.2)
+    assert f"| Towpath | 0.1.0 | {shown} |" in page.recovery_blocks(run)[1]
+
+
+def test_the_page_has_room_for_both_parts_and_keeps_the_text_around_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "page.md"
+    before = report.PAGE.read_text("utf-8")
+    copy.write_text(before, "utf-8")
+    monkeypatch.setattr(report, "PAGE", copy)
+
+    for marks in (page.PEERS, page.CRASH, report.FIGURES):
+        report.put(marks, ["something new"])
+        report.put(marks, ["something newer"])
+
+    after = copy.read_text("utf-8")
+    assert after.count("something newer") == 3
+    assert "something new\n" not in after
+    assert after.partition(report.FIGURES.begin)[0] == before.partition(report.FIGURES.begin)[0]
+    assert after.partition(page.CRASH.end)[2] == before.partition(page.CRASH.end)[2]

@@ -1,0 +1,125 @@
+"""The installed command, run as a process: piped, or in a terminal of its own."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sysconfig
+import termios
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
+ROWS, COLUMNS = 40, 160
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""How programs steer a terminal: colours, and where to write."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str = ""
+
+    @property
+    def objects(self) -> list[Any]:
+        """Its answer as JSON, line by line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def object(self) -> Any:
+        [it] = self.objects
+        return it
+
+    @property
+    def refusal(self) -> Any:
+        """The last line that it wrote to stderr, as JSON."""
+        return json.loads(self.err.splitlines()[-1])
+
+
+class Terminal:
+    """A terminal with a command in it."""
+
+    def __init__(self, words: tuple[str, ...], env: Mapping[str, str], cwd: Path) -> None:
+        self._screen, inside = pty.openpty()
+        fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.process = subprocess.Popen(
+            [COMMAND, *words],
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            env={**env, "TERM": "xterm-256color"},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        os.close(inside)
+        self.text = ""
+
+    def read_until(self, words: str) -> None:
+        """Read until *words* are on the screen. Fails if the command ends before."""
+        while words not in self.text:
+            piece = self._read()
+            assert piece, f"{words!r} is not in {self.text!r}"
+            self.text += piece
+
+    def type(self, keys: str) -> None:
+        os.write(self._screen, keys.encode())
+
+    def end(self) -> Ran:
+        """Read to the end; how it ended, and what it wrote without colours."""
+        while piece := self._read():
+            self.text += piece
+        os.close(self._screen)
+        return Ran(self.process.wait(), ESCAPE.sub("", self.text).replace("\r\n", "\n"))
+
+    def _read(self) -> str:
+        try:
+            return os.read(self._screen, 65_536).decode(errors="replace")
+        except OSError:  # Linux says so when the last program in the terminal has ended
+            return ""
+
+
+class Command:
+    """`towpath` with a server of its own and an empty directory to be in."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.directory = directory
+        self.env = {
+            "PATH": f"{COMMAND.parent}:{os.environ['PATH']}",
+            "HOME": str(directory),
+            "TOWPATH_URL": url,
+        }
+
+    def __call__(self, *words: str, input: str | bytes = b"", **env: str) -> Ran:
+        ran = subprocess.run(
+            [COMMAND, *words],
+            input=input.encode() if isinstance(input, str) else input,
+            capture_output=True,
+            env=self.env | env,
+            cwd=self.directory,
+            check=False,
+        )
+        assert "Traceback" not in ran.stderr.decode()
+        return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+
+    def in_terminal(self, *words: str, **env: str) -> Terminal:
+        return Terminal(words, self.env | env, self.directory)
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """Begin a command and leave it running."""
+        return subprocess.Popen(
+            [COMMAND, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env | env,
+            cwd=self.directory,
+        )

@@ -1,0 +1,27 @@
+"""`towpath bench`: figures, and nothing left behind."""
+
+from tests.cli.command import Command
+from towpath.embedded import EmbeddedServer
+
+
+def test_every_step_is_measured_and_the_queue_is_taken_away(
+    towpath: Command, server: EmbeddedServer
+) -> None:
+    ran = towpath("bench", "--jobs", "1000", "--json")
+    assert [(it["step"], it["jobs"]) for it in ran.objects] == [
+        ("submit one by one", 100),
+        ("claim and complete, one", 100),
+        ("submit in bulk", 1000),
+        ("claim and complete, batch", 1000),
+    ]
+    assert all(it["per_second"] > 0 and it["p50_ms"] <= it["p99_ms"] for it in ran.objects)
+    left = server.ask("KEYS", "*")
+    assert isinstance(left, list)
+    # Notes about calls end by themselves.
+    assert [key for key in left if b":call:" not in bytes(str(key), "utf-8")] == []
+
+
+def test_a_server_elsewhere_is_left_alone_without_a_yes(towpath: Command) -> None:
+    ran = towpath("bench", TOWPATH_URL="redis://queue.example:6379")
+    assert ran.code == 2
+    assert "not on this machine" in ran.err

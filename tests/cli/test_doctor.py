@@ -1,0 +1,139 @@
+"""`towpath doctor`: a server that is fit, and several that are not."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Command, Ran
+from tests.cli.jobs import bury
+from towpath import Durability, Engine
+from towpath.cli.findings import Finding, Verdict, findings
+from towpath.embedded import EmbeddedCluster, EmbeddedServer
+from towpath.engine.diagnosis import Checkup, ServerState
+
+CANARY = "canary-8f2e"
+
+
+def by_check(ran: Ran) -> dict[str, Any]:
+    return {it["check"]: it for it in ran.objects}
+
+
+async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: Engine) -> None:
+    await bury(engine, "mails", "m-1")
+    ran = towpath("doctor", "--json")
+    told = by_check(ran)
+    assert ran.code == 0
+    assert list(told) == [
+        "address", "version", "durability", "eviction", "replicas", "clock", "scripts",
+        "memory", "round trip", "latency", "write", "queues",
+    ]  # fmt: skip
+    assert told["version"]["found"].startswith("valkey 9.")
+    assert told["durability"]["found"].startswith("memory: ")
+    assert (told["eviction"]["found"], told["write"]["found"]) == ("noeviction", "works")
+    assert "can be loaded" in told["scripts"]["found"]
+    assert told["queues"]["do"] == "towpath dead list --queue mails"
+    assert all(it["do"] for it in ran.objects if it["verdict"] != "ok")
+    assert towpath("doctor", "--strict").code == 1
+
+
+@pytest.fixture(scope="module")
+def unfit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """One that may evict, keeps its settings to itself, and wants a password."""
+    options = {"maxmemory-policy": "allkeys-lru", "maxmemory": "100mb"}
+    with EmbeddedServer(options=options) as server:
+        server.ask("ACL", "SETUSER", "anna", "on", f">{CANARY}", "~*", "+@all", "-config", "-eval")
+        yield server
+
+
+def test_an_unfit_server_is_refused_with_what_to_do(unfit: EmbeddedServer, tmp_path: Path) -> None:
+    towpath = Command(unfit.url, tmp_path)
+    ran = towpath("doctor")
+    assert ran.code == 1
+    bad, do, *_ = [
+        line for line in ran.out.splitlines() if "allkeys-lru" in line or "CONFIG SET" in line
+    ]
+    assert bad.startswith("bad   eviction")
+    assert do.split()[:2] == ["do", "Run"]
+    assert "eviction_unsafe" in towpath("queues").err
+
+
+def test_what_a_user_may_not_do_is_found_and_the_password_is_not_told(
+    unfit: EmbeddedServer, tmp_path: Path
+) -> None:
+    url = unfit.url.replace("unix://", "unix://anna@")
+    towpath = Command(url, tmp_path)
+    ran = towpath("doctor", "--json", TOWPATH_PASSWORD=CANARY)
+    told = by_check(ran)
+    assert (told["scripts"]["verdict"], told["durability"]["verdict"]) == ("bad", "bad")
+    assert "declare the class" in told["durability"]["do"]
+    wrong = towpath("doctor", TOWPATH_PASSWORD=f"{CANARY}-wrong")
+    assert wrong.code == 1
+    assert "server_refused" in wrong.err
+    assert CANARY not in ran.out + ran.err + wrong.out + wrong.err
+
+
+def test_a_server_that_is_not_there_is_for_later(towpath: Command) -> None:
+    url = f"redis://anna:{CANARY}@127.0.0.1:1"
+    for verb in ("doctor", "queues"):
+        ran = towpath(verb, "--timeout", "200ms", TOWPATH_URL=url)
+        assert (ran.code, ran.out) == (75, "")
+        assert "server_unreachable" in ran.err
+        assert CANARY not in ran.err
+
+
+def test_a_cluster_is_looked_at_node_by_node(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    ran = Command(cluster.url, tmp_path)("doctor", "--json")
+    assert ran.code == 0
+    servers = {it["server"] for it in ran.objects if it["check"] == "scripts"}
+    assert len(servers) == 3
+
+
+# ── what it makes of facts that no test server has ───────────────────────────────────────
+
+
+def judged(check: str, declared: Durability | None = None, **facts: Any) -> Finding:
+    usual: dict[str, Any] = {
+        "info": {"redis_version": "7.2.1", "used_memory": "1", "maxmemory": "100"},
+        "settings": {
+            "maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always",
+        },
+        "skew_ms": 1.0,
+        "round_trips_ms": [0.1, 0.2],
+        "slowest": {},
+        "scripts_known": 1,
+        "scripts_all": 1,
+        "scripts_refused": "",
+    }  # fmt: skip
+    facts["info"] = usual["info"] | facts.get("info", {})
+    found = findings(Checkup([ServerState(**(usual | facts))], ""), declared)
+    [it] = [it for it in found if it.check == check]
+    return it
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "verdict"),
+    [
+        ("version", {"info": {"redis_version": "6.0.16"}}, Verdict.BAD),
+        ("version", {"info": {"redis_version": "6.2.0"}}, Verdict.OK),
+        ("durability", {}, Verdict.OK),
+        ("durability", {"info": {"aof_last_write_status": "err"}}, Verdict.BAD),
+        ("durability", {"settings": {}}, Verdict.BAD),
+        ("durability", {"settings": {}, "declared": Durability.parse("disk")}, Verdict.OK),
+        ("replicas", {"info": {"slave0": "ip=a,state=online"}}, Verdict.OK),
+        ("replicas", {"info": {"slave0": "ip=a,state=wait_bgsave"}}, Verdict.WARN),
+        ("clock", {"skew_ms": -2000.0}, Verdict.WARN),
+        ("memory", {"info": {"used_memory": "50"}}, Verdict.OK),
+        ("memory", {"info": {"used_memory": "85"}}, Verdict.WARN),
+        ("memory", {"info": {"used_memory": "97"}}, Verdict.BAD),
+        ("memory", {"info": {"maxmemory": "0"}}, Verdict.WARN),
+        ("round trip", {"round_trips_ms": [20.0, 21.0, 22.0]}, Verdict.WARN),
+        ("latency", {"slowest": {"fork": 200}}, Verdict.WARN),
+        ("latency", {"slowest": {"fork": 20}}, Verdict.OK),
+    ],
+)
+def test_a_fact_gets_its_verdict(check: str, facts: dict[str, Any], verdict: Verdict) -> None:
+    found = judged(check, **facts)
+    assert found.verdict is verdict
+    assert bool(found.do) == (verdict is not Verdict.OK)

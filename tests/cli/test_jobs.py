@@ -1,0 +1,144 @@
+"""`towpath jobs`: list, show, cancel, retry, delete."""
+
+import pytest
+
+from tests.cli.command import Command
+from tests.cli.jobs import KEEPING, bury
+from towpath import Engine, State, hours, job_ref, new_job, seconds
+from towpath.cli.listing import Wanted, find_page, places_of
+from towpath.errors import InvalidOption
+
+
+class TestListing:
+    async def test_goes_page_by_page_through_queues_and_states(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        """Each page names the next one; together they show every job once."""
+        await engine.submit_many("b", [new_job(b"1", id=f"r-{n}") for n in range(3)])
+        await engine.submit("a", b"1", id="later", delay=hours(1))
+        await bury(engine, "a", "dead-1")
+        seen: list[str] = []
+        after: list[str] = []
+        while True:
+            ran = towpath("jobs", "list", "--limit", "2", "--json", *after)
+            assert len(ran.objects) <= 2
+            seen += [f"{job['queue']}/{job['id']}/{job['state']}" for job in ran.objects]
+            if not ran.err:
+                break
+            after = ["--after", ran.refusal["after"]]
+        assert seen == [
+            "a/later/delayed", "a/dead-1/dead", "b/r-0/ready", "b/r-1/ready", "b/r-2/ready",
+        ]  # fmt: skip
+
+    async def test_shows_what_a_person_wants_to_know(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await bury(engine, "mails", "m-1", reason="line one\nline \x1b[31mtwo [bold]x[/bold]")
+        await engine.submit("mails", b"1", id="m-2")
+        ran = towpath("jobs", "list", "--queue", "mails", "--state", "dead", "--all")
+        header, line = ran.out.splitlines()
+        assert header.split() == [
+            "JOB", "STATE", "PRIORITY", "LANE", "ATTEMPTS", "SUBMITTED", "ABOUT",
+        ]  # fmt: skip
+        assert line.split()[:3] == ["mails/m-1", "dead", "100"]
+        assert line.endswith(r"line one line \x1b[31mtwo [bold]x[/bold]")
+
+    async def test_of_one_lane_has_its_head_and_who_waits(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        for id, lane in (("a1", "anna"), ("b1", "ben"), ("a2", "anna"), ("a3", "anna")):
+            await engine.submit("mails", b"1", id=id, lane=lane)
+        ran = towpath("jobs", "list", "--lane", "anna", "--json")
+        assert [(job["id"], job["state"]) for job in ran.objects] == [
+            ("a1", "ready"), ("a2", "waiting"), ("a3", "waiting"),
+        ]  # fmt: skip
+
+    async def test_refuses_states_and_cursors_that_are_none(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        wrong = towpath("jobs", "list", "--state", "lost")
+        assert (wrong.code, wrong.out) == (2, "")
+        assert "must be one of leased, ready" in wrong.err
+        await engine.submit("mails", b"1")
+        places = await places_of(engine, None, [])
+        for after in ("nonsense", "mails/lost/x", "reports/ready/", "mails/ready/nonsense"):
+            with pytest.raises(InvalidOption):
+                await find_page(engine, Wanted(places, lane=None, limit=1, after=after))
+
+
+class TestShowing:
+    async def test_tells_everything_about_a_job(self, towpath: Command, engine: Engine) -> None:
+        await engine.configure("mails", KEEPING)
+        job = await engine.submit("mails", b'{"n": 1}', id="m/1", headers={"handler": "x"})
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60))
+        await engine.progress(lease, b"half")
+
+        lines = towpath("jobs", "show", "mails/m/1").out.splitlines()
+        told = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+        assert told["payload"] == '{"n": 1}'
+        assert told["progress"] == "half"
+        assert told["worker"] == "w1"
+        assert told["headers"] == "handler=x"
+        assert told["why"].startswith("leased by w1 until")
+
+        await engine.complete(lease, b"\xff\x00")
+        found = towpath("jobs", "show", job.id, "--json").object
+        assert (found["state"], found["attempts"]) == ("done", 1)
+        assert found["payload"] == {"n": 1}
+        assert found["result_base64"] == "/wA="
+        assert found["progress_text"] == "half"
+
+    async def test_asks_which_where_an_id_is_in_several_queues(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        for queue in ("a", "b"):
+            await engine.submit(queue, b"1", id="twice")
+        ran = towpath("jobs", "show", "twice")
+        assert ran.code == 2
+        assert "a/twice, b/twice" in ran.err
+        assert towpath("jobs", "show", "twice", "--queue", "b", "--json").object["queue"] == "b"
+
+    def test_of_a_job_that_is_not_there_says_so(self, towpath: Command) -> None:
+        ran = towpath("jobs", "show", "mails/m-1")
+        assert (ran.code, ran.out) == (5, "")
+        refused, do = ran.err.splitlines()
+        assert refused == "refused  job_not_found: job mails/m-1: not found"
+        assert do.startswith("do       Check queue and id.")
+
+
+class TestChanging:
+    async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.configure("mails", KEEPING)
+        await engine.submit("mails", b"1", id="runs")
+        await engine.claim("mails", worker="w1", lease=seconds(60))
+        await engine.submit("mails", b"1", id="waits")
+        ran = towpath("jobs", "cancel", "waits", "runs")
+        assert ran.out == "mails/waits  cancelled\nmails/runs  leased\n"
+        assert (await engine.job(job_ref("mails", "runs"))).cancel_requested
+
+    async def test_retry_is_for_dead_jobs(self, towpath: Command, engine: Engine) -> None:
+        await bury(engine, "mails", "m-1")
+        assert towpath("jobs", "retry", "m-1", "--json").object == {
+            "queue": "mails", "id": "m-1", "state": "ready",
+        }  # fmt: skip
+        refused = towpath("jobs", "retry", "m-1", "--json")
+        assert (refused.code, refused.out) == (4, "")
+        assert refused.refusal["refused"] == "job_not_dead"
+
+    async def test_delete_wants_to_be_sure(self, towpath: Command, engine: Engine) -> None:
+        await bury(engine, "mails", "m-1")
+        ref = job_ref("mails", "m-1")
+
+        piped = towpath("jobs", "delete", "m-1")
+        assert piped.code == 2
+        assert "Say --yes" in piped.err
+        terminal = towpath.in_terminal("jobs", "delete", "m-1")
+        terminal.read_until("Go on?")
+        terminal.type("n\n")
+        assert terminal.end().code == 2
+        assert await engine.state(ref) is State.DEAD
+
+        assert towpath("jobs", "delete", "m-1", "--yes").out == "mails/m-1  gone\n"
+        assert await engine.state(ref) is State.GONE

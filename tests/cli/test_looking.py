@@ -1,0 +1,76 @@
+"""`towpath explain`, `pause`, `resume`, `lanes drop` and `top`."""
+
+import signal
+
+from tests.cli.command import Command
+from towpath import Engine, QueueOptions, State, job_ref, seconds
+from towpath.engine.options import LanePolicy
+
+
+class TestExplain:
+    async def test_says_why_a_job_is_not_running(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"1", id="first", lane="anna")
+        await engine.submit("mails", b"1", id="second", lane="anna")
+        ran = towpath("explain", "mails/second")
+        assert ran.out.splitlines() == [
+            "mails/second: behind job first of lane anna, which is ready; 1 ahead",
+            "1 ahead in its lane",
+        ]
+        told = towpath("explain", "first", "--json").object
+        assert (told["queue"], told["why"], told["ahead"]) == ("mails", "no_worker", 0)
+
+    def test_of_a_job_that_is_nowhere_is_not_found(self, towpath: Command) -> None:
+        assert towpath("explain", "nowhere").code == 5
+
+
+class TestPause:
+    async def test_stops_and_starts_the_handing_out(self, towpath: Command, engine: Engine) -> None:
+        for queue in ("mails", "reports"):
+            await engine.submit(queue, b"1")
+        assert towpath("pause", "mails", "reports").out == "mails  paused\nreports  paused\n"
+        assert await engine.claim("mails", worker="w1", lease=seconds(1)) == []
+        assert towpath("resume", "mails", "--json").object == {"queue": "mails", "paused": False}
+        assert len(await engine.claim("mails", worker="w1", lease=seconds(1))) == 1
+
+    async def test_does_nothing_if_one_name_is_wrong(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.submit("mails", b"1")
+        assert towpath("pause", "mails", "reprots").code == 5
+        assert not (await engine.counts("mails")).paused
+        assert list(await engine.queues()) == ["mails"]
+
+
+class TestLanes:
+    async def test_a_parked_lane_is_let_go_on(self, towpath: Command, engine: Engine) -> None:
+        await engine.configure("mails", QueueOptions(lanes=LanePolicy.PARK))
+        for id in ("head", "next"):
+            await engine.submit("mails", b"1", id=id, lane="anna")
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60))
+        await engine.bury(lease, "no such address")
+
+        told = towpath("lanes", "drop", "mails", "anna", "--json").object
+        assert told == {"queue": "mails", "lane": "anna", "dropped": "head"}
+        assert await engine.state(job_ref("mails", "next")) is State.READY
+        assert towpath("lanes", "drop", "mails", "anna").code == 4
+
+
+class TestTop:
+    async def test_shows_the_queues_until_it_is_interrupted(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.submit("mails", b"1")
+        terminal = towpath.in_terminal("top", "--every", "20ms")
+        terminal.read_until("mails")
+        await engine.submit("reports", b"1")
+        terminal.read_until("reports")
+        terminal.process.send_signal(signal.SIGINT)
+        assert terminal.end().code == 0
+
+    async def test_gives_one_look_to_scripts(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"1")
+        header, line = towpath("top", "--every", "20ms").out.splitlines()
+        assert header.split()[-3:] == ["IN/S", "DONE/S", "FAILED/S"]
+        assert line.split()[:2] == ["mails", "1"]
+        told = towpath("top", "--once", "--json", "--every", "20ms").object
+        assert (told["queue"], told["submitted_per_second"]) == ("mails", 0)

@@ -1,0 +1,169 @@
+"""Settings: who decides, what is refused, what stays hidden."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from towpath import seconds
+from towpath.cli.config import value_of
+from towpath.errors import InvalidOption
+from towpath.settings import Origin, load, origins
+
+CANARY = "canary-8f2e"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, and none of the variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("TOWPATH_", "REDIS_")):
+            monkeypatch.delenv(name)
+
+
+class TestWhoDecides:
+    def test_flags_then_variables_then_the_file_then_defaults(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Leaf by leaf: one source does not hide the rest of another."""
+        Path("towpath.toml").write_text(
+            'timeout = "1s"\n[worker]\ngrace = "1s"\nlease = "9s"\nconcurrency = 1\n'
+        )
+        monkeypatch.setenv("TOWPATH_WORKER__GRACE", "2s")
+        monkeypatch.setenv("TOWPATH_WORKER__CONCURRENCY", "2")
+        flags = {"worker": {"concurrency": 3}}
+
+        settings, decided = load(flags), origins(flags)
+
+        assert settings.worker.concurrency == 3
+        assert settings.worker.grace == seconds(2)
+        assert settings.worker.lease == seconds(9)
+        assert settings.timeout == seconds(1)
+        assert decided["worker.concurrency"] == Origin("flag", "--concurrency")
+        assert decided["worker.grace"] == Origin("variable", "TOWPATH_WORKER__GRACE")
+        assert decided["worker.lease"] == Origin("file", "towpath.toml")
+        assert decided["log.format"] == Origin("default", "")
+
+    def test_pyproject_has_a_table_for_them(self) -> None:
+        Path("pyproject.toml").write_text('[tool.towpath]\nurl = "redis://queue.example"\n')
+        assert load().shown == "redis://queue.example:6379/0"
+        Path("towpath.toml").write_text('url = "redis://own.example"\n')
+        assert load().shown == "redis://own.example:6379/0"
+
+    def test_a_file_can_be_named(self) -> None:
+        Path("other.toml").write_text('timeout = "7s"\n')
+        assert load({"config": Path("other.toml")}).timeout == seconds(7)
+        with pytest.raises(InvalidOption, match="No such file"):
+            load({"config": Path("nowhere.toml")})
+
+    def test_redis_url_serves_where_nothing_better_is_said(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("REDIS_URL", "redis://plain.example")
+        assert load().shown == "redis://plain.example:6379/0"
+        assert origins()["url"] == Origin("variable", "REDIS_URL")
+        monkeypatch.setenv("TOWPATH_URL", "redis://ours.example")
+        assert load().shown == "redis://ours.example:6379/0"
+
+    def test_an_empty_variable_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TOWPATH_URL", "")
+        monkeypatch.setenv("REDIS_URL", "redis://plain.example")
+        assert load().shown == "redis://plain.example:6379/0"
+
+    def test_queues_have_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TOWPATH_WORKER__QUEUES", "mails, reports=3")
+        settings = load()
+        assert settings.worker.queues == {"mails": 0, "reports": 3}
+        assert value_of(settings, "worker.queues") == "mails,reports=3"
+
+
+class TestSecrets:
+    def test_come_from_files_that_variables_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        secret = tmp_path / "secret"
+        secret.write_text(f"{CANARY}/@\n")
+        monkeypatch.setenv("TOWPATH_PASSWORD_FILE", str(secret))
+        settings = load({"url": "redis://anna@queue.example/2"})
+        assert settings.address.username == "anna"
+        assert settings.address.password == f"{CANARY}/@"
+        assert settings.address.db == 2
+        assert origins()["password"] == Origin("variable", "TOWPATH_PASSWORD_FILE")
+
+    def test_are_not_shown(self) -> None:
+        settings = load({"url": f"redis://anna:{CANARY}@queue.example", "password": CANARY})
+        shown = [value_of(settings, name) for name in ("url", "password")]
+        assert shown == ["redis://queue.example:6379/0", "(hidden)"]
+        assert CANARY not in repr(settings) + str(settings)
+
+    def test_are_not_repeated_by_a_refusal(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in (
+            ("TOWPATH_URL", f"{CANARY}://x"),
+            ("TOWPATH_PASSWROD", CANARY),
+            ("REDIS_URL", f"redis://h:{CANARY}"),
+        ):
+            monkeypatch.setenv(name, value)
+            with pytest.raises(InvalidOption) as refusal:
+                load()
+            assert CANARY not in str(refusal.value)
+            monkeypatch.delenv(name)
+        Path("towpath.toml").write_text(f'passwrod = "{CANARY}"')
+        with pytest.raises(InvalidOption) as refusal:
+            load()
+        assert CANARY not in str(refusal.value)
+
+    def test_in_two_places_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TOWPATH_URL", "redis://a")
+        monkeypatch.setenv("TOWPATH_URL_FILE", "b")
+        with pytest.raises(InvalidOption, match="not both"):
+            load()
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("variable", "value", "said"),
+        [
+            ("TOWPATH_URLL", "x", "did you mean TOWPATH_URL?"),
+            ("TOWPATH_WORKER__GRAZE", "1s", "did you mean TOWPATH_WORKER__GRACE?"),
+            ("TOWPATH_WORKER__GRACE", "30", "worker.grace = '30': must be a duration"),
+            ("TOWPATH_WORKER__CONCURRENCY", "0", "worker.concurrency = '0'"),
+            ("TOWPATH_WORKER__QUEUES", "Mails", "worker.queues"),
+            ("TOWPATH_WORKER__QUEUES", "mails=lots", "worker.queues"),
+            ("TOWPATH_WORKER__NAME", "a\nb", "worker.name"),
+            ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is no setting"),
+            ("TOWPATH_LOG__FORMAT", "xml", "log.format = 'xml'"),
+            ("TOWPATH_DURABILITY", "forever", "must be memory, second, disk"),
+            ("TOWPATH_PASSWORD_FILE", "/nowhere", "must name a file"),
+        ],
+    )
+    def test_is_told_by_name(
+        self, variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(InvalidOption) as refusal:
+            load()
+        assert said in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("timeuot = '1s'", "did you mean timeout?"),
+            ("[worker]\ncolour = 'red'", "worker.colour = '…': is no setting"),
+            ("worker = 3", "worker"),
+            ("timeout = 3", "timeout = 3: must be a duration"),
+            ("timeout = ", "is no TOML"),
+        ],
+    )
+    def test_also_in_a_file(self, text: str, said: str) -> None:
+        Path("towpath.toml").write_text(text)
+        with pytest.raises(InvalidOption) as refusal:
+            load()
+        assert said in str(refusal.value)
+
+    def test_what_an_orchestrator_sets_for_a_service_is_passed_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("TOWPATH_SERVICE_HOST", "TOWPATH_PORT", "TOWPATH_PORT_6379_TCP_ADDR"):
+            monkeypatch.setenv(name, "tcp://10.0.0.1:6379")
+        assert load().shown == "redis://localhost:6379/0"

@@ -1,0 +1,118 @@
+"""`towpath submit`: one job, or one per line; waiting for the end."""
+
+import asyncio
+
+from tests.cli.command import Command, Ran
+from towpath import Engine, QueueOptions, State, job_ref, seconds
+
+
+class TestOneJob:
+    async def test_is_taken_with_all_that_is_said_about_it(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        ran = towpath(
+            "submit", "mails", '{"to": "anna"}', "--priority", "high", "--delay", "10m",
+            "--lane", "anna", "--id", "m-1", "--max-attempts", "2", "--header", "a=b=c",
+            "--handler", "rerun", "--keep", "1h",
+        )  # fmt: skip
+        assert (ran.code, ran.out) == (0, "mails/m-1  delayed\n")
+        job = await engine.job(job_ref("mails", "m-1"))
+        assert (job.payload, job.priority, job.lane, job.max_attempts) == (
+            b'{"to": "anna"}', 100, "anna", 2,
+        )  # fmt: skip
+        assert job.headers == {"a": "b=c", "handler": "rerun"}
+        assert job.due_at is not None
+        assert 590 < (job.due_at - job.submitted_at).total_seconds() < 610
+
+    async def test_under_the_same_id_is_the_same_job(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.submit("mails", b"1", id="m-1")
+        told = towpath("submit", "mails", "2", "--id", "m-1", "--json").object
+        assert (told["existed"], told["same_payload"]) == (True, False)
+        assert (await engine.counts("mails")).ready == 1
+
+    async def test_comes_from_a_file_or_from_standard_input(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        (towpath.directory / "mail.json").write_text('{"n": 1}\n')
+        first = towpath("submit", "mails", "@mail.json", "--due", "2100-01-01T00:00:00", "--json")
+        second = towpath("submit", "mails", "--raw", input=b"\xff\x00", TOWPATH_TIMEOUT="9s")
+        job = await engine.job(job_ref("mails", first.object["id"]))
+        assert job.payload == b'{"n": 1}'
+        assert str(job.due_at) == "2100-01-01 00:00:00+00:00"
+        raw = await engine.job(job_ref("mails", second.out.split()[0].removeprefix("mails/")))
+        assert raw.payload == b"\xff\x00"
+
+    async def test_that_can_not_be_right_is_refused_and_not_sent(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        for words, said in (
+            (["mails", "hello"], "is no JSON"),
+            (["mails", "@nowhere", "--delay", "1s"], "can't be read: No such file"),
+        ):
+            ran = towpath("submit", *words)
+            assert (ran.code, ran.out) == (2, ""), words
+            assert said in ran.err, words
+        assert await engine.queues() == {}
+
+
+class TestManyJobs:
+    async def test_are_one_per_line_and_harmless_to_repeat(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        lines = "".join(f'{{"n": {n}}}\n\n' for n in range(1200))
+        first = towpath("submit", "mails", "--lines", "--id", "import-7", input=lines)
+        assert first.out == "1200 submitted to mails, 0 of them existed\n"
+        again = towpath("submit", "mails", "--lines", "--id", "import-7", input=lines)
+        assert again.out == "1200 submitted to mails, 1200 of them existed\n"
+        assert (await engine.counts("mails")).ready == 1200
+        assert (await engine.job(job_ref("mails", "import-7.3"))).payload == b'{"n": 1}'
+
+    async def test_are_shown_going_in(self, towpath: Command, engine: Engine) -> None:
+        file = "".join(f"{n}\n" for n in range(1000))
+        (towpath.directory / "mails.jsonl").write_text(file)
+        ran = towpath.in_terminal("submit", "mails", "@mails.jsonl", "--lines").end()
+        assert f"{len(file)}/{len(file)}" in ran.out
+        assert ran.out.splitlines()[-1] == "1000 submitted to mails, 0 of them existed"
+
+    async def test_end_at_the_first_line_that_can_not_be_taken(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.configure("small", QueueOptions(max_length=2))
+        wrong = towpath("submit", "mails", "--lines", input="1\n2\nthree\n4\n")
+        assert wrong.code == 2
+        assert "line 3 = '…': is no JSON" in wrong.err
+        assert (await engine.counts("mails")).ready == 0
+        full = towpath("submit", "small", "--lines", "--json", input="1\n2\n3\n")
+        assert full.code == 75
+        assert len(full.objects) == 2
+        assert full.refusal["refused"] == "queue_full"
+
+
+class TestWaiting:
+    async def test_shows_the_result(self, towpath: Command, engine: Engine) -> None:
+        waiting = asyncio.create_task(self.submit_and_wait(towpath, "done"))
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(30))
+        await engine.complete(lease, b'{"sent": true}')
+        ran = await waiting
+        assert (ran.code, ran.out) == (0, '{"sent": true}\n')
+
+    async def test_tells_of_a_death(self, towpath: Command, engine: Engine) -> None:
+        waiting = asyncio.create_task(self.submit_and_wait(towpath, "dies", "--json"))
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(30))
+        await engine.bury(lease, "no such address")
+        ran = await waiting
+        assert ran.code == 4
+        assert (ran.object["state"], ran.object["reason"]) == ("dead", "no such address")
+        assert ran.refusal["refused"] == "job_failed"
+
+    async def test_ends_when_the_time_is_over(self, towpath: Command, engine: Engine) -> None:
+        ran = towpath("submit", "mails", "1", "--id", "slow", "--wait", "50ms")
+        assert (ran.code, ran.out) == (75, "")
+        assert "still_open" in ran.err
+        assert await engine.state(job_ref("mails", "slow")) is State.READY
+
+    async def submit_and_wait(self, towpath: Command, id: str, *more: str) -> Ran:
+        words = ("submit", "mails", "1", "--id", id, "--wait", "1m", *more)
+        return await asyncio.to_thread(towpath, *words)

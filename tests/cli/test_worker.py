@@ -1,0 +1,127 @@
+"""`towpath worker`: finding the app, running it, ending in good order."""
+
+import json
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from towpath import Engine, job_ref
+from towpath.cli.errors import AppNotFound
+from towpath.cli.running import find_app
+from towpath.embedded import EmbeddedServer
+
+APP = """
+from towpath import Limits, Towpath, seconds
+
+app = Towpath({url!r}, limits=Limits(answer=seconds(2), give_up=seconds(2)))
+
+@app.handler("mails")
+async def mail(to: str) -> str:
+    return f"sent to {{to}}"
+
+@app.handler("reports", weight=2)
+def report(name: str) -> None:
+    raise ValueError("no such report")
+"""
+
+
+@pytest.fixture
+def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
+    """The command in a directory with an app. No variable names the server: the app does."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "jobs.py").write_text(APP.format(url=server.url))
+    command = Command(server.url, tmp_path)
+    del command.env["TOWPATH_URL"]
+    return command
+
+
+class TestRunning:
+    async def test_a_burst_runs_what_is_there_and_ends(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.submit("mails", b'"anna"', id="m-1")
+        await engine.submit("reports", b'"weekly"', id="r-1")
+        ran = towpath("worker", "shop.jobs:app", "--burst", "--queues", "mails", "--json")
+        assert (ran.code, ran.out) == (0, "")
+        assert (await engine.job(job_ref("mails", "m-1"))).result == b'"sent to anna"'
+        assert (await engine.counts("reports")).ready == 1
+        events = [json.loads(line)["event"] for line in ran.err.splitlines()]
+        assert (events[0], events[-1]) == ("queue.configured", "worker.stopped")
+
+    def test_it_goes_on_until_a_signal_ends_it(self, towpath: Command) -> None:
+        """Metrics are served meanwhile; a free port is asked for by the test."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        with towpath.start(
+            "worker", "shop.jobs:app", "--name", "w-1", "--metrics-port", str(port),
+            "--log-format", "human",
+        ) as process:  # fmt: skip
+            assert process.stderr is not None
+            while "worker.started" not in (line := process.stderr.readline()):
+                assert line
+            assert "w-1" in line
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                assert b"towpath_" in answer.read()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+            assert "worker.stopped" in process.stderr.read()
+
+    def test_a_check_says_what_it_would_serve(self, towpath: Command) -> None:
+        told = towpath("worker", "shop.jobs:app", "--check", "--json").object
+        assert told["queues"] == {"mails": 1, "reports": 2}
+        assert told["server"].startswith("valkey 9.")
+
+
+class TestRefusing:
+    def test_an_app_that_is_not_there(self, towpath: Command) -> None:
+        ran = towpath("worker", "shop.jobs:ap")
+        assert ran.code == 5
+        assert "has no ap; did you mean app?" in ran.err
+
+    @pytest.mark.parametrize(
+        ("app", "said"),
+        [
+            ("jobs", "jobs is not MODULE:APP"),
+            (":app", ":app is not MODULE:APP"),
+            ("nowhere.jobs:app", "no module nowhere, neither here nor installed"),
+            ("needing:app", "module needing imports nowhere_at_all, which is not installed"),
+            ("appless:app", "the module has no app; there is no Towpath in it"),
+            ("appless:other", "appless:other is a str, not a Towpath"),
+        ],
+    )
+    def test_every_way_to_miss_an_app(
+        self, app: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        (tmp_path / "needing.py").write_text("import nowhere_at_all")
+        (tmp_path / "appless.py").write_text("other = 'no app'")
+        with pytest.raises(AppNotFound) as refusal:
+            find_app(app)
+        assert said in str(refusal.value)
+
+    def test_a_queue_without_a_handler(self, towpath: Command) -> None:
+        ran = towpath("worker", "shop.jobs:app", "--queues", "mials")
+        assert ran.code == 2
+        assert "mials" in ran.err
+
+    def test_a_port_that_is_taken(self, towpath: Command) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            ran = towpath("worker", "shop.jobs:app", "--metrics-port", port)
+        assert ran.code == 2
+        assert "worker.metrics_port" in ran.err
+
+    def test_a_variable_does_not_move_an_app_that_names_its_server(self, towpath: Command) -> None:
+        """Who submits uses the app's own address: only the flag sends its workers elsewhere."""
+        words = ("worker", "shop.jobs:app", "--check", "--queues", "reports=5,mails")
+        stayed = towpath(*words, REDIS_URL="redis://127.0.0.1:1")
+        assert "mails (weight 1), reports (weight 5)" in stayed.out
+        moved = towpath(*words, "--url", "unix:///nowhere/at/all", "--json")
+        assert moved.code == 75

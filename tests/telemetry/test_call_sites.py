@@ -1,0 +1,72 @@
+"""Every place that writes an event gives it the fields of the catalogue: read off the source."""
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.architecture.sources import SOURCE, python_files, shown
+from towpath.telemetry import events
+from towpath.telemetry.events import LogEvent
+
+
+def test_all_call_sites_agree_with_the_catalogue() -> None:
+    wrong = {
+        f"{shown(path)}:{line}": what
+        for path in python_files(SOURCE)
+        for line, what in disagreements(path.read_text())
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("log.emit(SERVER_BACK, server='s')", "lacks away"),
+        ("self._log.emit(events.SERVER_BACK, server='s', away=1, of=2)", "has no of"),
+        ("log.emit(SERVER_GONE, server='s')", "SERVER_GONE is not in the catalogue"),
+        ("log.emit(SERVER_BACK, payload=1, **more)", "has no payload"),
+    ],
+)
+def test_a_disagreement_is_caught(source: str, what: str) -> None:
+    assert list(disagreements(source)) == [(1, what)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "log.emit(SERVER_BACK, server='s', away=1)",
+        "log.emit(events.SERVER_BACK, error, server='s', away=1)",
+        "log.emit(SERVER_BACK, away=1, **more)  # the rest is checked when it runs",
+        "socket.emit('hello', to=1)",
+    ],
+)
+def test_agreement_is_not(source: str) -> None:
+    assert list(disagreements(source)) == []
+
+
+def disagreements(source: str) -> Iterator[tuple[int, str]]:
+    """Each call of somebody's `emit` with a constant, and how it differs from the catalogue."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="emit"),
+                args=[ast.Name(id=name) | ast.Attribute(attr=name), *_],
+                keywords=keywords,
+            ) if name.isupper():
+                yield from ((node.lineno, what) for what in _compare(name, keywords))
+            case _:
+                pass
+
+
+def _compare(name: str, keywords: list[ast.keyword]) -> Iterator[str]:
+    event = getattr(events, name, None)
+    if not isinstance(event, LogEvent):
+        yield f"{name} is not in the catalogue"
+        return
+    given = {it.arg for it in keywords if it.arg is not None}
+    if unknown := given - set(event.fields):
+        yield f"has no {', '.join(sorted(unknown))}"
+    all_spelled = all(it.arg is not None for it in keywords)
+    if all_spelled and (lacking := set(event.fields) - given):
+        yield f"lacks {', '.join(sorted(lacking))}"

@@ -1,0 +1,58 @@
+"""The catalogue of events: unique names, sentences about what happened, fields with a meaning."""
+
+import re
+
+import pytest
+
+from towpath.telemetry import events
+from towpath.telemetry.events import CATALOGUE, COMMON, FIELDS, LogEvent
+
+PAST = re.compile(
+    r"\b(\w+ed|was|were|began|gave|fell|came|took|held|did|ran|could not|raised|ended)\b"
+)
+NEVER = {"payload", "result", "headers", "url", "password", "token", "value", "args", "lane"}
+
+every_event = pytest.mark.parametrize("event", CATALOGUE, ids=lambda event: event.name)
+
+
+def test_names_are_unique() -> None:
+    names = [event.name for event in CATALOGUE]
+    assert sorted(set(names)) == sorted(names)
+    assert len(names) > 25
+
+
+@every_event
+def test_an_event_is_found_under_its_name(event: LogEvent) -> None:
+    assert re.fullmatch(r"[a-z]+\.[a-z]+(_[a-z]+)*", event.name)
+    assert getattr(events, event.name.replace(".", "_").upper()) is event
+
+
+@every_event
+def test_its_sentence_says_what_happened(event: LogEvent) -> None:
+    first, *rest = event.sentence
+    assert first.isupper()
+    assert rest[-1] == "."
+    assert PAST.search(event.sentence), event.sentence
+    assert "\n" not in event.sentence
+    assert "|" not in event.sentence, "would break the table of the reference page"
+
+
+@every_event
+def test_its_fields_are_documented_and_harmless(event: LogEvent) -> None:
+    assert set(event.fields) <= set(FIELDS)
+    assert len(set(event.fields)) == len(event.fields)
+    assert not set(event.fields) & NEVER
+    assert not set(event.fields) & set(COMMON), "what a Log is bound to is in every line anyway"
+
+
+def test_every_field_is_used_and_says_what_it_means() -> None:
+    used = {field for event in CATALOGUE for field in event.fields} | set(COMMON)
+    assert set(FIELDS) == used
+    assert list(FIELDS) == sorted(FIELDS)
+    assert [field for field, meaning in FIELDS.items() if not meaning.endswith(".")] == []
+
+
+def test_what_needs_a_person_is_at_least_a_warning() -> None:
+    quiet = {event.name for event in CATALOGUE if event.level < events.WARNING}
+    loud = {"dead", "failed", "lost", "invalid", "not_found", "unreachable", "timed_out", "died"}
+    assert {name for name in quiet if name.partition(".")[2] in loud} == set()

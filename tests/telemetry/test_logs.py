@@ -1,0 +1,191 @@
+"""Log lines: for people in a terminal, JSON otherwise, always one line per event."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.telemetry.streams import in_a_terminal, through_a_pipe
+from towpath.errors import InvalidOption
+from towpath.telemetry import events, logs
+from towpath.telemetry.lines import JobLine, current_job
+from towpath.telemetry.logs import CatalogueMismatch, Log
+
+COMPLETED = """
+log.emit(events.JOB_COMPLETED, waited=0.0123, ran=timedelta(milliseconds=1500), **JOB)
+"""
+JOB = {"job": "01JB7Q", "queue": "q", "handler": "h", "attempt": 1}
+CONFIGURED = "logs.configure()" + COMPLETED
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where this process's own lines go, as JSON, from level debug on."""
+    stream = io.StringIO()
+    logs.configure(form="json", level="debug", stream=stream)
+    yield stream
+    logs.reset()
+
+
+def objects(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class TestWhereItIsWritten:
+    def test_a_pipe_gets_one_json_object_per_line_with_the_fields_in_order(self) -> None:
+        [line] = objects(through_a_pipe(CONFIGURED))
+        at = datetime.fromisoformat(str(line.pop("time")))
+        assert abs(at - datetime.now(UTC)) < timedelta(minutes=1)
+        assert list(line.items()) == [
+            ("level", "info"),
+            ("event", "job.completed"),
+            ("job", "01JB7Q"),
+            ("queue", "reviews"),
+            ("handler", "review"),
+            ("attempt", 2),
+            ("waited", 0.0123),
+            ("ran", 1.5),
+            ("worker", "build-3"),
+        ]
+
+    def test_a_terminal_gets_a_coloured_line_for_people(self) -> None:
+        written = in_a_terminal(CONFIGURED)
+        assert "\x1b[" in written
+        assert "job.completed" in written
+        assert "{" not in written
+        assert len(written.splitlines()) == 1
+
+    def test_a_terminal_gets_json_when_told_so(self) -> None:
+        assert len(objects(in_a_terminal("logs.configure(form='json')" + COMPLETED))) == 1
+
+    def test_plain_has_no_colours_even_in_a_terminal(self) -> None:
+        written = in_a_terminal("logs.configure(form='plain')" + COMPLETED)
+        assert "\x1b" not in written
+        assert "attempt=2 waited=0.0123 ran=1.5 worker=build-3" in written
+
+    def test_human_lines_in_a_pipe_have_no_colours(self) -> None:
+        written = through_a_pipe("logs.configure(form='human')" + COMPLETED)
+        assert "\x1b" not in written
+        assert "job=01JB7Q" in written
+
+    def test_a_level_that_is_off_writes_nothing(self) -> None:
+        assert through_a_pipe("logs.configure(level='warning')" + COMPLETED) == ""
+
+    def test_configuring_twice_replaces_the_first(self) -> None:
+        assert len(objects(through_a_pipe("logs.configure(form='human')\n" + CONFIGURED))) == 1
+
+    @pytest.mark.parametrize("option", [{"form": "xml"}, {"level": "loud"}])
+    def test_an_unknown_form_or_level_is_refused(self, option: dict[str, str]) -> None:
+        with pytest.raises(InvalidOption):
+            logs.configure(**option)  # pyright: ignore[reportArgumentType] -- one of two texts
+
+    def test_a_stream_that_is_gone_does_not_end_the_program(self) -> None:
+        broken = "import os; logs.configure(); os.close(2)" + COMPLETED
+        assert through_a_pipe(broken) == ""
+
+
+class TestALine:
+    def test_stays_one_whatever_a_message_contains(self) -> None:
+        emit = "log.emit(events.JOB_RELEASED, reason='first\\nsecond\\x1b[31m\\u2028third', **JOB)"
+        foreign = "logging.getLogger('mine').info('first\\nsecond\\x1b[31m\x85third')"
+        program = f"logs.configure(form='%s')\n{emit}\n{foreign}"
+        for form in ("json", "plain"):
+            written = through_a_pipe(program % form)
+            assert len(written.splitlines()) == 2
+            assert "\x1b" not in written
+            assert "second" in written
+
+    def test_names_the_sentence_from_warnings_on(self, stream: io.StringIO) -> None:
+        Log().emit(events.DUTY_FAILED, duty="reap", queue="q", error="OSError", reason="no")
+        [line] = objects(stream.getvalue())
+        assert line["sentence"] == events.DUTY_FAILED.sentence
+
+    def test_holds_a_traceback_when_it_is_given_an_exception(self, stream: io.StringIO) -> None:
+        with pytest.raises(ValueError, match="two") as caught:
+            raise ValueError("two\nlines")
+        Log().emit(events.SERVER_BACK, caught.value, server="s", away=1)
+        [line] = objects(stream.getvalue())
+        assert str(line["exception"]).endswith("ValueError: two\nlines")
+
+    def test_of_people_has_the_traceback_indented_below(self) -> None:
+        program = """
+logs.configure(form="plain")
+try:
+    raise ValueError("sly\\n2026-01-01T00:00:00.000Z [info     ] job.completed")
+except ValueError as error:
+    log.emit(events.SERVER_BACK, error, server="s", away=1)
+"""
+        _, *below = through_a_pipe(program).splitlines()
+        assert len(below) > 3
+        assert [line for line in below if not line.startswith("    ")] == []
+
+    def test_cuts_enormous_texts(self, stream: io.StringIO) -> None:
+        Log().emit(events.JOB_RELEASED, **JOB, reason="x" * 5_000_000)
+        assert len(stream.getvalue()) < 1_500
+
+    def test_survives_text_that_is_no_utf_8(self, stream: io.StringIO) -> None:
+        Log().emit(events.JOB_RELEASED, **JOB, reason="\ud800 ä")
+        [line] = objects(stream.getvalue())
+        assert line["reason"] == "\\ud800 ä"
+
+    def test_carries_no_caller_s_values_of_other_types(self, stream: io.StringIO) -> None:
+        Log().emit(events.JOB_RELEASED, **JOB, reason={"card": "4111"})
+        [line] = objects(stream.getvalue())
+        assert line["reason"] == "<dict>"
+
+
+class TestOtherLoggers:
+    def test_write_in_the_same_form_and_name_the_job_that_runs(self, stream: io.StringIO) -> None:
+        current = current_job.set(JobLine("01JB7Q", "reviews", "review", 2))
+        logging.getLogger("mine").warning("half %s", "done")
+        current_job.reset(current)
+        logging.getLogger("mine").warning("idle")
+        about, idle = objects(stream.getvalue())
+        assert about["event"] == "half done"
+        assert about["logger"] == "mine"
+        assert (about["job"], about["attempt"]) == ("01JB7Q", 2)
+        assert "job" not in idle
+
+    def test_warnings_of_python_are_lines_too(self) -> None:
+        program = "import warnings; logs.configure(); warnings.warn('old thing')"
+        [line] = objects(through_a_pipe(program))
+        assert line["logger"] == "py.warnings"
+
+    def test_a_host_program_s_own_format_shows_our_event_in_one_line(self) -> None:
+        host = "logging.basicConfig(format='%(name)s|%(message)s', level='INFO')"
+        assert through_a_pipe(host + COMPLETED) == (
+            "towpath|job.completed job=01JB7Q queue=reviews handler=review attempt=2 "
+            "waited=0.0123 ran=1.5 worker=build-3\n"
+        )
+
+    def test_a_host_program_s_own_format_stays_one_line_too(self) -> None:
+        host = "logging.basicConfig(level='INFO')\n"
+        emit = "log.emit(events.JOB_RELEASED, reason='first\\nsecond', **JOB)"
+        assert len(through_a_pipe(host + emit).splitlines()) == 1
+
+    def test_a_host_program_that_says_nothing_gets_no_lines_below_warning(self) -> None:
+        assert through_a_pipe(COMPLETED) == ""
+
+
+class TestTheCatalogueHolds:
+    def test_a_field_that_lacks_is_an_error_in_tests(self, stream: io.StringIO) -> None:
+        with pytest.raises(CatalogueMismatch, match="that lack: away"):
+            Log().emit(events.SERVER_BACK, server="s")
+
+    def test_a_field_too_many_is_an_error_in_tests(self, stream: io.StringIO) -> None:
+        with pytest.raises(CatalogueMismatch, match="does not have: payload"):
+            Log().emit(events.SERVER_BACK, server="s", away=1, payload="p")
+
+    def test_a_log_is_bound_to_common_fields_only(self) -> None:
+        with pytest.raises(InvalidOption):
+            Log(job="01JB7Q")
+
+    def test_a_running_worker_only_warns_and_leaves_the_unknown_field_out(self) -> None:
+        program = "logs.configure()\nlog.emit(events.SERVER_BACK, server='s', payload='canary')"
+        warning, line = objects(through_a_pipe(program))
+        assert "server.back: fields that lack: away" in str(warning["event"])
+        assert line["event"] == "server.back"
+        assert "payload" not in line

@@ -1,0 +1,121 @@
+"""Traces: one story from the request to the end of its job; nothing at all without an SDK."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from opentelemetry.trace import INVALID_SPAN
+
+from tests.telemetry.streams import ROOT
+from towpath.telemetry import traces
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    """What a process with an SDK saw. One of its own: a provider is set once and for ever."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.telemetry.traced"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def span(told: dict[str, Any], name: str, attempt: int | None = None) -> dict[str, Any]:
+    [found] = [
+        it
+        for it in told["spans"]
+        if it["name"] == name and it["attributes"].get("towpath.attempt") == attempt
+    ]
+    return found
+
+
+class TestTheProducer:
+    def test_is_a_child_of_what_the_program_is_doing(self, told: dict[str, Any]) -> None:
+        submit = span(told, "submit reviews")
+        assert submit["kind"] == "PRODUCER"
+        assert submit["parent"] == span(told, "request")["id"]
+        assert submit["attributes"] == {
+            "messaging.system": "towpath",
+            "messaging.destination.name": "reviews",
+            "messaging.operation.name": "submit",
+            "messaging.operation.type": "send",
+            "messaging.batch.message_count": 2,
+            "towpath.handler": "review",
+        }
+
+    def test_is_what_the_job_carries(self, told: dict[str, Any]) -> None:
+        submit = span(told, "submit reviews")
+        assert list(told["headers"]) == ["traceparent"]
+        assert told["headers"]["traceparent"].startswith(f"00-{submit['trace']}-{submit['id']}-")
+
+
+class TestTheConsumer:
+    def test_is_a_child_of_the_producer_and_linked_to_it(self, told: dict[str, Any]) -> None:
+        """Whatever else the worker's own loop is in."""
+        submit, process = span(told, "submit reviews"), span(told, "process reviews", 1)
+        assert process["kind"] == "CONSUMER"
+        assert process["trace"] == submit["trace"]
+        assert process["parent"] == submit["id"]
+        assert process["links"] == [submit["id"]]
+
+    def test_says_which_job_and_which_attempt(self, told: dict[str, Any]) -> None:
+        assert span(told, "process reviews", 1)["attributes"] == {
+            "messaging.system": "towpath",
+            "messaging.destination.name": "reviews",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.message.id": "01JB7Q",
+            "towpath.handler": "review",
+            "towpath.attempt": 1,
+        }
+
+    def test_that_fails_says_the_kind_of_error_but_not_its_text(self, told: dict[str, Any]) -> None:
+        failed = span(told, "process reviews", 2)
+        assert failed["status"] == ["ERROR", None]
+        assert failed["events"] == []
+        assert failed["attributes"]["error.type"] == "ValueError"
+        assert "canary" not in json.dumps(told)
+
+    @pytest.mark.parametrize("attempt", [3, 4])
+    def test_begins_a_trace_when_the_job_carries_none_that_can_be_read(
+        self, told: dict[str, Any], attempt: int
+    ) -> None:
+        """Not in that of the worker's own loop."""
+        alone = span(told, "process reviews", attempt)
+        assert (alone["parent"], alone["links"]) == ("", [])
+        others = (span(told, "submit reviews"), span(told, "loop"))
+        assert alone["trace"] not in [it["trace"] for it in others]
+
+
+class TestLogLines:
+    def test_name_the_trace_inside_of_a_span_only(self, told: dict[str, Any]) -> None:
+        process = span(told, "process reviews", 1)
+        inside, outside = told["lines"]
+        assert (inside["trace_id"], inside["span_id"]) == (process["trace"], process["id"])
+        assert "trace_id" not in outside
+
+
+class TestWithoutAnSdk:
+    def test_nothing_is_active_and_nothing_is_carried(self, told: dict[str, Any]) -> None:
+        assert not told["before"]
+        assert not traces.active()
+        assert traces.inject() == {}
+        assert traces.current_ids() is None
+
+    def test_spans_are_there_to_be_entered_and_record_nothing(self) -> None:
+        with traces.producer_span("q", handler="h") as producer:
+            assert producer is INVALID_SPAN
+            assert traces.inject() == {}
+        headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+        with traces.consumer_span(headers, queue="q", handler="h", job="j", attempt=1) as consumer:
+            assert consumer is INVALID_SPAN
+
+    def test_an_exception_passes_through(self) -> None:
+        with pytest.raises(ValueError, match="seen"), traces.producer_span("q", handler="h"):
+            raise ValueError("seen")

@@ -1,0 +1,276 @@
+"""A bench runs a user's own app on a private server, by a clock that the test advances."""
+
+import asyncio
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from tests.testing import shop
+from tests.testing.conftest import NewBench
+from tests.testing.shop import Order, bill, circle, flaky, hold, later, place, remind
+from towpath import Context, Middleware, State, Towpath, hours, job_ref, milliseconds, seconds
+from towpath.clock import ManualClock
+from towpath.errors import EngineClosed, HandlerInvalid
+from towpath.testing import Bench, NotDrained, running
+
+
+def states(ran: list[Any]) -> list[State]:
+    return [it.state for it in ran]
+
+
+class TestADrain:
+    async def test_runs_what_is_there_and_says_what_became_of_it(self, bench: Bench) -> None:
+        job = await bill.submit(20)
+        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await job.result(within=seconds(5)) == 20
+
+    async def test_of_nothing_runs_nothing(self, bench: Bench) -> None:
+        assert await bench.drain() == []
+
+    async def test_runs_what_its_jobs_submit(self, bench: Bench) -> None:
+        """Whatever the queue: the bill comes of the order."""
+        await place.submit(Order("kite", 2))
+        ran = await bench.drain()
+        assert [(it.job.queue, it.state) for it in ran] == [
+            ("orders", State.DONE),
+            ("bills", State.DONE),
+        ]
+
+    async def test_says_of_each_attempt_how_it_ended(self, bench: Bench) -> None:
+        dead = await place.submit(Order("kite", 0))
+        failed = await flaky.submit(2)
+        ran = dict(await bench.drain())
+        assert ran == {dead.job: State.DEAD, failed.job: State.DELAYED}
+
+    async def test_with_one_slot_keeps_the_promised_order(self, bench: Bench) -> None:
+        low = await bill.submit(1, priority=0)
+        high = await bill.submit(2, priority=100)
+        middle = await bill.submit(3)
+        ran = await bench.drain(concurrency=1)
+        assert [it.job for it in ran] == [high.job, middle.job, low.job]
+
+    async def test_runs_what_was_submitted_without_an_event_loop(self, bench: Bench) -> None:
+        job = await asyncio.to_thread(bill.blocking.submit, 30)
+        assert await bench.drain() == [(job.job, State.DONE)]
+        assert bench.submitted(bill) == [30]
+
+    async def test_that_does_not_end_is_refused_with_a_hint(self, bench: Bench) -> None:
+        await circle.submit(1)
+        with pytest.raises(NotDrained, match="still at work") as refusal:
+            await bench.drain(within=milliseconds(300))
+        assert refusal.value.settled > 0
+        assert "submits" in refusal.value.remedy
+
+    async def test_leaves_the_signals_of_the_process_alone(self, towpath_bench: NewBench) -> None:
+        """Ctrl-C ends the tests, not only the drain."""
+        before, seen = signal.getsignal(signal.SIGINT), list[object]()
+        app = Towpath(shop.PRODUCTION)
+
+        @app.handler("signals")
+        async def look() -> None:  # pyright: ignore[reportUnusedFunction] -- by its queue
+            seen.append(signal.getsignal(signal.SIGINT))
+
+        async with towpath_bench(app) as bench:
+            await app.handlers[0].submit()
+            await bench.drain()
+        assert seen == [before]
+
+    async def test_has_the_middleware_of_the_worker(self, towpath_bench: NewBench) -> None:
+        class Seeing(Middleware):
+            seen: list[str] = []  # noqa: RUF012 -- for this test only
+
+            async def before(self, ctx: Context) -> None:
+                self.seen.append(ctx.handler)
+
+        async with towpath_bench(shop.app, middleware=[Seeing()]) as bench:
+            await bill.submit(1)
+            await bench.drain()
+        assert Seeing.seen == ["bill"]
+
+    async def test_needs_a_handler(self, towpath_bench: NewBench) -> None:
+        async with towpath_bench(Towpath(shop.PRODUCTION)) as bench:
+            with pytest.raises(HandlerInvalid):
+                await bench.drain()
+
+
+class TestTheClock:
+    async def test_makes_delayed_jobs_due(self, bench: Bench) -> None:
+        job = await bill.submit(1, delay=hours(3))
+        bench.advance(hours=2, minutes=59)
+        assert await bench.drain() == []
+        bench.advance(minutes=1)
+        assert await bench.drain() == [(job.job, State.DONE)]
+
+    async def test_makes_retries_due(self, bench: Bench) -> None:
+        """By the policy of the handler: every ten minutes, three attempts."""
+        job = await flaky.submit(3)
+        assert states(await bench.drain()) == [State.DELAYED]
+        bench.advance(minutes=9)
+        assert await bench.drain() == []
+        bench.advance(minutes=1)
+        assert states(await bench.drain()) == [State.DELAYED]
+        bench.advance(minutes=10)
+        assert states(await bench.drain()) == [State.DONE]
+        assert await job.result(within=seconds(5)) == 3
+        assert shop.attempts == [1, 2, 3]
+
+    async def test_brings_a_failing_job_to_its_end(self, bench: Bench) -> None:
+        await flaky.submit(99)
+        for _ in range(3):
+            await bench.drain()
+            bench.advance(minutes=10)
+        [job] = await bench.jobs(flaky)
+        assert (job.state, job.attempts) == (State.DEAD, 3)
+        assert job.reason is not None
+        assert "the bank does not answer" in job.reason
+
+    async def test_wakes_a_snoozed_job(self, bench: Bench) -> None:
+        await later.submit(7)
+        assert states(await bench.drain()) == [State.DELAYED]
+        bench.advance(hours(2))
+        assert states(await bench.drain()) == [State.DONE]
+
+    @pytest.mark.parametrize("in_a_thread", [False, True])
+    async def test_takes_no_job_from_a_worker_that_is_alive(
+        self, towpath_bench: NewBench, towpath_clock: ManualClock, *, in_a_thread: bool
+    ) -> None:
+        """A day passes under a handler; whoever claims from its queue then finds it still held.
+
+        Nor does it end by its time limit: handlers take real time.
+        """
+        app, runs = Towpath(shop.PRODUCTION), list[str]()
+
+        @app.handler("days", name="other")
+        async def other() -> str:
+            return "other"
+
+        @app.handler("days", name="thread")
+        def in_thread() -> None:
+            runs.append("thread")
+            towpath_clock.advance(days=1)
+            other.blocking.submit().wait(within=seconds(10))
+
+        @app.handler("days", name="loop")
+        async def in_loop() -> None:
+            runs.append("loop")
+            towpath_clock.advance(days=1)
+            await (await other.submit()).result(within=seconds(10))
+
+        day = in_thread if in_a_thread else in_loop
+        async with towpath_bench(app) as bench:
+            job = await day.submit()
+            ran = await bench.drain()
+        assert runs == [day.name]
+        assert states(ran) == [State.DONE, State.DONE]
+        assert ran[1].job == job.job
+
+    async def test_may_be_advanced_in_any_thread(self) -> None:
+        clock = ManualClock()
+        pause = clock.sleep  # of this clock: no time passes while it lasts
+        sleeper = asyncio.create_task(pause(hours(1)))
+        await asyncio.sleep(0)
+        threading.Thread(target=lambda: clock.advance(hours=1)).start()
+        async with asyncio.timeout(10):
+            await sleeper
+
+
+class TestLooking:
+    async def test_shows_what_was_submitted_with_its_payloads(self, bench: Bench) -> None:
+        await place.submit(Order("kite", 2))
+        await place.submit_many([Order("boat"), Order("rope", 3)])
+        assert bench.submitted(place) == [Order("kite", 2), Order("boat"), Order("rope", 3)]
+        assert bench.submitted(bill) == []
+
+    async def test_tells_the_handlers_of_a_queue_apart(self, bench: Bench) -> None:
+        await bill.submit(5)
+        await remind.submit("anna")
+        await remind.submit_many(["ben"])
+        assert bench.submitted(bill) == [5]
+        assert bench.submitted(remind) == ["anna", "ben"]
+        assert [it.payload for it in await bench.jobs(bill)] == [5]
+        assert [it.payload for it in await bench.jobs(remind)] == ["anna", "ben"]
+
+    async def test_remembers_submits_whatever_became_of_the_jobs(self, bench: Bench) -> None:
+        await bill.submit(5)
+        await bench.drain()
+        bench.advance(days=7)
+        await bench.drain()
+        assert bench.submitted(bill) == [5]
+
+    async def test_counts_a_job_once_under_its_id(self, bench: Bench) -> None:
+        await bill.submit(5, id="bill-1")
+        await bill.submit(6, id="bill-1")
+        assert bench.submitted(bill) == [5]
+
+    async def test_shows_jobs_in_any_state(self, bench: Bench) -> None:
+        await place.submit(Order("kite"))
+        await place.submit(Order("kite", 0))
+        await bench.drain()
+        await place.submit(Order("boat"), delay=hours(1))
+        await place.submit(Order("rope"))
+        found = {
+            it.payload.item + str(it.payload.count): it.state for it in await bench.jobs(place)
+        }
+        assert found == {
+            "kite1": State.DONE,
+            "kite0": State.DEAD,
+            "boat1": State.DELAYED,
+            "rope1": State.READY,
+        }
+        assert {it.result for it in await bench.jobs(place)} == {"1 kite", None}
+
+    async def test_shows_as_many_as_there_are(self, bench: Bench) -> None:
+        """More than a page, in the order they were submitted."""
+        await bill.submit_many(range(250))
+        assert [it.payload for it in await bench.jobs(bill)] == list(range(250))
+
+    async def test_of_a_queue_that_nobody_used_shows_nothing(self, bench: Bench) -> None:
+        assert await bench.jobs(hold) == []
+
+
+class TestTheApp:
+    async def test_is_as_it_was_afterwards(self) -> None:
+        metrics = shop.app.metrics
+        async with running(shop.app) as bench:
+            assert shop.app.url == bench.url != shop.PRODUCTION
+            assert shop.app.metrics is not metrics
+        assert shop.app.url == shop.PRODUCTION
+        assert shop.app.metrics is metrics
+        with pytest.raises(EngineClosed):
+            await bill.submit(1)
+
+    async def test_is_as_it_was_also_after_a_failure(self) -> None:
+        with pytest.raises(LookupError):
+            async with running(shop.app):
+                raise LookupError
+        assert shop.app.url == shop.PRODUCTION
+
+    async def test_that_is_connected_elsewhere_is_so_again(
+        self, towpath_url: str, towpath_clock: ManualClock
+    ) -> None:
+        app = Towpath(towpath_url, clock=towpath_clock)
+
+        @app.handler("counts")
+        async def count(number: int) -> None:
+            """Nothing is to be done."""
+
+        async with app:
+            there = await count.submit(1)
+            there_blocking = await asyncio.to_thread(count.blocking.submit, 2)
+            async with running(app) as bench:
+                here = await asyncio.to_thread(count.blocking.submit, 3)
+                assert await bench.drain() == [(here.job, State.DONE)]
+                assert await app.engine.state(there.job) is State.GONE
+            assert await there.state() is State.READY
+            again = await asyncio.to_thread(count.blocking.submit, 4)
+            assert [await app.engine.state(it.job) for it in (there_blocking, again)] == [
+                State.READY,
+                State.READY,
+            ]
+            assert await app.engine.state(job_ref("counts", here.id)) is State.GONE
+
+    async def test_begins_with_an_empty_server(self, bench: Bench) -> None:
+        """Whatever the tests before this one left."""
+        assert await bench.app.engine.queues() == {}

@@ -1,0 +1,243 @@
+"""Faults for users' tests: processes that are killed and frozen, replies that are cut, no server."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.testing import shop
+from tests.testing.conftest import NewBench
+from tests.testing.shop import Gate, bill, hold
+from tests.waiting import eventually
+from towpath import State, milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.errors import InvalidOption
+from towpath.testing import Bench, NeverHappened, WorkerEnded, faults, running
+
+SHOP = "tests.testing.shop:app"
+
+
+class Held:
+    """A job in the hands of a worker process, which can't finish it until it may."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begun, self.go = folder / "begun", folder / "go"
+
+    @property
+    def gate(self) -> Gate:
+        return Gate(str(self.begun), str(self.go))
+
+    def has_begun(self) -> bool:
+        return self.begun.exists()
+
+    def let_go(self) -> None:
+        self.go.touch()
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Held:
+    return Held(tmp_path)
+
+
+@pytest.fixture
+async def worker(bench: Bench) -> AsyncIterator[faults.WorkerProcess]:
+    async with bench.worker_process(SHOP) as worker:
+        yield worker
+
+
+class TestAWorkerProcess:
+    async def test_runs_jobs(self, bench: Bench, worker: faults.WorkerProcess) -> None:
+        job = await bill.submit(3)
+        assert await job.result(within=seconds(20)) == 3
+        worker.stop()
+        assert worker.exit_code == 0
+        assert "job.completed" in worker.log
+
+    async def test_goes_by_the_clock_of_its_bench(
+        self, bench: Bench, worker: faults.WorkerProcess
+    ) -> None:
+        job = await bill.submit(3, delay=seconds(3600))
+        assert await job.state() is State.DELAYED
+        bench.advance(hours=1)
+        assert await job.result(within=seconds(20)) == 3
+
+    async def test_that_is_killed_leaves_its_job_to_others(
+        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+    ) -> None:
+        """Once its lease is over, and not a moment before."""
+        job = await hold.submit(held.gate)
+        await worker.wait_for(held.has_begun)
+        worker.kill()
+        assert worker.exit_code == -signal.SIGKILL
+        held.let_go()
+        bench.advance(seconds=14)
+        assert await bench.drain() == []
+        bench.advance(seconds=2)
+        assert await bench.drain() == [(job.job, State.DONE)]
+        [seen] = await bench.jobs(hold)
+        assert seen.attempts == 2
+
+    async def test_that_was_frozen_past_its_lease_changes_nothing(
+        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+    ) -> None:
+        """It comes back, finishes, and is refused: the job is another's by then."""
+        job = await hold.submit(held.gate)
+        await worker.wait_for(held.has_begun)
+        first = int(held.begun.read_text())
+        worker.freeze()
+        held.let_go()
+        bench.advance(seconds=16)
+        assert await bench.drain() == [(job.job, State.DONE)]
+        result = (await bench.jobs(hold))[0].result
+        worker.thaw()
+        await worker.wait_for(lambda: "job.stale_refused" in worker.log or "job.lost" in worker.log)
+        [seen] = await bench.jobs(hold)
+        assert (seen.state, seen.result) == (State.DONE, result)
+        assert seen.job.token is not None
+        assert seen.job.token > first
+
+    async def test_keeps_its_job_in_real_time(
+        self, bench: Bench, towpath_url: str, held: Held
+    ) -> None:
+        """Its heartbeats renew what it holds, also while the manual clock stands still."""
+        async with bench.worker_process(SHOP, lease=seconds(1)) as worker:
+            job = await hold.submit(held.gate)
+            await worker.wait_for(held.has_begun)
+            [before] = await bench.jobs(hold)
+            bench.advance(milliseconds=500)
+
+            async def renewed() -> bool:
+                [now] = await bench.jobs(hold)
+                assert now.job.expires_at is not None
+                assert before.job.expires_at is not None
+                return now.job.expires_at > before.job.expires_at
+
+            await worker.wait_for(renewed)
+            held.let_go()
+            assert await job.result(within=seconds(20))
+
+    async def test_that_is_stopped_finishes_what_it_holds(
+        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+    ) -> None:
+        job = await hold.submit(held.gate)
+        await worker.wait_for(held.has_begun)
+        os.kill(worker.pid, signal.SIGTERM)
+        await worker.wait_for(lambda: "worker.draining" in worker.log)
+        held.let_go()
+        await asyncio.to_thread(worker.stop)
+        assert worker.exit_code == 0
+        assert await job.state() is State.DONE
+
+    async def test_that_ends_is_not_waited_for(
+        self, bench: Bench, worker: faults.WorkerProcess
+    ) -> None:
+        worker.kill()
+        with pytest.raises(WorkerEnded, match="code -9") as refusal:
+            await worker.wait_for(lambda: False)
+        assert "worker.started" in refusal.value.said
+        with pytest.raises(WorkerEnded):
+            worker.freeze()
+
+    async def test_is_not_waited_for_for_ever(
+        self, bench: Bench, worker: faults.WorkerProcess
+    ) -> None:
+        with pytest.raises(NeverHappened, match="worker.started"):
+            await worker.wait_for(lambda: False, within=milliseconds(50))
+
+    @pytest.mark.parametrize(
+        ("app", "said"),
+        [("no_such_module:app", "ModuleNotFoundError"), ("tests.testing.shop:bill", "Towpath")],
+    )
+    def test_that_can_not_start_says_why(self, towpath_url: str, app: str, said: str) -> None:
+        worker = faults.WorkerProcess(app, url=towpath_url)
+        with pytest.raises(WorkerEnded, match=said):
+            worker.start()
+        assert not worker.running
+
+    async def test_ends_with_its_block(self, bench: Bench) -> None:
+        with bench.worker_process(SHOP) as worker:
+            pid = worker.pid
+            worker.freeze()
+        assert not worker.running
+        eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+class TestCutReplies:
+    async def test_that_are_cut_once_are_asked_for_again(
+        self, towpath_server: EmbeddedServer, towpath_url: str
+    ) -> None:
+        """The server has taken the job in; there is one, whatever the client had to repeat."""
+        with faults.cut_replies(towpath_server) as proxy:
+            async with running(shop.app, url=proxy.url) as bench:
+                await bill.submit(1)
+                proxy.cut_next()
+                job = await bill.submit(2)
+                assert proxy.cuts == 1
+                assert not job.existed
+                assert [it.payload for it in await bench.jobs(bill)] == [1, 2]
+                proxy.cut_next(2)
+                assert [it.state for it in await bench.drain()] == [State.DONE, State.DONE]
+                assert proxy.cuts == 3
+
+    async def test_that_are_cut_again_and_again_cost_no_job(
+        self, towpath_server: EmbeddedServer, towpath_url: str
+    ) -> None:
+        with faults.cut_replies(towpath_server) as proxy:
+            async with running(shop.app, url=proxy.url) as bench:
+                proxy.cut_every(2)
+                for number in range(20):
+                    await bill.submit(number)
+                ran = await bench.drain(concurrency=2)
+                proxy.cut_no_more()
+                assert proxy.cuts >= 10
+                assert [it.state for it in ran] == [State.DONE] * 20
+                assert bench.submitted(bill) == list(range(20))
+                assert {it.attempts for it in await bench.jobs(bill)} == {1}
+
+    async def test_are_cut_for_code_that_blocks_too(
+        self, towpath_server: EmbeddedServer, towpath_url: str
+    ) -> None:
+        """In the event loop's own thread: the proxy does not need it."""
+        with faults.cut_replies(towpath_server) as proxy:
+            async with running(shop.app, url=proxy.url) as bench:
+                await bill.submit(1)
+                proxy.cut_next()
+                bill.blocking.submit(2)
+                assert proxy.cuts == 1
+                assert bench.submitted(bill) == [1, 2]
+
+    async def test_can_not_all_be_cut(
+        self, towpath_server: EmbeddedServer, towpath_url: str
+    ) -> None:
+        with faults.cut_replies(towpath_server) as proxy, pytest.raises(InvalidOption):
+            proxy.cut_every(1)
+
+
+class TestAServerThatIsDown:
+    async def test_comes_back_with_everything_it_had(
+        self, bench: Bench, towpath_server: EmbeddedServer
+    ) -> None:
+        before = await bill.submit(1)
+        async with faults.server_down(towpath_server):
+            assert not towpath_server.running
+            waiting = asyncio.create_task(bill.submit(2))
+            await asyncio.sleep(0)
+        during = await waiting
+        assert {it.job for it in await bench.drain()} == {before.job, during.job}
+
+    async def test_leaves_nothing_for_the_next_one(
+        self, towpath_bench: NewBench, towpath_server: EmbeddedServer
+    ) -> None:
+        """What was saved for one absence is not read after another."""
+        async with towpath_bench(shop.app) as bench:
+            await bill.submit(1)
+            async with faults.server_down(towpath_server):
+                pass
+            await bench.drain()
+        towpath_server.kill()
+        towpath_server.restart()
+        async with towpath_bench(shop.app) as bench:
+            assert await bench.jobs(bill) == []

@@ -1,0 +1,41 @@
+"""What the worker's tests share: an app on an empty server, and the lines that workers write."""
+
+import logging
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.faults.conftest import seed
+from tests.worker.running import Lines
+from towpath.app import Towpath
+from towpath.embedded import EmbeddedServer
+
+__all__ = ["seed"]
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
+    """An app without handlers, connected."""
+    async with Towpath(server.url) as app:
+        yield app
+
+
+@pytest.fixture(autouse=True)
+def lines() -> Iterator[Lines]:
+    """Every line is really written: one with other fields than the catalogue's is an error."""
+    handler, logger = Lines(), logging.getLogger("towpath")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What handlers in threads wait for; open at the end, so that no thread is left behind."""
+    gate = threading.Event()
+    yield gate
+    gate.set()

@@ -1,0 +1,55 @@
+"""A process that fires recurring work and keeps a diary; its own clock may be wrong.
+
+    python -m tests.worker.firing <url> <queue> <name> <offset in seconds> <diary>
+
+Every second by the server's clock. Each firing that this process made is a line of the diary: the
+job's id. It ends when its standard input does.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+
+from tests.faults.shifted import shift_clock
+
+
+class Diary(logging.Handler):
+    """Writes each line in one piece, so that whatever kills the process, those before are whole."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.msg
+        if isinstance(line, dict) and line["event"] == "recurring.fired":
+            os.write(self._file, f"{line['job']}\n".encode())
+
+
+async def fire(url: str, queue: str, name: str) -> None:
+    # Only now: what is imported must not have seen the right time.
+    from towpath.clock import seconds  # noqa: PLC0415
+    from towpath.engine.engine import Engine  # noqa: PLC0415
+    from towpath.worker.recurring import Recurrence, Recurrences, keep_firing  # noqa: PLC0415
+    from towpath.worker.schedule import Every, Missed  # noqa: PLC0415
+
+    work = Recurrence(name=name, when=Every(seconds(1)), queue=queue, missed=Missed.ALL)
+    async with Engine(url) as engine:
+        firing = asyncio.create_task(keep_firing(engine, Recurrences([work])))
+        await asyncio.to_thread(sys.stdin.read)
+        firing.cancel()
+        await asyncio.wait([firing])
+
+
+def main() -> None:
+    url, queue, name, offset, diary = sys.argv[1:]
+    shift_clock(float(offset))
+    logging.getLogger("towpath").addHandler(Diary(Path(diary)))
+    logging.getLogger("towpath").setLevel(logging.INFO)
+    asyncio.run(fire(url, queue, name))
+
+
+if __name__ == "__main__":
+    main()

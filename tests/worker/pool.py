@@ -1,0 +1,115 @@
+"""Handlers that run in processes of their own: another process must be able to import them."""
+
+import asyncio
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel
+
+from tests.waiting import eventually
+from towpath.app import Towpath
+from towpath.clock import hours, minutes
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+app = Towpath("")
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+class Order(BaseModel):
+    """A payload as a pydantic model."""
+
+    item: str
+    count: int = 1
+
+
+class Receipt(msgspec.Struct):
+    """A result as a msgspec struct."""
+
+    text: str
+    pid: int
+
+
+@app.handler("orders", processes=1)
+def sell(order: Order, ctx: Context) -> Receipt:
+    return Receipt(f"{order.count} {order.item} {ctx.attempt} {ctx.handler}", os.getpid())
+
+
+@app.handler("pids", processes=1)
+def own_pid(_: int) -> int:
+    return os.getpid()
+
+
+@app.handler("notes", processes=1)
+def note_twice(ctx: Context) -> str:
+    ctx.progress({"percent": 50})
+    ctx.progress({"percent": 100})
+    return "noted"
+
+
+@app.handler("watch", processes=1)
+def until_cancelled(path: str, ctx: Context) -> str:
+    """Says that it has begun by a file of that name."""
+    Path(path).write_text(str(os.getpid()))
+    eventually(lambda: ctx.cancelled, within=60)
+    return "it was cancelled"
+
+
+@app.handler("loops", processes=1)
+def never_end(path: str) -> None:
+    """The same, and never looks whether it should end."""
+    Path(path).write_text(str(os.getpid()))
+    eventually(lambda: False, within=60)
+
+
+@app.handler("faces", processes=1)
+def speak(how: str) -> Any:
+    """Whatever a handler can do wrong, in a process."""
+    return ENDS[how]()
+
+
+class Unpicklable(Exception):
+    """Its arguments can't be pickled, and it can't be made from them."""
+
+    def __init__(self, one: object, two: object) -> None:
+        super().__init__("can't be sent anywhere")
+        self.one, self.two = one, two
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+ENDS: dict[str, Any] = {
+    "retry": lambda: _raise(Retry("out of paper", after=hours(1))),
+    "retry by policy": lambda: _raise(Retry()),
+    "discard": lambda: _raise(Discard("nobody wants it")),
+    "snooze until": lambda: _raise(Snooze(LATER)),
+    "snooze for": lambda: _raise(Snooze(minutes(10))),
+    "fail": lambda: _raise(ValueError("broken")),
+    "unpicklable": lambda: _raise(Unpicklable(lambda: 1, sys.stdout)),
+    "speechless": lambda: _raise(Speechless()),
+    "enormous": lambda: _raise(ValueError("x" * 5_000_000)),
+    "surrogate": lambda: _raise(ValueError("file \udcff is gone")),
+    "exit": lambda: sys.exit(3),
+    "stop": lambda: _raise(StopIteration(1)),
+    "cancel": lambda: _raise(asyncio.CancelledError()),
+    "interrupt": lambda: _raise(KeyboardInterrupt()),
+    "close": lambda: _raise(GeneratorExit()),
+    "big": lambda: "x" * 2_000_000,
+    "object": object,
+    "huge int": lambda: 2**100,
+    "surrogate result": lambda: "\udcff",
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "fine": lambda: "fine",
+}

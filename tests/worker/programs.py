@@ -1,0 +1,92 @@
+"""Worker programs that are signalled, killed and frozen, and what their diaries say."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import eventually
+from towpath.clock import Duration, milliseconds, seconds
+
+ROOT = Path(__file__).parents[2]
+LEASE = seconds(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a diary: what happened, under which token, to which job, in which process."""
+
+    word: str
+    token: int
+    id: str
+    pid: int
+
+
+class Programs:
+    """Worker programs that write into one folder, a diary each."""
+
+    def __init__(
+        self, url: str, folder: Path, *, lease: Duration, grace: Duration, concurrency: int
+    ) -> None:
+        millis = [str(it // milliseconds(1)) for it in (lease, grace)]
+        self._url, self._words = url, [*millis, str(concurrency)]
+        self._folder = folder / "diaries"
+        self._folder.mkdir()
+        self.all: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> subprocess.Popen[bytes]:
+        diary = self._folder / f"{len(self.all)}"
+        command = [sys.executable, "-m", "tests.worker.shop", self._url, str(diary), *self._words]
+        self.all.append(subprocess.Popen(command, cwd=ROOT))
+        return self.all[-1]
+
+    def kill_one(self, chance: random.Random) -> None:
+        """SIGKILL, and another program in its place."""
+        alive = [it for it in self.all if it.poll() is None]
+        end(chance.choice(alive))
+        self.start()
+
+    def entries(self, word: str) -> list[Entry]:
+        """Every such line of all diaries."""
+        return [it for it in self._read() if it.word == word]
+
+    def began(self, count: int, *, within: float = 20) -> list[Entry]:
+        """The handlers' first lines, once there are so many."""
+        eventually(lambda: len(self.entries("began")) >= count, within=within)
+        return self.entries("began")
+
+    def end_all(self) -> None:
+        for program in self.all:
+            program.send_signal(signal.SIGCONT)
+            end(program)
+
+    def _read(self) -> Iterator[Entry]:
+        for path in sorted(self._folder.iterdir()):
+            for line in path.read_text().splitlines():
+                word, token, id, pid = line.split()
+                yield Entry(word, int(token), id, int(pid))
+
+
+def end(program: subprocess.Popen[bytes]) -> None:
+    program.kill()
+    program.wait()
+
+
+@contextmanager
+def programs(
+    url: str,
+    folder: Path,
+    *,
+    lease: Duration = LEASE,
+    grace: Duration = seconds(20),
+    concurrency: int = 10,
+) -> Generator[Programs]:
+    started = Programs(url, folder, lease=lease, grace=grace, concurrency=concurrency)
+    try:
+        yield started
+    finally:
+        started.end_all()

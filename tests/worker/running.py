@@ -1,0 +1,92 @@
+"""Workers in this process, and the lines they write."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from towpath.app import Towpath
+from towpath.clock import seconds
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.submitting import Ticket
+from towpath.worker.worker import Worker
+
+SOON = seconds(20)
+"""Longer than anything here takes."""
+
+
+@asynccontextmanager
+async def working(app: Towpath, **options: Any) -> AsyncGenerator[Worker]:
+    """A worker of *app* while the body runs; then it gives back what it holds and ends."""
+    worker = Worker(app, **options)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        worker.stop("the test is over")
+        worker.stop()
+        await running
+
+
+async def ended(ticket: Ticket[Any]) -> Job:
+    """The job once it is done, dead or cancelled."""
+    return await engine_of(ticket).ended(ticket.job, within=SOON)
+
+
+async def looked_at(ticket: Ticket[Any], fact: Callable[[Job], object]) -> Job:
+    """The job as soon as *fact* holds for it."""
+    found: list[Job] = []
+
+    async def holds() -> bool:
+        found[:] = [await engine_of(ticket).job(ticket.job)]
+        return bool(fact(found[0]))
+
+    await eventually_async(holds)
+    return found[0]
+
+
+async def slots(worker: Worker) -> dict[str, int]:
+    """What the worker tells whoever scrapes it: how many are busy, free and lost."""
+    families = await asyncio.to_thread(lambda: list(worker.metrics.collect()))
+    samples = [it for family in families for it in family.samples if it.name == "towpath_slots"]
+    return {it.labels["state"]: int(it.value) for it in samples}
+
+
+async def until_slots(worker: Worker, **wanted: int) -> None:
+    """Return when so many are busy, free or lost."""
+
+    async def so() -> bool:
+        return wanted.items() <= (await slots(worker)).items()
+
+    await eventually_async(so)
+
+
+def engine_of(ticket: Ticket[Any]) -> Engine:
+    return ticket._way.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+
+
+class Lines(logging.Handler):
+    """Every line that workers write, as its fields."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.all: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.msg, dict):
+            self.all.append(record.msg)
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.all if line["event"] == event]
+
+    def events(self) -> set[str]:
+        return {line["event"] for line in self.all}
+
+    async def next(self, event: str) -> dict[str, Any]:
+        """The first line of that event, once there is one."""
+        await meanwhile(lambda: bool(self.of(event)))
+        return self.of(event)[0]

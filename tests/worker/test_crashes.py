@@ -1,0 +1,80 @@
+"""I4, I11, I12: worker programs are killed at random; every job is done once, lanes keep order."""
+
+import itertools
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from tests.faults.census import Census, census, is_drained
+from tests.waiting import eventually_async
+from tests.worker import shop
+from tests.worker.programs import Entry, Programs, programs
+from towpath.app import Towpath
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import NewJob, new_job
+from towpath.engine.states import State
+
+JOBS, LANES, WORKERS, KILLS = 3_000, 60, 3, 6
+
+Lanes = dict[str, list[str]]
+"""The jobs of each lane in the order they were submitted."""
+
+
+async def test_every_job_is_done_once_and_in_its_lanes_order(
+    server: EmbeddedServer, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    jobs, lanes = new_jobs(chance)
+    with programs(server.url, tmp_path, lease=seconds(1), concurrency=20) as workers:
+        for _ in range(WORKERS):
+            workers.start()
+        async with Towpath(server.url) as app:
+            await app.engine.submit_many(shop.QUEUE, jobs)
+            await kill_at_random(app.engine, workers, chance)
+            await eventually_async(lambda: is_drained(app.engine, shop.QUEUE), within=30)
+            found = await census(app.engine, shop.QUEUE)
+        began, done = workers.entries("began"), workers.entries("done")
+    assert found.ids(State.DONE) == {job.id for job in jobs}
+    assert found.counts.totals["completed"] == JOBS
+    assert {id: n for id, n in Counter(it.id for it in done).items() if n > 1} == {}
+    assert disorder(found, began, lanes) == []
+    assert found.counts.totals["reaped"] > 0, "nobody was killed while holding a job"
+
+
+def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
+    """Two of three in lanes. Killed again and again, a job must still have attempts left."""
+    jobs: list[NewJob] = []
+    lanes: Lanes = defaultdict(list)
+    for _ in range(JOBS):
+        lane = f"lane-{chance.randrange(LANES)}" if chance.random() < 0.67 else None
+        jobs.append(new_job(b"null", lane=lane, max_attempts=KILLS + 2))
+        if lane is not None:
+            lanes[lane].append(jobs[-1].id)
+    return jobs, lanes
+
+
+async def kill_at_random(engine: Engine, workers: Programs, chance: random.Random) -> None:
+    """One whenever some more jobs are done."""
+    for number in range(KILLS):
+        due = JOBS * 0.8 * (number + chance.random()) / KILLS
+
+        async def enough(due: float = due) -> bool:
+            return (await engine.counts(shop.QUEUE)).totals["completed"] >= due
+
+        await eventually_async(enough, within=30)
+        workers.kill_one(chance)
+
+
+def disorder(found: Census, began: list[Entry], lanes: Lanes) -> list[str]:
+    """Jobs that began before the one ahead of them in their lane had ended.
+
+    Tokens grow with every delivery of the queue, so they tell what came first.
+    """
+    last = {str(id): job.token or 0 for id, job in found.jobs.items()}
+    first = dict(last)
+    for it in began:
+        first[it.id] = min(first[it.id], it.token)
+    pairs = (pair for ids in lanes.values() for pair in itertools.pairwise(ids))
+    return [f"{after} before {ahead}" for ahead, after in pairs if first[after] <= last[ahead]]

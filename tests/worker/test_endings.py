@@ -1,0 +1,201 @@
+"""How an attempt ends: what a handler may say, what it may do wrong, and what becomes of the job.
+
+Each case runs in all three places: in the worker's loop, in a thread, in a process.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, ended, looked_at, working
+from towpath.app import Towpath
+from towpath.clock import Duration, hours, minutes, seconds
+from towpath.engine.inspect import Job
+from towpath.engine.retry import Fixed, Never
+from towpath.engine.states import State
+from towpath.submitting import AppHandler, Ticket
+from towpath.worker.handler import HandlerOptions, Place
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+Speaker = AppHandler[str, Any, Any]
+
+
+async def speak(how: str) -> Any:
+    return pool.ENDS[how]()
+
+
+def speak_in_thread(how: str) -> Any:
+    return pool.ENDS[how]()
+
+
+PLACES: dict[Place, Callable[..., Any]] = {
+    Place.LOOP: speak,
+    Place.THREAD: speak_in_thread,
+    Place.PROCESS: pool.speak.function,
+}
+
+
+@pytest.fixture(params=list(Place))
+def place(request: pytest.FixtureRequest) -> Place:
+    return request.param
+
+
+def speaker(app: Towpath, place: Place, **options: Any) -> Speaker:
+    """A handler in that place that does what its job says."""
+    processes = 1 if place is Place.PROCESS else 0
+    wanted = HandlerOptions(processes=processes, **{"retry": Never(), **options})
+    return app.add("faces", PLACES[place], wanted)
+
+
+async def outcome(app: Towpath, handler: Speaker, how: str) -> Job:
+    """What becomes of such a job; a worker that went on afterwards did another."""
+    async with working(app, concurrency=1):
+        job = await handler.submit(how)
+        seen = await looked_at(job, lambda it: it.state is not State.LEASED and it.claimed_at)
+        assert await (await handler.submit("fine")).result(within=SOON) == "fine"
+    return seen
+
+
+class TestWhatAHandlerMaySay:
+    async def test_retry_after_a_time(self, app: Towpath, place: Place, lines: Lines) -> None:
+        """The handler's own word goes before any policy; the attempt counts."""
+        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "retry")
+        assert (job.state, job.attempts, job.reason) == (State.DELAYED, 1, "out of paper")
+        assert _delay(job) == pytest.approx(3600, abs=20)
+        assert lines.of("job.failed")[0]["error"] == "Retry"
+
+    async def test_retry_by_the_policy(self, app: Towpath, place: Place) -> None:
+        job = await outcome(app, speaker(app, place, retry=Fixed(hours(2))), "retry by policy")
+        assert (job.state, job.attempts) == (State.DELAYED, 1)
+        assert _delay(job) == pytest.approx(7200, abs=20)
+
+    async def test_discard(self, app: Towpath, place: Place, lines: Lines) -> None:
+        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "discard")
+        assert (job.state, job.attempts, job.reason) == (State.DEAD, 1, "nobody wants it")
+        assert lines.of("job.discarded")[0]["reason"] == "nobody wants it"
+
+    async def test_snooze_until_an_instant(self, app: Towpath, place: Place, lines: Lines) -> None:
+        """The attempt does not count."""
+        job = await outcome(app, speaker(app, place), "snooze until")
+        assert (job.state, job.attempts) == (State.DELAYED, 0)
+        assert job.due_at is not None
+        assert abs(job.due_at - pool.LATER) < seconds(2)
+        assert lines.of("job.snoozed")[0]["until"].startswith(("2099-12-31T23:59:59", "2100-01-01"))
+
+    async def test_snooze_for_a_while(self, app: Towpath, place: Place) -> None:
+        job = await outcome(app, speaker(app, place), "snooze for")
+        assert (job.state, job.attempts) == (State.DELAYED, 0)
+        assert _delay(job) == pytest.approx(600, abs=20)
+
+
+class TestWhatAHandlerMayDoWrong:
+    @pytest.mark.parametrize(
+        ("how", "reason"),
+        [
+            ("fail", "ValueError: broken"),
+            ("unpicklable", "Unpicklable: can't be sent anywhere"),
+            ("speechless", "Speechless: (its message can't be read)"),
+            ("surrogate", "ValueError: file \\udcff is gone"),
+            ("exit", "SystemExit: 3"),
+            ("interrupt", "KeyboardInterrupt"),
+        ],
+    )
+    async def test_an_exception_is_the_reason(
+        self, app: Towpath, place: Place, how: str, reason: str
+    ) -> None:
+        job = await outcome(app, speaker(app, place), how)
+        assert (job.state, job.attempts) == (State.DEAD, 1)
+        assert (job.reason or "").startswith(reason)
+        assert "pool.py:" in (job.reason or "")
+
+    async def test_an_enormous_message_is_cut(self, app: Towpath, place: Place) -> None:
+        job = await outcome(app, speaker(app, place), "enormous")
+        assert (job.reason or "").startswith("ValueError: xxx")
+        assert len(job.reason or "") < 1200
+
+    @pytest.mark.parametrize(("how", "name"), [("stop", "StopIter"), ("close", "GeneratorExit")])
+    async def test_what_python_uses_itself_is_a_failure(
+        self, app: Towpath, place: Place, how: str, name: str
+    ) -> None:
+        job = await outcome(app, speaker(app, place), how)
+        assert job.state is State.DEAD
+        assert name in (job.reason or "")
+
+    async def test_a_cancellation_of_its_own_is_a_failure(self, app: Towpath, place: Place) -> None:
+        """Nobody cancelled the job, so it must not look as if."""
+        job = await outcome(app, speaker(app, place), "cancel")
+        assert job.state is State.DEAD
+        assert (job.reason or "").startswith("CancelledError")
+
+    async def test_a_result_that_is_too_big(
+        self, app: Towpath, place: Place, lines: Lines
+    ) -> None:
+        """No other attempt can help."""
+        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "big")
+        assert (job.state, job.attempts) == (State.DEAD, 1)
+        assert (job.reason or "").startswith("ResultTooLarge: the handler returned 2000002 bytes")
+        assert lines.of("result.invalid")
+
+    @pytest.mark.parametrize("how", ["object", "surrogate result"])
+    async def test_a_result_that_is_no_json(
+        self, app: Towpath, place: Place, lines: Lines, how: str
+    ) -> None:
+        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), how)
+        assert (job.state, job.attempts) == (State.DEAD, 1)
+        assert (job.reason or "").startswith("ResultInvalid: result of speak")
+        assert lines.of("result.invalid")
+
+    async def test_a_process_that_is_killed(self, app: Towpath, lines: Lines) -> None:
+        job = await outcome(app, speaker(app, Place.PROCESS), "kill")
+        assert job.reason == "ProcessDied: the handler's process ended with signal 9"
+        assert lines.of("process.died")[0]["code"] == -9
+
+
+class TestVerdictsMadeCarelessly:
+    """What nobody should raise must not end a worker either."""
+
+    @pytest.mark.parametrize("reason", [ValueError("no"), None, 7, "", "x" * 1_000_000, "\udcff"])
+    async def test_a_reason_of_any_kind_ends_only_its_job(
+        self, app: Towpath, reason: Any
+    ) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell(verdict: str) -> None:
+            raise Discard(reason) if verdict == "discard" else Retry(reason)
+
+        async with working(app):
+            jobs = [await sell.submit("discard"), await sell.submit("retry")]
+            dead = [await ended(it) for it in jobs]
+        assert {it.state for it in dead} == {State.DEAD}
+        assert all(it.reason for it in dead)
+
+
+    async def test_one_without_its_parts_is_a_failure(self, app: Towpath) -> None:
+        class Bare(Snooze):
+            def __init__(self) -> None: ...
+
+        @app.handler("shop", max_attempts=1)
+        async def sell() -> None:
+            raise Bare
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert "AttributeError" in (dead.reason or "")
+
+    async def test_a_derived_one_counts_as_what_it_is(self, app: Towpath, lines: Lines) -> None:
+        class Unwanted(Discard): ...
+
+        @app.handler("shop")
+        async def sell() -> None:
+            raise Unwanted("old")
+
+        async with working(app):
+            assert (await ended(await sell.submit())).reason == "old"
+        assert lines.of("job.discarded")
+
+
+def _delay(job: Job) -> float:
+    assert job.due_at is not None
+    assert job.claimed_at is not None
+    return (job.due_at - job.claimed_at).total_seconds()

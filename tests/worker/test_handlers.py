@@ -1,0 +1,382 @@
+"""Handlers: what they are given, where they run, and how jobs reach them."""
+
+import asyncio
+import os
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, ended, looked_at, working
+from towpath.app import Towpath
+from towpath.clock import hours, minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.model import HIGH, new_job
+from towpath.engine.retry import Fixed
+from towpath.engine.states import State
+from towpath.errors import HandlerInvalid, JobUnfinished, PayloadInvalid
+from towpath.submitting import Ticket
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+
+
+class Order(BaseModel):
+    item: str
+    count: int = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Note(msgspec.Struct):
+    text: str
+    at: datetime
+
+
+class TestWhereAHandlerRuns:
+    async def test_an_async_one_runs_in_the_workers_loop(self, app: Towpath) -> None:
+        @app.handler("loops")
+        async def where() -> bool:
+            return asyncio.get_running_loop() is loop
+
+        loop = asyncio.get_running_loop()
+        async with working(app):
+            assert await (await where.submit()).result(within=SOON) is True
+
+    async def test_a_plain_one_runs_in_a_thread(self, app: Towpath) -> None:
+        @app.handler("threads")
+        def where(_: int) -> int:
+            meeting.wait()
+            return threading.get_ident()
+
+        meeting = threading.Barrier(3, timeout=10)
+        async with working(app):
+            tickets = await where.submit_many([1, 2])
+            await asyncio.to_thread(meeting.wait)
+            threads = {await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)}
+        assert len(threads) == 2
+        assert threading.get_ident() not in threads
+
+    async def test_one_with_processes_runs_in_another_process_that_is_used_again(
+        self, app: Towpath
+    ) -> None:
+        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        async with working(app):
+            tickets = await own_pid.submit_many(range(5))
+            pids = {await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)}
+        assert len(pids) == 1
+        assert os.getpid() not in pids
+
+    async def test_calling_one_runs_it_here_and_now(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        @app.handler("halves")
+        def half(n: int, ctx: Context) -> tuple[float, int, str]:
+            ctx.progress("half way")
+            return n / 2, ctx.attempt, ctx.queue
+
+        assert await double(21) == 42
+        assert half(21) == (10.5, 1, "halves")
+        assert (await app.engine.counts("sums")).totals["submitted"] == 0
+
+
+class TestPayloads:
+    async def test_a_pydantic_model(self, app: Towpath) -> None:
+        @app.handler("orders")
+        async def sell(order: Order) -> Order:
+            return Order(item=order.item, count=order.count + 1)
+
+        async with working(app):
+            sold = await (await sell.submit(Order(item="tea"))).result(within=SOON)
+        assert sold == Order(item="tea", count=2)
+
+    async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
+        @app.handler("points")
+        async def mirror(points: list[Point]) -> list[Point]:
+            return [Point(it.y, it.x) for it in points]
+
+        async with working(app):
+            mirrored = await (await mirror.submit([Point(1, 2), Point(3)])).result(within=SOON)
+        assert mirrored == [Point(2, 1), Point(0, 3)]
+
+    async def test_a_msgspec_struct(self, app: Towpath) -> None:
+        @app.handler("notes")
+        def shout(note: Note) -> Note:
+            return Note(note.text.upper(), note.at)
+
+        at = datetime(2026, 11, 1, tzinfo=UTC)
+        async with working(app):
+            assert await (await shout.submit(Note("hey", at))).result(within=SOON) == Note("HEY", at)
+
+    async def test_plain_json_is_taken_as_it_comes(self, app: Towpath) -> None:
+        @app.handler("things")
+        async def same(thing):  # noqa: ANN001, ANN202 # pyright: ignore  -- without any annotation
+            return thing
+
+        value = {"a": [1, 2.5, None, True, "ü"], "b": {}}
+        async with working(app):
+            assert await (await same.submit(value)).result(within=SOON) == value
+
+    async def test_bytes_are_left_as_they_are(self, app: Towpath) -> None:
+        @app.handler("blobs")
+        async def reverse(blob: bytes) -> bytes:
+            return blob[::-1]
+
+        async with working(app):
+            job = await reverse.submit(b"\x00\xff{")
+            assert await job.result(within=SOON) == b"{\xff\x00"
+            assert await (await reverse.submit(b"")).result(within=SOON) == b""
+        assert (await app.engine.job(job.job)).payload == b"\x00\xff{"
+
+    async def test_none_at_all(self, app: Towpath) -> None:
+        @app.handler("ticks")
+        async def tick() -> str:
+            return "tock"
+
+        async with working(app):
+            assert await (await tick.submit()).result(within=SOON) == "tock"
+
+    async def test_through_a_process(self, app: Towpath) -> None:
+        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
+        async with working(app):
+            receipt = await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
+        assert receipt.text == "1 tea 1 sell"
+        assert receipt.pid != os.getpid()
+
+
+class TestPayloadsThatDoNotFit:
+    async def test_are_refused_before_anything_is_sent(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        @app.handler("orders")
+        async def sell(order: Order) -> None: ...
+
+        @app.handler("points")
+        async def draw(point: Point) -> None: ...
+
+        @app.handler("blobs")
+        async def store(blob: bytes) -> None: ...
+
+        @app.handler("things")
+        async def take(thing: object) -> None: ...
+
+        keys = server.ask("DBSIZE")
+        for handler, wrong in (
+            (sell, {"count": 3}),
+            (sell, "tea"),
+            (draw, Point("one")),  # pyright: ignore[reportArgumentType]
+            (draw, None),
+            (store, "text"),
+            (take, object()),
+            (take, {1, object()}),
+            (take, "\udcff"),
+        ):
+            with pytest.raises(PayloadInvalid):
+                await handler.submit(wrong)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(PayloadInvalid):
+            await draw.submit_many([Point(1), None])  # pyright: ignore[reportArgumentType]
+        assert server.ask("DBSIZE") == keys
+
+    async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        """Whoever submitted them: another language, or an older release."""
+
+        @app.handler("orders")
+        async def sell(order: Order) -> int:
+            return order.count
+
+        wrong = [b"", b"{", b'{"item": 1}', b"\xff", b"null", b"[" * 5000]
+        async with working(app):
+            jobs = await app.engine.submit_many("orders", [new_job(it) for it in wrong])
+            fine = await sell.submit(Order(item="tea"))
+            assert await fine.result(within=SOON) == 1
+            dead = [await app.engine.ended(it.job, within=SOON) for it in jobs]  # pyright: ignore
+        assert {it.state for it in dead} == {State.DEAD}
+        assert {it.attempts for it in dead} == {1}
+        assert all("payload of sell" in (it.reason or "") for it in dead)
+        assert len(lines.of("payload.invalid")) == len(wrong)
+
+    async def test_are_dead_in_a_process_too(self, app: Towpath, lines: Lines) -> None:
+        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
+        async with working(app):
+            wrong = await app.engine.submit("orders", b"{}")
+            dead = await app.engine.ended(wrong.job, within=SOON)
+            await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
+        assert dead.state is State.DEAD
+        assert dead.reason == "payload of sell: item: Field required"
+        assert lines.of("payload.invalid")
+
+
+class TestTheContext:
+    async def test_says_what_job_this_is(self, app: Towpath) -> None:
+        seen: list[Context] = []
+
+        @app.handler("shop", time_limit=minutes(5))
+        async def sell(item: str, ctx: Context) -> None:
+            seen.append(ctx)
+
+        async with working(app, name="till-3"):
+            job = await sell.submit("tea", lane="ada", priority=HIGH, id="o-1", headers={"a": "b"})
+            await job.result(within=SOON)
+        [ctx] = seen
+        assert (ctx.id, ctx.queue, ctx.lane, ctx.priority) == ("o-1", "shop", "ada", HIGH)
+        assert (ctx.attempt, ctx.worker, ctx.handler) == (1, "till-3", "sell")
+        assert dict(ctx.headers) == {"a": "b"}
+        assert (await app.engine.job(job.job)).token == ctx.token
+        assert ctx.deadline - ctx.claimed_at == minutes(5)
+        assert abs(ctx.claimed_at - ctx.submitted_at) < seconds(5)
+        assert (ctx.due_at, ctx.cancelled) == (None, False)
+
+    async def test_counts_attempts_and_gives_each_a_higher_token(self, app: Towpath) -> None:
+        seen: list[tuple[int, int]] = []
+
+        @app.handler("shop", retry=Fixed(seconds(0)))
+        async def sell(ctx: Context) -> None:
+            seen.append((ctx.attempt, ctx.token))
+            assert ctx.attempt == 3
+
+        async with working(app):
+            await (await sell.submit()).result(within=SOON)
+        assert [attempt for attempt, _ in seen] == [1, 2, 3]
+        assert sorted(token for _, token in seen) == [token for _, token in seen]
+
+    async def test_takes_notes_while_the_handler_runs(self, app: Towpath) -> None:
+        @app.handler("loop")
+        async def slow(ctx: Context) -> None:
+            ctx.progress({"percent": 10})
+            await go.wait()
+
+        @app.handler("thread")
+        def slow_thread(ctx: Context) -> None:
+            ctx.progress({"percent": 10})
+            gate.wait(20)
+
+        go, gate = asyncio.Event(), threading.Event()
+        async with working(app):
+            for handler in (slow, slow_thread):
+                await looked_at(await handler.submit(), lambda it: it.progress == b'{"percent":10}')
+            go.set()
+            gate.set()
+
+    async def test_the_last_note_is_there_when_the_job_is_done(self, app: Towpath) -> None:
+        @app.handler("loop")
+        async def noting(ctx: Context) -> None:
+            for percent in (50, 100):
+                ctx.progress({"percent": percent})
+
+        @app.handler("thread")
+        def noting_thread(ctx: Context) -> None:
+            for percent in (50, 100):
+                ctx.progress({"percent": percent})
+
+        noting_process = app.add("notes", pool.note_twice.function, HandlerOptions(processes=1))
+        async with working(app):
+            jobs = [await it.submit() for it in (noting, noting_thread, noting_process)]  # pyright: ignore
+            done = [await ended(it) for it in jobs]
+        assert [it.progress for it in done] == [b'{"percent":100}'] * 3
+
+    async def test_refuses_a_note_that_is_no_json(self, app: Towpath) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell(ctx: Context) -> None:
+            ctx.progress(object())
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert "PayloadInvalid: progress" in (dead.reason or "")
+
+
+class TestSeveralHandlersOfAQueue:
+    async def test_are_told_apart_by_the_header(self, app: Towpath) -> None:
+        @app.handler("mail")
+        async def send(to: str) -> str:
+            return f"sent to {to}"
+
+        @app.handler("mail", name="again")
+        async def resend(to: str) -> str:
+            return f"sent to {to} again"
+
+        async with working(app):
+            first, second = await send.submit("ada"), await resend.submit("ada")
+            assert await first.result(within=SOON) == "sent to ada"
+            assert await second.result(within=SOON) == "sent to ada again"
+        assert (await app.engine.job(second.job)).headers == {"handler": "again"}
+
+    async def test_a_job_for_none_of_them_is_dead_with_a_reason(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        @app.handler("mail", name="again")
+        async def resend(to: str) -> None: ...
+
+        async with working(app):
+            named = await app.engine.submit("mail", b'"x"', headers={"handler": "shred"})
+            plain = await app.engine.submit("mail", b'"x"')
+            dead = [await app.engine.ended(it.job, within=SOON) for it in (named, plain)]
+            await (await resend.submit("ada")).result(within=SOON)
+        assert [it.reason for it in dead] == [
+            "HandlerNotFound: the job asks for handler 'shred'; this worker has: again",
+            "HandlerNotFound: the job asks for a handler without a name; this worker has: again",
+        ]
+        assert {line["handler"] for line in lines.of("handler.not_found")} == {"shred", ""}
+
+    async def test_two_under_the_same_name_are_refused(self, app: Towpath) -> None:
+        @app.handler("mail")
+        async def send(to: str) -> None: ...
+
+        with pytest.raises(HandlerInvalid, match="give one a `name="):
+
+            @app.handler("mail")
+            async def send_too(to: str) -> None: ...
+
+
+class TestSubmitting:
+    async def test_takes_the_options_of_a_submit(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell(item: str) -> None: ...
+
+        job = await sell.submit("tea", delay=hours(3), lane="ada", priority=HIGH, id="o-1")
+        again = await sell.submit("tea", id="o-1")
+        found = await app.engine.job(job.job)
+        assert (found.state, found.lane, found.priority) == (State.DELAYED, "ada", HIGH)
+        assert (job.existed, again.existed) == (False, True)
+
+    async def test_many_are_answered_in_order(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with working(app):
+            tickets = await double.submit_many(range(300), priority=HIGH)
+            results = [await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)]
+        assert results == [2 * n for n in range(300)]
+
+    async def test_without_an_event_loop(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        def script() -> list[int]:
+            one = double.blocking.submit(4)
+            more = double.blocking.submit_many([5, 6])
+            return [it.wait(within=SOON) for it in [one, *more] if isinstance(it, Ticket)]
+
+        async with working(app):
+            assert await asyncio.to_thread(script) == [8, 10, 12]
+
+    async def test_a_result_that_will_never_be_says_why(self, app: Towpath) -> None:
+        @app.handler("sums", max_attempts=1)
+        async def fail() -> None:
+            raise ValueError("no")
+
+        async with working(app):
+            with pytest.raises(JobUnfinished, match="ValueError: no"):
+                await (await fail.submit()).result(within=SOON)

@@ -1,0 +1,354 @@
+"""Recurring work: any worker fires it, each firing happens once, missed ones by the policy."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from typing import Any, cast
+
+import pytest
+
+from tests.waiting import eventually_async
+from towpath.clock import ManualClock, days, hours, minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import HIGH, Lease
+from towpath.engine.options import QueueOptions
+from towpath.errors import EngineClosed, InvalidName, InvalidOption
+from towpath.testing.proxy import Faults, Proxy
+from towpath.worker.recurring import LOOK_EVERY, Recurrence, Recurrences, keep_firing
+from towpath.worker.schedule import Cron, Every, Missed
+
+QUEUE = "reports"
+HOURLY = "hourly"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def engine(server: EmbeddedServer, clock: ManualClock) -> AsyncIterator[Engine]:
+    async with Engine(server.url, clock=clock) as engine:
+        yield engine
+
+
+def hourly(**changes: Any) -> Recurrence:
+    plain: dict[str, Any] = {"name": HOURLY, "when": Every(hours(1)), "queue": QUEUE}
+    return Recurrence(**plain | changes)
+
+
+@asynccontextmanager
+async def firing(engine: Engine, clock: ManualClock, *work: Recurrence) -> AsyncGenerator[None]:
+    """A worker that fires *work* meanwhile; it has seen all of it when this is entered."""
+    task = asyncio.create_task(keep_firing(engine, Recurrences(work), clock=clock))
+    try:
+        for it in work:
+            await reached(engine, it.name)
+        yield
+        if task.done():
+            await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def reached(engine: Engine, name: str, instant: datetime | None = None) -> None:
+    """Wait until *name* was last fired for *instant* (None = for any)."""
+
+    async def so() -> bool:
+        known = (await engine.recurring(QUEUE)).last.get(name)
+        return known is not None and (instant is None or known.at == instant)
+
+    await eventually_async(so)
+
+
+async def jobs_of(engine: Engine) -> list[Lease]:
+    """All that was submitted, in order."""
+    return await engine.claim(QUEUE, worker="anna", lease=days(1), count=500)
+
+
+async def fired_for(engine: Engine) -> list[datetime]:
+    return [datetime.fromisoformat(it.headers["scheduled"]) for it in await jobs_of(engine)]
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    found = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
+    return [it for it in found if it["event"] == event]
+
+
+class TestRecurringWork:
+    async def test_is_fired_when_its_time_comes(self, engine: Engine, clock: ManualClock) -> None:
+        start = clock.now
+        async with firing(engine, clock, hourly()):
+            for n in (1, 2, 3):
+                clock.advance(hours(1))
+                await reached(engine, HOURLY, start + hours(n))
+        assert await fired_for(engine) == [start + hours(n) for n in (1, 2, 3)]
+
+    async def test_is_not_fired_for_the_past_when_it_is_first_seen(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        clock.advance(minutes(90))
+        async with firing(engine, clock, hourly(missed=Missed.ALL)):
+            assert (await engine.recurring(QUEUE)).last[HOURLY].at == clock.now
+        assert await jobs_of(engine) == []
+
+    async def test_is_not_fired_before_its_time(self, engine: Engine, clock: ManualClock) -> None:
+        """The other one shows that the worker has looked."""
+        start, sooner = clock.now, hourly(name="sooner", when=Every(minutes(20)))
+        async with firing(engine, clock, hourly(), sooner):
+            clock.advance(hours(1) - seconds(1))
+            await reached(engine, "sooner", start + minutes(40))
+            assert (await engine.recurring(QUEUE)).last[HOURLY].at == start
+
+    async def test_makes_a_job_that_says_what_it_is_for(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        work = hourly(
+            payload=b'{"kind":"full"}',
+            options={"priority": HIGH, "lane": "octo", "headers": {"handler": "rerun"}},
+        )
+        async with firing(engine, clock, work):
+            clock.advance(hours(1))
+            await reached(engine, HOURLY, clock.now)
+        [lease] = await jobs_of(engine)
+        assert lease.id == "hourly@2026-01-01T01:00:00.000Z"
+        assert lease.headers == {"handler": "rerun", "scheduled": "2026-01-01T01:00:00.000Z"}
+        assert (lease.payload, lease.priority, lease.lane) == (b'{"kind":"full"}', HIGH, "octo")
+
+    async def test_is_shown_with_its_schedule(self, engine: Engine, clock: ManualClock) -> None:
+        async with firing(engine, clock, hourly(when=Cron("0 3 * * *", "Europe/Berlin"))):
+            about = (await engine.recurring(QUEUE)).last[HOURLY].about
+        assert about == "0 3 * * * Europe/Berlin"
+
+    async def test_goes_on_from_its_last_firing_with_another_schedule(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        start = clock.now
+        async with firing(engine, clock, hourly()):
+            pass
+        clock.advance(minutes(40))
+        oftener = hourly(when=Every(minutes(15)), missed=Missed.ALL)
+        async with firing(engine, clock, oftener):
+            await reached(engine, HOURLY, start + minutes(30))
+        assert await fired_for(engine) == [start + minutes(15), start + minutes(30)]
+
+    async def test_that_was_forgotten_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
+        async with firing(engine, clock, hourly()):
+            await engine.forget(QUEUE, HOURLY)
+            clock.advance(LOOK_EVERY)
+            await reached(engine, HOURLY, clock.now)
+
+    async def test_of_several_queues_is_fired_in_each(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        works = [hourly(), hourly(queue="mails")]
+        task = asyncio.create_task(keep_firing(engine, Recurrences(works), clock=clock))
+        for queue in (QUEUE, "mails"):
+            await eventually_async(lambda queue=queue: has_begun(engine, queue))
+        clock.advance(hours(1))
+        for queue in (QUEUE, "mails"):
+            leases = await engine.claim(queue, worker="anna", lease=days(1), wait=seconds(9))
+            assert [it.id for it in leases] == ["hourly@2026-01-01T01:00:00.000Z"]
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def test_of_none_needs_nobody(self, engine: Engine) -> None:
+        async with asyncio.timeout(10):
+            await keep_firing(engine, Recurrences())
+
+
+async def has_begun(engine: Engine, queue: str) -> bool:
+    return bool((await engine.recurring(queue)).last)
+
+
+class TestAWorkerThatWasDownOverThreeFirings:
+    @pytest.mark.parametrize(
+        ("missed", "made"), [(Missed.SKIP, []), (Missed.ONCE, [3]), (Missed.ALL, [1, 2, 3])]
+    )
+    async def test_does_what_the_policy_says(
+        self, engine: Engine, clock: ManualClock, caplog: pytest.LogCaptureFixture,
+        missed: Missed, made: list[int],
+    ) -> None:  # fmt: skip
+        start, work = clock.now, hourly(missed=missed)
+        async with firing(engine, clock, work):
+            pass
+        clock.advance(hours(3) + minutes(10))
+        with caplog.at_level(logging.INFO, "towpath"):
+            async with firing(engine, clock, work):
+                await reached(engine, HOURLY, start + hours(3))
+                clock.advance(minutes(50))
+                await reached(engine, HOURLY, start + hours(4))
+        assert await fired_for(engine) == [start + hours(n) for n in (*made, 4)]
+        [line] = lines(caplog, "recurring.missed")
+        assert (line["missed"], line["policy"]) == (3, missed)
+        assert len(lines(caplog, "recurring.fired")) == len(made) + 1
+
+    async def test_makes_up_for_more_than_one_step_takes(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        start, work = clock.now, hourly(when=Every(seconds(1)), missed=Missed.ALL)
+        async with firing(engine, clock, work):
+            pass
+        clock.advance(seconds(2_100))
+        async with firing(engine, clock, work):
+            await reached(engine, HOURLY, start + seconds(2_100))
+        assert (await engine.counts(QUEUE)).totals["submitted"] == 2_100
+
+
+class TestManyWorkers:
+    async def test_fire_each_firing_once(
+        self, server: EmbeddedServer, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Who fired says so: a second time would be in the log, though its id is known."""
+        start, works = clock.now, [hourly(name=f"work-{n}", missed=Missed.ALL) for n in range(3)]
+        async with AsyncExitStack() as stack:
+            engines = [
+                await stack.enter_async_context(Engine(server.url, clock=clock)) for _ in range(5)
+            ]
+            caplog.set_level(logging.INFO, "towpath")
+            for it in engines:
+                await stack.enter_async_context(firing(it, clock, *works))
+            for n in range(1, 21):
+                clock.advance(hours(1))
+                for work in works:
+                    await reached(engines[0], work.name, start + hours(n))
+            submitted = (await engines[0].counts(QUEUE)).totals["submitted"]
+        told = [line["job"] for line in lines(caplog, "recurring.fired")]
+        assert submitted == 60
+        assert len(told) == len(set(told)) == 60
+
+    async def test_are_one_call_each_while_nothing_is_due(
+        self, server: EmbeddedServer, engine: Engine, clock: ManualClock
+    ) -> None:
+        async with firing(engine, clock, hourly()):
+            await eventually_async(lambda: settled(server))
+            before = calls(server)
+            clock.advance(LOOK_EVERY)
+            await eventually_async(lambda: more_calls(server, before))
+            assert calls(server) == before + 1
+
+
+def calls(server: EmbeddedServer) -> int:
+    stats = server.ask("INFO", "commandstats")
+    assert isinstance(stats, bytes)
+    [line] = [it for it in stats.split(b"\r\n") if it.startswith(b"cmdstat_evalsha:")]
+    return int(line.partition(b"calls=")[2].partition(b",")[0])
+
+
+async def settled(server: EmbeddedServer) -> bool:
+    """Whether nobody calls any more."""
+    before = calls(server)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    return calls(server) == before
+
+
+async def more_calls(server: EmbeddedServer, before: int) -> bool:
+    return calls(server) > before
+
+
+class TestAFiringThatFindsNoRoom:
+    async def test_waits_for_it(
+        self, engine: Engine, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What there is room for is taken in, the rest stays due."""
+        start, work = clock.now, hourly(missed=Missed.ALL)
+        await engine.configure(QUEUE, QueueOptions(max_length=2))
+        async with firing(engine, clock, work):
+            pass
+        clock.advance(hours(3))
+        async with firing(engine, clock, work):
+            await reached(engine, HOURLY, start + hours(2))
+            await eventually_async(lambda: told(caplog, "duty.failed"))
+            assert len(await jobs_of(engine)) == 2
+            clock.advance(seconds(5))
+            await reached(engine, HOURLY, start + hours(3))
+        assert await fired_for(engine) == [start + hours(3)]
+
+    async def test_holds_no_other_up(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.configure(QUEUE, QueueOptions(max_payload=3))
+        async with firing(
+            engine, clock, hourly(name="large", payload=b"large"), hourly(payload=b"1")
+        ):
+            clock.advance(hours(1))
+            await reached(engine, HOURLY, clock.now)
+
+
+async def told(caplog: pytest.LogCaptureFixture, event: str) -> bool:
+    return bool(lines(caplog, event))
+
+
+class TestAServerThatGivesNoAnswer:
+    async def test_is_asked_again_and_the_firing_made_up_for(
+        self, server: EmbeddedServer, engine: Engine, clock: ManualClock,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        limits = Limits(answer=seconds(0.05), give_up=seconds(0.1))
+        async with (
+            Proxy(server.address, Faults()) as proxy,
+            Engine(proxy.url, clock=clock, limits=limits) as cut_off,
+            firing(cut_off, clock, hourly()),
+        ):
+            proxy.faults.cut_requests = 1.0
+            clock.advance(hours(1))
+            await eventually_async(lambda: told(caplog, "duty.failed"))
+            proxy.faults.cut_requests = 0.0
+
+            async def recovered() -> bool:
+                clock.advance(seconds(1))
+                return (await engine.counts(QUEUE)).ready == 1
+
+            await eventually_async(recovered)
+        assert lines(caplog, "duty.failed")[0]["error"] == "ServerUnreachable"
+
+    async def test_because_the_engine_was_left_ends_the_firing(
+        self, server: EmbeddedServer, clock: ManualClock
+    ) -> None:
+        async with Engine(server.url, clock=clock) as engine:
+            task = asyncio.create_task(keep_firing(engine, Recurrences([hourly()]), clock=clock))
+            await reached(engine, HOURLY)
+        clock.advance(LOOK_EVERY)
+        with pytest.raises(EngineClosed):
+            await task
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("change", "option"),
+        [
+            ({"when": "0 3 * * *"}, "when"),
+            ({"when": minutes(5)}, "when"),
+            ({"missed": "once"}, "missed"),
+            ({"payload": "text"}, "payload"),
+            ({"options": {"id": "mine"}}, "id"),
+            ({"options": {"delay": seconds(1)}}, "delay"),
+            ({"options": {"due": None}}, "due"),
+            ({"options": {"priority": 101}}, "priority"),
+            ({"options": {"colour": "red"}}, "colour"),
+            ({"options": {"headers": {"Bad Name": ""}}}, "headers"),
+        ],
+    )
+    def test_is_refused_where_it_is_given(self, change: dict[str, Any], option: str) -> None:
+        with pytest.raises(InvalidOption, match=option):
+            hourly(**change)
+
+    @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", None])
+    def test_of_a_name(self, name: Any) -> None:
+        with pytest.raises(InvalidName):
+            hourly(name=name)
+
+    def test_of_a_queue(self) -> None:
+        with pytest.raises(InvalidName):
+            hourly(queue="No")
+
+    def test_of_a_name_that_is_taken(self) -> None:
+        works = Recurrences([hourly(), hourly(queue="mails")])
+        with pytest.raises(InvalidOption, match="other recurring work of queue reports"):
+            works.add(hourly(when=Every(minutes(5))))
+        assert len(works) == 2
+        assert [it.queue for it in works.of(["mails", "others"])] == ["mails"]

@@ -1,0 +1,64 @@
+"""Recurring work in real processes: two at once with wrong clocks, one of them killed."""
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from tests.waiting import eventually
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.states import State
+
+ROOT = Path(__file__).parents[2]
+QUEUE, NAME = "reports", "tick"
+
+
+@contextmanager
+def process(url: str, diary: Path, *, offset: int) -> Generator[subprocess.Popen[bytes]]:
+    """A process that fires, its own clock wrong by *offset* seconds."""
+    command = [sys.executable, "-m", "tests.worker.firing", url, QUEUE, NAME, str(offset), diary]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def fired(*diaries: Path) -> list[str]:
+    """The ids of all jobs that processes say they fired, in order of their instants."""
+    return sorted(id for it in diaries if it.exists() for id in it.read_text().split())
+
+
+def instant_of(id: str) -> datetime:
+    return datetime.fromisoformat(id.removeprefix(f"{NAME}@"))
+
+
+async def test_each_firing_happens_once_and_none_is_left_out(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The first is killed while both fire; the second goes on. Clocks are an hour off each way."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    with process(server.url, one, offset=3600) as first:
+        eventually(lambda: fired(one), within=30)
+        with process(server.url, two, offset=-3600):
+            eventually(lambda: fired(two), within=30)
+            first.kill()
+            before = len(fired(one, two))
+            eventually(lambda: len(fired(one, two)) >= before + 2, within=30)
+    ids = fired(one, two)
+    instants = [instant_of(id) for id in ids]
+    # The kill may have come between a firing and its line, so the store is asked what there is.
+    async with Engine(server.url) as engine:
+        page = await engine.list(QUEUE, State.READY, size=1000)
+        last = (await engine.recurring(QUEUE)).last[NAME].at
+    submitted = [instant_of(job.id) for job in page.jobs]
+    assert len(ids) == len(set(ids))
+    assert set(instants) <= set(submitted)
+    assert all(b - a == seconds(1) for a, b in pairwise(submitted))
+    assert submitted[-1] == last
+    assert all(job.submitted_at >= instant_of(job.id) for job in page.jobs)

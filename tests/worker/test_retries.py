@@ -1,0 +1,182 @@
+"""I13: how often a job is tried and how long it waits between, by submit, handler or queue."""
+
+import pytest
+
+from tests.worker.running import SOON, Lines, ended, looked_at, working
+from towpath.app import Towpath
+from towpath.clock import hours, milliseconds, seconds
+from towpath.engine.inspect import Job
+from towpath.engine.model import new_job
+from towpath.engine.options import QueueOptions
+from towpath.engine.retry import Exponential, Fixed, Listed, Never
+from towpath.engine.states import State
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Retry, Snooze
+
+AT_ONCE = Fixed(milliseconds(1))
+
+
+class TestAttempts:
+    async def test_are_five_unless_somebody_says_otherwise(self, app: Towpath) -> None:
+        seen: list[int] = []
+
+        @app.handler("shop", retry=AT_ONCE)
+        async def sell(ctx: Context) -> None:
+            seen.append(ctx.attempt)
+            raise ValueError(f"attempt {ctx.attempt}")
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert (dead.state, dead.attempts) == (State.DEAD, 5)
+        assert (dead.reason or "").startswith("ValueError: attempt 5")
+        assert seen == [1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize("name", [None, "named"])
+    async def test_as_the_handler_says(self, app: Towpath, name: str | None, lines: Lines) -> None:
+        @app.handler("shop", name=name, retry=AT_ONCE, max_attempts=2)
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert (dead.state, dead.attempts) == (State.DEAD, 2)
+        assert [len(lines.of(it)) for it in ("job.failed", "job.dead")] == [1, 1]
+
+    async def test_as_the_submit_says_before_the_handler(self, app: Towpath) -> None:
+        @app.handler("shop", retry=AT_ONCE, max_attempts=2)
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            fewer, more = await sell.submit(max_attempts=1), await sell.submit(max_attempts=4)
+            assert (await ended(fewer)).attempts == 1
+            assert (await ended(more)).attempts == 4
+
+    async def test_as_a_named_handler_says_whoever_submitted(self, app: Towpath) -> None:
+        """A producer in another language knows the handler's name, not its limits."""
+
+        @app.handler("shop", name="sell", retry=AT_ONCE, max_attempts=2)
+        async def sell(_: int) -> None:
+            raise ValueError
+
+        async with working(app):
+            job = await app.engine.submit("shop", b"1", headers={"handler": "sell"})
+            dead = await app.engine.ended(job.job, within=SOON)
+        assert (dead.state, dead.attempts) == (State.DEAD, 2)
+
+    async def test_a_retry_that_is_asked_for_counts_too(self, app: Towpath) -> None:
+        @app.handler("shop", max_attempts=3)
+        async def sell() -> None:
+            raise Retry("again", after=milliseconds(1))
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert (dead.state, dead.attempts, dead.reason) == (State.DEAD, 3, "again")
+
+    async def test_snoozes_do_not_count(self, app: Towpath) -> None:
+        seen: list[int] = []
+
+        @app.handler("shop", max_attempts=1)
+        async def sell(ctx: Context) -> None:
+            seen.append(ctx.attempt)
+            if len(seen) < 5:
+                raise Snooze(milliseconds(1))
+
+        async with working(app):
+            await (await sell.submit()).result(within=SOON)
+        assert seen == [1] * 5
+
+    async def test_a_silent_end_counts_and_is_told(self, app: Towpath, lines: Lines) -> None:
+        """Whoever held it before: what a worker did not end is an attempt all the same."""
+
+        @app.handler("shop", max_attempts=2)
+        async def sell(ctx: Context) -> int:
+            return ctx.attempt
+
+        job = await sell.submit()
+        await app.engine.claim("shop", worker="gone", lease=milliseconds(1))
+        async with working(app):
+            assert await job.result(within=SOON) == 2
+        assert [line["attempt"] for line in lines.of("job.redelivered")] == [2]
+
+
+class TestTheWaitBetween:
+    @pytest.mark.parametrize("name", [None, "named"])
+    async def test_as_the_handler_says(self, app: Towpath, name: str | None) -> None:
+        @app.handler("shop", name=name, retry=Listed((hours(1), hours(2))))
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+        assert wait(job) == pytest.approx(3600, abs=10)
+
+    async def test_as_the_submit_says_before_the_handler(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Fixed(hours(1)))
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            job = await sell.submit(retry=Fixed(hours(3)))
+            delayed = await looked_at(job, lambda it: it.state is State.DELAYED)
+        assert wait(delayed) == pytest.approx(3 * 3600, abs=10)
+
+    async def test_as_the_queue_says_if_nobody_else_does(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            raise ValueError
+
+        await app.engine.configure("shop", QueueOptions(retry=Fixed(hours(5))))
+        async with working(app):
+            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+        assert wait(job) == pytest.approx(5 * 3600, abs=10)
+
+    async def test_never_means_never(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Never())
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert (dead.state, dead.attempts) == (State.DEAD, 1)
+
+    async def test_grows_with_the_attempts(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Exponential(first=milliseconds(20), factor=2.0))
+        async def sell(ctx: Context) -> int:
+            if ctx.attempt < 4:
+                raise ValueError
+            assert ctx.due_at is not None
+            return ctx.attempt
+
+        async with working(app):
+            assert await (await sell.submit()).result(within=SOON) == 4
+
+
+class TestTheOptionsOfAQueue:
+    async def test_are_what_its_handlers_ask_for(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop", retry=AT_ONCE, max_attempts=7, keep=hours(2))
+        async def sell() -> None: ...
+
+        await app.engine.configure("shop", QueueOptions(max_length=5000))
+        async with working(app):
+            await (await sell.submit()).result(within=SOON)
+        stored = await app.engine.options("shop")
+        assert (stored.retry, stored.max_attempts, stored.keep) == (AT_ONCE, 7, hours(2))
+        assert stored.max_length == 5000
+        assert lines.of("queue.configured")[0]["queue"] == "shop"
+
+    async def test_results_are_kept_for_an_hour_where_nobody_said_anything(
+        self, app: Towpath
+    ) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        async with working(app):
+            await (await sell.submit()).result(within=SOON)
+        assert (await app.engine.options("shop")).keep == hours(1)
+
+
+def wait(job: Job) -> float:
+    assert job.due_at is not None
+    assert job.claimed_at is not None
+    return (job.due_at - job.claimed_at).total_seconds()

@@ -1,0 +1,264 @@
+"""Schedules: instants by cron and by interval, changes of the clock, missed firings."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from towpath.clock import ZERO, days, hours, instant, milliseconds, minutes, seconds
+from towpath.errors import InvalidOption
+from towpath.worker.schedule import (
+    MOST_AT_ONCE,
+    PROMPT,
+    Cron,
+    Due,
+    Every,
+    Missed,
+    Schedule,
+    due,
+    schedule,
+)
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def berlin(month: int, day: int, hour: int, minute: int = 0, *, fold: int = 0) -> datetime:
+    """That time on the clocks of Berlin in 2026; fold = 1 for the second time of autumn."""
+    return datetime(2026, month, day, hour, minute, tzinfo=BERLIN, fold=fold).astimezone(UTC)
+
+
+def first(when: Schedule, n: int, *, after: datetime) -> list[datetime]:
+    return list(islice(when.after(after), n))
+
+
+class TestACronExpression:
+    def test_is_read_in_its_time_zone(self) -> None:
+        found = first(Cron("0 3 * * *", tz="Europe/Berlin"), 2, after=NEW_YEAR)
+        assert found == [berlin(1, 1, 3), berlin(1, 2, 3)]
+
+    def test_is_read_in_utc_if_none_is_named(self) -> None:
+        assert first(Cron("0 3 * * *"), 1, after=NEW_YEAR) == [NEW_YEAR + hours(3)]
+
+    def test_begins_after_the_last_firing_not_with_it(self) -> None:
+        assert first(Cron("0 * * * *"), 1, after=NEW_YEAR) == [NEW_YEAR + hours(1)]
+        just_before = NEW_YEAR - milliseconds(1)
+        assert first(Cron("0 * * * *"), 1, after=just_before) == [NEW_YEAR]
+
+    def test_may_have_seconds_in_front(self) -> None:
+        found = first(Cron("*/20 * * * * *"), 3, after=NEW_YEAR)
+        assert found == [NEW_YEAR + seconds(n) for n in (20, 40, 60)]
+
+    def test_may_name_the_last_day_or_the_second_tuesday(self) -> None:
+        assert first(Cron("0 0 L * *"), 1, after=NEW_YEAR) == [datetime(2026, 1, 31, tzinfo=UTC)]
+        tuesday = datetime(2026, 1, 13, tzinfo=UTC)
+        assert first(Cron("0 0 * * TUE#2"), 1, after=NEW_YEAR) == [tuesday]
+
+    def test_says_what_it_is(self) -> None:
+        assert str(Cron(" 0  3 * * *", tz="Europe/Berlin")) == "0 3 * * * Europe/Berlin"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "*", "* * * *", "* * * * * * *", "60 * * * *", "* 24 * * *", "0 0 0 * *",
+            "0 0 * 13 *", "0 0 * * 8", "*/0 * * * *", "5-1 * * * *", "@daily", "a b c d e",
+            "9" * 5000 + " * * * *", "0 0 31 2 *", None, 7, b"* * * * *",
+        ],
+        ids=lambda text: repr(text)[:20],
+    )  # fmt: skip
+    def test_that_can_not_be_read_is_refused(self, text: Any) -> None:
+        with pytest.raises(InvalidOption) as refusal:
+            Cron(text)
+        assert refusal.value.option == "cron"
+
+    def test_that_never_comes_is_refused(self) -> None:
+        """A first and twenty-first that is the last Monday of its month."""
+        with pytest.raises(InvalidOption, match="50 years"):
+            Cron("* * */20 * 1L")
+
+    @pytest.mark.parametrize(
+        "tz", ["", "Berlin", "Europe", "../passwd", "Europe/Berlin\n", "\x00", None, 1, ["UTC"]]
+    )
+    def test_in_a_place_that_is_not_known_is_refused(self, tz: Any) -> None:
+        with pytest.raises(InvalidOption) as refusal:
+            Cron("0 3 * * *", tz=tz)
+        assert refusal.value.option == "tz"
+
+
+class TestWhenClocksGoForward:
+    """Berlin, 29 March 2026: after 1:59 comes 3:00."""
+
+    def test_work_at_a_time_that_is_left_out_runs_right_after_it(self) -> None:
+        found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 3, after=berlin(3, 28, 0))
+        assert found == [berlin(3, 28, 2, 30), berlin(3, 29, 3), berlin(3, 30, 2, 30)]
+        assert found[1] == datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+    def test_work_twice_within_what_is_left_out_runs_once(self) -> None:
+        found = first(Cron("0,30 2 * * *", tz="Europe/Berlin"), 2, after=berlin(3, 29, 0))
+        assert found == [berlin(3, 29, 3), berlin(3, 30, 2)]
+
+    def test_work_at_every_hour_runs_at_every_hour(self) -> None:
+        found = first(Cron("0 * * * *", tz="Europe/Berlin"), 3, after=berlin(3, 29, 0))
+        assert found == [berlin(3, 29, 1), berlin(3, 29, 3), berlin(3, 29, 4)]
+        assert found[1] - found[0] == hours(1)
+
+    def test_work_every_few_minutes_of_an_hour_that_is_left_out_does_not_run(self) -> None:
+        found = first(Cron("*/30 2 * * *", tz="Europe/Berlin"), 1, after=berlin(3, 29, 0))
+        assert found == [berlin(3, 30, 2)]
+
+
+class TestWhenClocksGoBack:
+    """Berlin, 25 October 2026: 2:00 to 2:59 comes twice."""
+
+    def test_work_at_a_time_that_comes_twice_runs_the_first_time(self) -> None:
+        found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 2, after=berlin(10, 25, 0))
+        assert found == [berlin(10, 25, 2, 30, fold=0), berlin(10, 26, 2, 30)]
+
+    def test_work_first_seen_between_the_two_runs_the_next_day(self) -> None:
+        """Not at an instant that has passed."""
+        seen = berlin(10, 25, 2, 15, fold=1)
+        found = first(Cron("30 2 * * *", tz="Europe/Berlin"), 1, after=seen)
+        assert found == [berlin(10, 26, 2, 30)]
+
+    def test_work_at_every_hour_runs_both_times(self) -> None:
+        found = first(Cron("0 * * * *", tz="Europe/Berlin"), 3, after=berlin(10, 25, 1))
+        assert found == [berlin(10, 25, 2), berlin(10, 25, 2, fold=1), berlin(10, 25, 3)]
+        assert [b - a for a, b in pairwise(found)] == [hours(1), hours(1)]
+
+
+class TestAnInterval:
+    def test_is_counted_from_1970_so_that_everybody_agrees(self) -> None:
+        found = first(Every(minutes(20)), 3, after=NEW_YEAR + minutes(7))
+        assert found == [NEW_YEAR + minutes(n) for n in (20, 40, 60)]
+
+    def test_may_be_counted_from_somewhere_else(self) -> None:
+        anchor = datetime(2030, 1, 1, 0, 7, tzinfo=BERLIN)
+        found = first(Every(hours(1), anchor=anchor), 2, after=NEW_YEAR)
+        assert found == [NEW_YEAR + minutes(7), NEW_YEAR + minutes(67)]
+
+    def test_is_elapsed_time_whatever_the_clocks_do(self) -> None:
+        daily = Every(days(1), anchor=berlin(3, 28, 12))
+        assert first(daily, 1, after=berlin(3, 28, 12)) == [berlin(3, 29, 13)]
+
+    def test_says_what_it_is(self) -> None:
+        assert str(Every(minutes(5))) == "every 0:05:00"
+        anchored = Every(minutes(5), anchor=NEW_YEAR)
+        assert str(anchored) == "every 0:05:00 from 2026-01-01T00:00:00+00:00"
+
+    @pytest.mark.parametrize(
+        "interval", [ZERO, seconds(0.999), -seconds(5), days(40_000), 5, "5m", None,
+                     timedelta(seconds=1, microseconds=1)]
+    )  # fmt: skip
+    def test_is_a_duration_of_at_least_a_second(self, interval: Any) -> None:
+        with pytest.raises(InvalidOption, match="every"):
+            Every(interval)
+
+    @pytest.mark.parametrize("anchor", [datetime(2026, 1, 1), "now", None, 0])  # noqa: DTZ001 -- the very mistake
+    def test_has_an_anchor_with_a_time_zone(self, anchor: Any) -> None:
+        with pytest.raises(InvalidOption, match="anchor"):
+            Every(minutes(5), anchor=anchor)
+
+
+class TestASchedule:
+    def test_of_text_is_a_cron_expression(self) -> None:
+        assert schedule("0 3 * * *") == Cron("0 3 * * *")
+        assert schedule("0 3 * * *", tz="Europe/Berlin") == Cron("0 3 * * *", "Europe/Berlin")
+        assert schedule(Every(minutes(5))) == Every(minutes(5))
+
+    def test_has_one_time_zone(self) -> None:
+        with pytest.raises(InvalidOption, match="tz"):
+            schedule(Cron("0 3 * * *"), tz="Europe/Berlin")
+
+    @pytest.mark.parametrize("when", [minutes(5), 300, None])
+    def test_is_nothing_else(self, when: Any) -> None:
+        with pytest.raises(InvalidOption, match="when"):
+            schedule(when)
+
+
+class TestWhatIsDue:
+    HOURLY = Every(hours(1))
+
+    @pytest.mark.parametrize("missed", Missed)
+    def test_is_nothing_before_the_time(self, missed: Missed) -> None:
+        now = NEW_YEAR + hours(1) - milliseconds(1)
+        assert due(self.HOURLY, NEW_YEAR, now, missed) == Due((), NEW_YEAR, 0)
+
+    @pytest.mark.parametrize("missed", Missed)
+    def test_is_one_firing_at_its_time_and_shortly_after(self, missed: Missed) -> None:
+        at = NEW_YEAR + hours(1)
+        for late in (ZERO, PROMPT):
+            assert due(self.HOURLY, NEW_YEAR, at + late, missed) == Due((at,), at, 0)
+
+    @pytest.mark.parametrize(
+        ("missed", "made"), [(Missed.SKIP, []), (Missed.ONCE, [3]), (Missed.ALL, [1, 2, 3])]
+    )
+    def test_after_an_absence_is_up_to_the_policy(self, missed: Missed, made: list[int]) -> None:
+        found = due(self.HOURLY, NEW_YEAR, NEW_YEAR + hours(3) + minutes(10), missed)
+        instants = tuple(NEW_YEAR + hours(n) for n in made)
+        assert found == Due(instants, NEW_YEAR + hours(3), 3)
+
+    def test_counts_the_latest_as_on_time_if_it_is(self) -> None:
+        """Skipping is for what was missed: the firing of this minute is none of that."""
+        found = due(self.HOURLY, NEW_YEAR, NEW_YEAR + hours(3), Missed.SKIP)
+        assert found == Due((NEW_YEAR + hours(3),), NEW_YEAR + hours(3), 2)
+
+    @pytest.mark.parametrize("absent", [MOST_AT_ONCE - 1, MOST_AT_ONCE, MOST_AT_ONCE + 1, 2500])
+    @pytest.mark.parametrize("missed", Missed)
+    def test_is_looked_at_in_rounds(self, missed: Missed, absent: int) -> None:
+        """Bounded, and with the same outcome as in one."""
+        last, now, made = NEW_YEAR, NEW_YEAR + hours(absent) + minutes(10), list[datetime]()
+        for _ in range(absent // MOST_AT_ONCE + 1):
+            found = due(self.HOURLY, last, now, missed)
+            assert len(found.firings) <= MOST_AT_ONCE
+            made, last = [*made, *found.firings], found.last
+        assert due(self.HOURLY, last, now, missed) == Due((), last, 0)
+        expected = {
+            Missed.SKIP: [],
+            Missed.ONCE: [NEW_YEAR + hours(absent)],
+            Missed.ALL: [NEW_YEAR + hours(n) for n in range(1, absent + 1)],
+        }
+        assert made == expected[missed]
+
+    def test_is_nothing_when_the_clock_was_set_back(self) -> None:
+        assert due(self.HOURLY, NEW_YEAR, NEW_YEAR - days(1), Missed.ALL) == Due((), NEW_YEAR, 0)
+
+
+EXPRESSIONS = [
+    "* * * * *",
+    "*/7 * * * *",
+    "30 2 * * *",
+    "0,30 1-3 * * *",
+    "15 */2 * * *",
+    "0 * * * *",
+]
+ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Africa/Casablanca"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    when=st.builds(Cron, st.sampled_from(EXPRESSIONS), st.sampled_from(ZONES)),
+    day=st.sampled_from([(2, 14), (3, 8), (3, 22), (3, 29), (4, 5), (10, 4), (10, 25), (11, 1)]),
+    offset=st.integers(0, 2 * 86_400),
+    within=st.floats(0, 0.999),
+)
+def test_everybody_comes_to_the_same_next_instant(
+    when: Cron, day: tuple[int, int], offset: int, within: float
+) -> None:
+    """Wherever between two firings somebody begins to look, on days with changes of the clock."""
+    start = datetime(2026, *day, tzinfo=UTC) - days(1) + seconds(offset)
+    one, two, three = first(when, 3, after=start)
+    assert start < one < two < three
+    between = one + milliseconds(int((two - one) / milliseconds(1) * within))
+    assert first(when, 2, after=between) == [two, three]
+
+
+def test_instants_are_in_utc() -> None:
+    assert {it.tzinfo for it in first(Cron("0 3 * * *", "Asia/Tokyo"), 2, after=instant(0))} == {
+        UTC
+    }
+    tokyo = datetime(2026, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))
+    assert {it.tzinfo for it in first(Every(hours(1), tokyo), 2, after=instant(0))} == {UTC}

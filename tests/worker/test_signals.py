@@ -1,0 +1,189 @@
+"""I17, I12: what a worker program leaves behind when it is told to end, killed or frozen."""
+
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.census import census
+from tests.waiting import eventually, eventually_async
+from tests.worker import shop
+from tests.worker.programs import LEASE, Programs, programs
+from tests.worker.running import SOON, ended
+from towpath.app import Towpath
+from towpath.clock import Duration, seconds, steady
+from towpath.embedded import EmbeddedServer
+from towpath.engine.states import State
+
+
+@pytest.fixture
+async def front(server: EmbeddedServer) -> AsyncIterator[Towpath]:
+    """The app of the worker programs, in the hands of one who submits."""
+    shop.app.url = server.url
+    async with shop.app:
+        yield shop.app
+
+
+def exit_code(program: subprocess.Popen[bytes], *, within: Duration) -> int:
+    return program.wait(timeout=within.total_seconds())
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no such process runs, not even as a zombie."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    first = [await shop.wait_for.submit(str(tmp_path / "go")) for _ in range(2)]
+    with programs(server.url, tmp_path, concurrency=2) as workers:
+        program = workers.start()
+        workers.began(2)
+        later = await shop.sell.submit()
+        program.send_signal(signal.SIGTERM)
+        eventually(lambda: workers.entries("worker.draining"))
+        (tmp_path / "go").touch()
+        assert exit_code(program, within=seconds(10)) == 0
+        assert len(workers.entries("began")) == 2
+    found = await census(front.engine, shop.QUEUE)
+    assert found.ids(State.DONE) == {it.id for it in first}
+    assert found.ids(State.READY) == {later.id}
+    assert found.counts.totals["released"] == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_gives_everything_back_at_once(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path, second: signal.Signals
+) -> None:
+    """An async handler, one in a thread and one in a process: none of them ever returns."""
+    never = str(tmp_path / "never")
+    held = [
+        await shop.wait_for.submit(never),
+        await shop.wait_in_thread.submit(never),
+        await shop.wait_in_process.submit(never),
+    ]
+    with programs(server.url, tmp_path) as workers:
+        program = workers.start()
+        children = {it.pid for it in workers.began(3)} - {program.pid}
+        program.send_signal(signal.SIGTERM)
+        eventually(lambda: workers.entries("worker.draining"))
+        program.send_signal(second)
+        assert exit_code(program, within=seconds(5)) == 0
+        assert len(children) == 1
+        assert all(is_gone(pid) for pid in children)
+    jobs = [await front.engine.job(it.job) for it in held]
+    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * 3
+
+
+async def test_what_is_not_done_within_the_grace_time_is_given_back(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    held = await shop.wait_for.submit(str(tmp_path / "never"))
+    with programs(server.url, tmp_path, grace=seconds(0.5)) as workers:
+        program = workers.start()
+        workers.began(1)
+        program.send_signal(signal.SIGTERM)
+        assert exit_code(program, within=seconds(5)) == 0
+    assert await held.state() is State.READY
+    assert (await front.engine.job(held.job)).attempts == 0
+
+
+async def test_an_idle_worker_ends_at_once(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    with programs(server.url, tmp_path) as workers:
+        program = workers.start()
+        await (await shop.sell.submit()).result(within=SOON)
+        program.send_signal(signal.SIGINT)
+        assert exit_code(program, within=seconds(3)) == 0
+
+
+async def test_the_jobs_of_a_killed_worker_run_again_within_its_lease(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    jobs = [await shop.wait_for.submit(str(tmp_path / "go")) for _ in range(5)]
+    with programs(server.url, tmp_path) as workers:
+        first, _ = workers.start(), workers.start()
+        workers.began(5)
+        ours = [it for it in workers.entries("began") if it.pid == first.pid]
+        first.kill()
+        killed = steady()
+        workers.began(5 + len(ours))
+        took = steady() - killed
+        (tmp_path / "go").touch()
+        tokens = [await it.result(within=SOON) for it in jobs]
+        entries = workers.entries("began")
+    assert took < LEASE.total_seconds() + 1
+    assert len(entries) == 5 + len(ours)
+    assert set(tokens) <= {it.token for it in entries}
+
+
+async def test_a_worker_frozen_past_its_lease_settles_nothing(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    """It finds its jobs with another; what it finished meanwhile is refused, and said so."""
+    job = await shop.wait_in_thread.submit(str(tmp_path / "go"))
+    with programs(server.url, tmp_path) as workers:
+        frozen = workers.start()
+        [old] = workers.began(1)
+        frozen.send_signal(signal.SIGSTOP)
+        workers.start()
+        new = workers.began(2)[-1]
+        (tmp_path / "go").touch()
+        token = await job.result(within=SOON)
+        frozen.send_signal(signal.SIGCONT)
+        eventually(lambda: workers.entries("job.stale_refused"))
+        done = workers.entries("done")
+    assert [it.id for it in done] == [job.id]
+    assert token == new.token > old.token
+    assert (await front.engine.counts(shop.QUEUE)).totals["completed"] == 1
+
+
+@pytest.mark.parametrize("handler", [shop.leave, shop.leave_in_thread])
+async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path, handler: "shop.AppHandler[int, None, object]"
+) -> None:
+    job = await handler.submit(7)
+    with programs(server.url, tmp_path, lease=seconds(1)) as workers:
+        for _ in range(2):
+            assert exit_code(workers.start(), within=seconds(15)) == 7
+        workers.start()
+        dead = await ended(job)
+        assert len(workers.entries("began")) == 2
+    assert dead.state is State.DEAD
+    assert dead.reason is not None
+    assert dead.reason.startswith("LEASE_ENDED")
+
+
+async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    """The worker goes on; the reason says how the process ended."""
+    job = await shop.leave_in_process.submit(7)
+    with programs(server.url, tmp_path) as workers:
+        program = workers.start()
+        dead = await ended(job)
+        await (await shop.sell.submit()).result(within=SOON)
+        pids = {it.pid for it in workers.entries("began") if it.id == job.id}
+        assert program.poll() is None
+    assert (dead.state, dead.attempts) == (State.DEAD, 2)
+    assert dead.reason == "ProcessDied: the handler's process ended with exit code 7"
+    assert len(pids - {program.pid}) == 2
+
+
+async def test_processes_end_with_their_worker(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path
+) -> None:
+    """Killed without a word: what they did must not go on beside the next attempt."""
+    for _ in range(2):
+        await shop.wait_in_process.submit(str(tmp_path / "never"))
+    with programs(server.url, tmp_path) as workers:
+        program = workers.start()
+        children = {it.pid for it in workers.began(2)}
+        program.kill()
+        program.wait()
+        eventually(lambda: all(is_gone(pid) for pid in children))
+    assert len(children) == 2

@@ -1,0 +1,197 @@
+"""Time limits: what becomes of handlers that take too long, wherever they run."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, ended, until_slots, working
+from towpath.app import Towpath
+from towpath.blocking import BlockingEngine
+from towpath.clock import milliseconds, seconds
+from towpath.engine.retry import Never
+from towpath.engine.states import State
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.worker import ExitCode, Worker
+
+SHORT = milliseconds(300)
+REASON = "TimeLimit: the handler took longer than 0:00:00.300000"
+
+
+class TestAnAsyncHandler:
+    async def test_is_cancelled_and_its_slot_is_free(self, app: Towpath, lines: Lines) -> None:
+        cancelled: list[bool] = []
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def sell(ctx: Context) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(ctx.cancelled)
+
+        @app.handler("till")
+        async def count() -> str:
+            return "counted"
+
+        async with working(app, concurrency=1):
+            dead = await ended(await sell.submit())
+            assert await (await count.submit()).result(within=SOON) == "counted"
+        assert (dead.state, dead.reason) == (State.DEAD, REASON)
+        assert cancelled == [True]
+        [line] = lines.of("job.timed_out")
+        assert (line["limit"], line["ended"]) == (0.3, "cancelled")
+        assert not lines.of("slot.lost")
+
+    async def test_that_does_not_end_loses_its_slot_until_it_does(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        """The job does not wait for that: it fails when the patience is over."""
+        go = asyncio.Event()
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def sell() -> None:
+            while not go.is_set():
+                try:
+                    await go.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        @app.handler("till")
+        async def count() -> str:
+            return "counted"
+
+        async with working(app, concurrency=2) as worker:
+            dead = await ended(await sell.submit())
+            assert (await lines.next("slot.lost"))["slots"] == 1
+            assert await (await count.submit()).result(within=SOON) == "counted"
+            go.set()
+            await until_slots(worker, lost=0, free=2)
+        assert (dead.state, dead.reason) == (State.DEAD, REASON)
+        assert (await app.engine.counts("shop")).totals["failed"] == 1
+
+    async def test_that_blocks_the_loop_is_failed_by_the_heartbeat(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        """Its job goes to others while it still blocks; the leases beside it stay."""
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def block() -> None:
+            gate.wait(20)
+
+        @app.handler("till")
+        async def patient(ctx: Context) -> int:
+            await go.wait()
+            return ctx.token
+
+        go = asyncio.Event()
+        async with working(app, lease=seconds(1)):
+            beside = await patient.submit()
+            await lines.next("job.started")
+            watching = _open_when_dead(app, gate)
+            dead = await ended(await block.submit())
+            reaped = await watching
+            go.set()
+            token = await beside.result(within=SOON)
+        assert (dead.state, dead.reason) == (State.DEAD, REASON)
+        assert reaped == 0
+        assert (await app.engine.job(beside.job)).token == token
+        assert {"loop.blocked"} == {"loop.blocked", "job.lost"} & lines.events()
+
+    async def test_goes_on_when_the_loop_does(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        """No slot is lost to a handler that ends as soon as it can be told."""
+        cancelled: list[bool] = []
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def sell() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(True)
+
+        @app.handler("till", time_limit=SHORT, retry=Never())
+        async def block() -> None:
+            gate.wait(20)
+
+        async with working(app, concurrency=2) as worker:
+            watching = _open_when_dead(app, gate)
+            await sell.submit()
+            await lines.next("job.started")
+            dead = await ended(await block.submit())
+            await watching
+            await until_slots(worker, busy=0, free=2, lost=0)
+        assert (dead.state, dead.reason) == (State.DEAD, REASON)
+        assert cancelled == [True]
+        assert not {"slot.lost", "slots.exhausted"} & lines.events()
+        assert len(lines.of("job.timed_out")) == 2
+
+
+def _open_when_dead(app: Towpath, gate: threading.Event) -> asyncio.Future[int]:
+    """Ask from another thread, while the worker's loop stands still; how many leases ended."""
+
+    def look() -> int:
+        with BlockingEngine(app.url) as engine:
+            eventually(lambda: engine.counts("shop").dead == 1)
+            reaped = engine.counts("till").totals["reaped"]
+        gate.set()
+        return reaped
+
+    return asyncio.get_running_loop().run_in_executor(None, look)
+
+
+class TestAHandlerInAThread:
+    async def test_is_left_behind_and_its_slot_is_lost(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        def sell(_: int, ctx: Context) -> None:
+            gate.wait(20)
+
+        async with working(app, concurrency=2) as worker:
+            dead = await ended(await sell.submit(1))
+            assert (await lines.next("slot.lost"))["slots"] == 1
+            await until_slots(worker, busy=0, free=1, lost=1)
+            gate.set()
+            await until_slots(worker, busy=0, free=2, lost=0)
+            await (await sell.submit(2)).result(within=SOON)
+        assert (dead.state, dead.reason) == (State.DEAD, REASON)
+        assert [line["ended"] for line in lines.of("job.timed_out")] == ["abandoned"]
+
+    async def test_the_worker_ends_when_all_slots_are_lost(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        """With an exit code that has it started again."""
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        def sell(_: int) -> None:
+            gate.wait(20)
+
+        jobs = [it for it in await sell.submit_many([1, 2]) if not isinstance(it, Exception)]
+        code = await Worker(app, concurrency=2).run()
+        assert code == ExitCode.SLOTS_LOST == 1
+        assert [(await ended(it)).reason for it in jobs] == [REASON] * 2
+        assert lines.of("slots.exhausted")[0]["concurrency"] == 2
+        assert lines.of("worker.stopped")[0]["code"] == 1
+
+
+class TestAHandlerInAProcess:
+    async def test_is_killed_and_its_slot_is_free(
+        self, app: Towpath, lines: Lines, tmp_path: Path
+    ) -> None:
+        options = HandlerOptions(processes=1, time_limit=seconds(2), retry=Never())
+        loop = app.add("loops", pool.never_end.function, options)
+        async with working(app, concurrency=1):
+            first = await loop.submit(str(tmp_path / "1"))
+            dead = await ended(first)
+            second = await loop.submit(str(tmp_path / "2"))
+            await meanwhile(lambda: (tmp_path / "2").exists())
+        pid = (tmp_path / "1").read_text()
+        assert not Path(f"/proc/{pid}").exists()
+        assert dead.reason == "TimeLimit: the handler took longer than 0:00:02"
+        assert [line["ended"] for line in lines.of("job.timed_out")] == ["killed"]
+        assert (await app.engine.job(second.job)).state is State.READY
+
