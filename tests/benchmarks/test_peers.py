@@ -174,6 +174,13 @@ class TestTheTable:
         assert rows[0].split(" | ")[5:7] == ["2", "9"]
         assert "not measured" in rows[0]
 
+    def test_tells_who_handled_a_job_twice(self) -> None:
+        careless = standing("careless", 100, 100)
+        careless.visits[1].twice = 3
+        text = "\n".join(page.comparison_blocks(compared(careless, standing("careful", 90, 90))))
+        assert "Careless: 3 of the drained jobs were handled twice." in text
+        assert text.count("twice") == 1
+
     def test_does_not_call_a_target_reached_that_nobody_measured(self) -> None:
         unseen = standing("towpath", ours=True)
         unseen.not_measured = "it is away"

@@ -16,7 +16,7 @@ async def test_the_commands_of_the_page_run(towpath: Command, engine: Engine) ->
     await bury(engine, "mails", "mail-3")
     blocks = "".join(BLOCK.findall(PAGE.read_text()))
     commands = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
-    assert len(commands) > 15
+    assert len(commands) > 12
     run(towpath, commands)
     assert (await engine.counts("mails")).dead == 0
 

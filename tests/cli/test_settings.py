@@ -108,10 +108,11 @@ class TestSecrets:
                 load()
             assert CANARY not in str(refusal.value)
             monkeypatch.delenv(name)
-        Path("towpath.toml").write_text(f'passwrod = "{CANARY}"')
-        with pytest.raises(InvalidOption) as refusal:
-            load()
-        assert CANARY not in str(refusal.value)
+        for line in (f'passwrod = "{CANARY}"', f'password = ["{CANARY}"]'):
+            Path("towpath.toml").write_text(line)
+            with pytest.raises(InvalidOption) as refusal:
+                load()
+            assert CANARY not in str(refusal.value)
 
     def test_in_two_places_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TOWPATH_URL", "redis://a")

@@ -90,9 +90,9 @@ def test_the_versions_are_told(towpath: Command) -> None:
 
 def test_settings_are_told_with_their_origins_and_without_secrets(towpath: Command) -> None:
     canary = "canary-8f2e"
-    (towpath.directory / "towpath.toml").write_text('[worker]\ngrace = "1m"\n')
+    (towpath.directory / "shop.toml").write_text('[worker]\ngrace = "1m"\n')
     ran = towpath(
-        "config", "--json", "--timeout", "2s", TOWPATH_URL=f"redis://anna:{canary}@h",
+        "config", "--json", "--timeout", "2s", "--config", "shop.toml", TOWPATH_URL=f"redis://anna:{canary}@h",
         TOWPATH_PASSWORD=canary,
     )  # fmt: skip
     told = {it["setting"]: it for it in ran.objects}
@@ -100,7 +100,7 @@ def test_settings_are_told_with_their_origins_and_without_secrets(towpath: Comma
     assert (told["url"]["origin"], told["url"]["by"]) == ("variable", "TOWPATH_URL")
     assert told["password"]["value"] == "(hidden)"
     assert (told["timeout"]["value"], told["timeout"]["origin"]) == ("2s", "flag")
-    assert (told["worker.grace"]["value"], told["worker.grace"]["by"]) == ("1m", "towpath.toml")
+    assert (told["worker.grace"]["value"], told["worker.grace"]["by"]) == ("1m", "shop.toml")
     assert all(it["about"] for it in ran.objects)
     assert canary not in ran.out + ran.err
 

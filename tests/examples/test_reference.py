@@ -2,6 +2,7 @@
 
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
+from docs.reference.tables import database_page
 from tests.architecture.sources import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -29,3 +30,7 @@ def test_the_page_of_the_command_line_is_up_to_date() -> None:
 
 def test_the_page_of_settings_is_up_to_date() -> None:
     assert (REFERENCE / "settings.md").read_text() == settings_page()
+
+
+def test_the_page_of_the_database_is_up_to_date() -> None:
+    assert (REFERENCE / "database.md").read_text() == database_page()

@@ -78,7 +78,12 @@ MEANWHILE = hours(1)
 
 async def prepare(scene: Scene, policy: LanePolicy | None) -> None:
     if policy is None:
-        return await _prepare_plain(scene)
+        await _prepare_plain(scene)
+    else:
+        await _prepare_all_kinds(scene, policy)
+
+
+async def _prepare_all_kinds(scene: Scene, policy: LanePolicy) -> None:
     await scene.engine.configure(scene.queue, options(policy))
     await _hold(scene)
     await _leave_to_be_reaped(scene)
@@ -90,8 +95,8 @@ async def prepare(scene: Scene, policy: LanePolicy | None) -> None:
 async def _prepare_plain(scene: Scene) -> None:
     """Nothing but plain jobs, and nothing due: scripts go the short way."""
     await _submit(scene, *(NewJob(job_id(f"plain-{i}"), b"plain") for i in range(4)))
-    wish = {"worker": WORKER, "lease": hours(5), "count": 2}
-    scene.held = {it.id: it for it in await scene.engine.claim(scene.queue, **wish)}
+    leases = await scene.engine.claim(scene.queue, worker=WORKER, lease=hours(5), count=2)
+    scene.held = {it.id: it for it in leases}
     # As if somebody had claimed when the scene begins: otherwise a claim would trim first.
     begins = str(int((FIRST_SEEN + MEANWHILE).timestamp() * 1000))
     meta = keys_of(queue_name(scene.queue)).meta

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.model import known, programs, questions
+from tests.model import programs, questions
 from tests.model.desk import Desk
 from tests.model.history import History
 from tests.model.keyspace import Keyspace
@@ -104,7 +104,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         idle = repeated or _changes_nothing(expected)
         before = self.keyspace.dump() if idle else {}
         found = self.desk.perform(channel, number, verb, **asked)
-        found = known.answer(verb, found, expected)
         self.log.append(f"{self.desk.now} {channel}{number} {verb} {asked} -> {found}")
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
         if idle:
@@ -116,7 +115,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         wanted, counted = questions.census(self.oracle), questions.counts(self.oracle)
         counts, found = self.desk.survey()
         assert found == wanted, _differences(found, wanted)
-        counts = known.counts(counts, counted)
         assert counts == counted, f"engine {counts}, oracle {counted}"
 
     # ── submit ───────────────────────────────────────────────────────────────────────────
@@ -124,8 +122,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def new(self, wanted: dict[str, Any]) -> New:
         rest = {name: value for name, value in wanted.items() if name != "when"}
         kind, ms = wanted.get("when", ("delay", 0))
-        if known.PAST_DUE_BREAKS_THE_RECORD and kind == "due" and ms <= 0:
-            kind, ms = "delay", 0
         rest[kind] = self.desk.now + ms if kind == "due" else ms
         named = "id" in wanted
         rest.setdefault("id", f"u{next(self.unnamed)}")
@@ -133,14 +129,12 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         return New(named=named, **rest)
 
     def submit(self, wanted: list[dict[str, Any]]) -> None:
-        self.make_room()
         jobs = [self.new(it) for it in wanted]
         self.both("submit", jobs=jobs)
         self.jobs += jobs
 
     def submit_alone(self, wanted: dict[str, Any]) -> None:
         """One job, in a call that the engine names, with an id of the engine's if it has none."""
-        self.make_room()
         new = self.new(wanted)
         id, found = self.desk.submit_alone(new)
         new = replace(new, id=id)
@@ -153,9 +147,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         """The same job in another call: mostly one that is gone, also one whose id we made."""
         gone = [new for new in self.jobs if new.named and self.oracle.find(new.id) is None]
         for new in _pick(gone if which < 3 else self.jobs, which):
-            if new.named or not known.UNNAMED_REPEAT_IS_NOT_SEEN:
-                self.make_room()
-                self.both("submit", jobs=[new])
+            self.both("submit", jobs=[new])
 
     def come_back(self, kind: str, off: int, crowd: int) -> None:
         """A name that ended, when its job is gone or is known no more; a *crowd* comes first."""
@@ -170,12 +162,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.time(max(0, moment + off - self.oracle.now))
             if crowd:
                 self.submit([{}] * crowd)
-            self.make_room()
-            self.both("submit", jobs=[new])
-
-    def make_room(self) -> None:
-        if known.REFUSED_SUBMIT_TAKES_OUT_THE_OUTLIVED and self.options.max_length:
-            self.trim()
+                self.both("submit", jobs=[new])
 
     def flood(self, when: tuple[str, int], most: int) -> None:
         """More jobs than one step reaps or promotes."""
@@ -225,7 +212,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         ]
         found: Exchanged = self.both(
             "exchange",
-            settlements=known.settlements(settlements),
+            settlements=settlements,
             worker="w4",
             lease=LONGEST_LEASE,
             count=count,

@@ -210,4 +210,39 @@ MUTANTS = [
     Mutant(
         "one job too many", ("submit", "options.length - length()", "options.length + 1 - length()")
     ),
+    # ── the short way of plain jobs ──
+    Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),
+    Mutant(
+        "the short way keeps nothing",
+        ("plain_ends", "if options.keep > 0 then return false end", ""),
+    ),
+    Mutant("the short way leaves the lock", ("plain_ends", ", LOCK .. id", ", names[i]")),
+    Mutant(
+        "the short way overlooks what is not plain",
+        ("plain_leases", "code ~= READY or rest <= #text", "code ~= READY"),
+    ),
+    Mutant(
+        "the short way overlooks what is due",
+        ("plain_leases", "if due <= now then return false end", ""),
+    ),
+    Mutant("the short way overlooks a pause", ("plain_leases", " or meta.paused > 0", "")),
+    Mutant("the short way repeats tokens", ("plain_leases", "token = token + 1", "")),
+    Mutant(
+        "the short way counts no attempt",
+        ("plain_leases", "tick, token, attempts + 1, worker", "tick, token, attempts, worker"),
+    ),
+    Mutant(
+        "the short way looks up no ids",
+        ("plain_submit", "plain = plain and not texts[i]", "plain = plain"),
+    ),
+    Mutant("the short way orders by id text", ("plain_submit", "5e14 + tick, id", "5e14, id")),
+    Mutant("the short way knows no limit", ("plain_submit", " and options.length == 0", "")),
+    Mutant(
+        "a claim repeated the short way takes new jobs",
+        ("plain_claim", "if not remembered then", "if true then"),
+    ),
+    Mutant(
+        "an exchange repeated the short way settles again",
+        ("plain_exchange", "if not remembered then", "if true then"),
+    ),
 ]

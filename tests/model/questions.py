@@ -19,8 +19,8 @@ def census(queue: Oracle) -> dict[str, list[View]]:
 def counts(queue: Oracle) -> Counts:
     states = {state: len(queue.jobs_in(state)) for state in STATES}
     kept = states.pop("done") + states.pop("cancelled")
-    ready = [job.submitted for job in queue.jobs_in("ready")]
-    oldest = queue.now - min(ready) if ready else None
+    heads = {job.new.priority: job.submitted for job in reversed(queue.ready())}
+    oldest = queue.now - min(heads.values()) if heads else None
     return Counts(states, kept, len(queue.holders), queue.paused, oldest, dict(queue.totals))
 
 

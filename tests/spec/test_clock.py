@@ -84,9 +84,17 @@ class TestTheManualClock:
         assert clock.now == datetime(2026, 7, 1, 3, tzinfo=UTC)
         assert clock.stamp() == str(instant_ms("now", clock.now))
 
+    def test_is_told_in_durations_or_units(self) -> None:
+        one, other = ManualClock(), ManualClock()
+        one.advance(hours(3) + minutes(2))
+        other.advance(hours=3, minutes=2)
+        assert one.now == other.now
+
     def test_never_goes_back(self) -> None:
         with pytest.raises(InvalidOption):
             ManualClock().advance(-seconds(1))
+        with pytest.raises(InvalidOption):
+            ManualClock().advance(seconds=-1)
 
     async def test_wakes_who_sleeps_on_it_when_the_time_has_come(self) -> None:
         clock = ManualClock()

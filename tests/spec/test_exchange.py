@@ -84,6 +84,14 @@ class TestAnExchange:
         assert (again.id, again.attempt) == (lease.id, 1)
         assert again.token > lease.token
 
+    async def test_may_give_a_job_that_failed_without_delay_again(self, engine: Engine) -> None:
+        """As a fail and a claim would."""
+        lease = await leased(engine, "a")
+        exchanged = await exchange(engine, Fail(lease, "again", seconds(0)))
+        assert exchanged.outcomes == [State.DELAYED]
+        assert ids_of(exchanged.leases) == ["a"]
+        assert (await engine.counts(REVIEWS)).totals["promoted"] == 1
+
     async def test_tells_a_renewing_worker_to_stop(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.cancel(lease.job)

@@ -264,6 +264,19 @@ class TestTheCounts:
         clock.advance(seconds(1))
         assert (await engine.counts(REVIEWS)).oldest == seconds(8)
 
+    async def test_know_the_age_of_those_next_in_line_only(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """One that came back stands behind them: it has been ready for less time than they."""
+        await submit_ids(engine, "a")
+        failed = await claim_one(engine)
+        clock.advance(seconds(60))
+        await submit_ids(engine, "b")
+        await engine.fail(failed, "again", delay=seconds(0))
+        await engine.promote(REVIEWS)
+        clock.advance(seconds(5))
+        assert (await engine.counts(REVIEWS)).oldest == seconds(5)
+
     async def test_keep_no_count_of_what_can_no_longer_be_looked_at(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -88,6 +88,16 @@ class TestTrimmingDeadJobs:
         await engine.trim(REVIEWS)
         assert await engine.state(ref) is State.DEAD
 
+    async def test_does_not_count_what_it_keeps(self, engine: Engine, clock: ManualClock) -> None:
+        """Whoever trims until nothing is left to trim must come to an end."""
+        options = QueueOptions(lanes=LanePolicy.PARK, keep_dead_most=1)
+        await engine.configure(REVIEWS, options)
+        for lane in ("octo", "nova"):
+            await buried(engine, lane, lane=lane)
+        assert await engine.trim(REVIEWS) == 0
+        clock.advance(days(31))
+        assert await engine.trim(REVIEWS) == 0
+
 
 class TestTrimmingRememberedIds:
     async def test_forgets_them_after_their_time(self, engine: Engine, clock: ManualClock) -> None:

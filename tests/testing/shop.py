@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.waiting import eventually_async
-from towpath import Context, Discard, Fixed, Snooze, Towpath, hours, minutes
+from towpath import Context, Discard, Fixed, Missed, Snooze, Towpath, hours, minutes
 
 PRODUCTION = "redis://production.invalid"
 app = Towpath(PRODUCTION)
@@ -54,6 +54,11 @@ async def later(number: int, ctx: Context) -> int:
     if ctx.due_at is None:
         raise Snooze(hours(2))
     return number
+
+
+@app.recurring("0 3 * * *", missed=Missed.ALL)
+async def nightly(ctx: Context) -> str:
+    return ctx.headers["scheduled"]
 
 
 @app.handler("circles")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.testing import shop
 from tests.testing.conftest import NewBench
-from tests.testing.shop import Order, bill, circle, flaky, hold, later, place, remind
+from tests.testing.shop import Order, bill, circle, flaky, hold, later, nightly, place, remind
 from towpath import Context, Middleware, State, Towpath, hours, job_ref, milliseconds, seconds
 from towpath.clock import ManualClock
 from towpath.errors import EngineClosed, HandlerInvalid
@@ -97,8 +97,8 @@ class TestADrain:
 
 class TestTheClock:
     async def test_makes_delayed_jobs_due(self, bench: Bench) -> None:
-        job = await bill.submit(1, delay=hours(3))
-        bench.advance(hours=2, minutes=59)
+        job = await bill.submit(1, delay=hours(2))
+        bench.advance(hours=1, minutes=59)
         assert await bench.drain() == []
         bench.advance(minutes=1)
         assert await bench.drain() == [(job.job, State.DONE)]
@@ -131,6 +131,21 @@ class TestTheClock:
         assert states(await bench.drain()) == [State.DELAYED]
         bench.advance(hours(2))
         assert states(await bench.drain()) == [State.DONE]
+
+    async def test_makes_recurring_work_due(self, bench: Bench) -> None:
+        """Nightly at three; the clock begins at midnight, and nothing is fired for the past."""
+        bench.advance(hours=2, minutes=59)
+        assert await bench.drain() == []
+        bench.advance(minutes=1)
+        assert states(await bench.drain()) == [State.DONE]
+        bench.advance(days=2)
+        assert states(await bench.drain()) == [State.DONE, State.DONE]
+        bench.advance(minutes=59)
+        assert [it.result for it in await bench.jobs(nightly)] == [
+            "2026-01-02T03:00:00.000Z",
+            "2026-01-03T03:00:00.000Z",
+        ], "the first is no longer kept"
+        assert bench.submitted(nightly) == [None] * 3
 
     @pytest.mark.parametrize("in_a_thread", [False, True])
     async def test_takes_no_job_from_a_worker_that_is_alive(
@@ -169,6 +184,7 @@ class TestTheClock:
     async def test_may_be_advanced_in_any_thread(self) -> None:
         clock = ManualClock()
         pause = clock.sleep  # of this clock: no time passes while it lasts
+        asyncio.get_running_loop().set_debug(True)  # refuses what another thread must not do
         sleeper = asyncio.create_task(pause(hours(1)))
         await asyncio.sleep(0)
         threading.Thread(target=lambda: clock.advance(hours=1)).start()
@@ -273,4 +289,5 @@ class TestTheApp:
 
     async def test_begins_with_an_empty_server(self, bench: Bench) -> None:
         """Whatever the tests before this one left."""
-        assert await bench.app.engine.queues() == {}
+        assert set(await bench.app.engine.queues()) == {nightly.queue}
+        assert await bench.jobs(nightly) == []

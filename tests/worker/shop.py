@@ -7,6 +7,7 @@ the process, the lines before are whole. `began` is written by a handler with it
 process, `done` when the store accepted the end of a job.
 """
 
+import asyncio
 import logging
 import os
 import sys
@@ -61,6 +62,14 @@ def wait_in_thread(path: str, ctx: Context) -> int:
     """The same in a thread."""
     began(ctx)
     eventually(Path(path).exists, within=60)
+    return ctx.token
+
+
+@app.handler(QUEUE, name="wait-in-executor")
+async def wait_in_executor(path: str, ctx: Context) -> int:
+    """The same in a thread that the worker knows nothing of."""
+    began(ctx)
+    await asyncio.to_thread(eventually, Path(path).exists, within=60)
     return ctx.token
 
 

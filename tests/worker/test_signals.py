@@ -62,12 +62,13 @@ async def test_a_second_signal_gives_everything_back_at_once(
     never = str(tmp_path / "never")
     held = [
         await shop.wait_for.submit(never),
+        *[await shop.wait_in_executor.submit(never) for _ in range(40)],
         await shop.wait_in_thread.submit(never),
         await shop.wait_in_process.submit(never),
     ]
-    with programs(server.url, tmp_path) as workers:
+    with programs(server.url, tmp_path, concurrency=100) as workers:
         program = workers.start()
-        children = {it.pid for it in workers.began(3)} - {program.pid}
+        children = {it.pid for it in workers.began(len(held))} - {program.pid}
         program.send_signal(signal.SIGTERM)
         eventually(lambda: workers.entries("worker.draining"))
         program.send_signal(second)
@@ -75,7 +76,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
         assert len(children) == 1
         assert all(is_gone(pid) for pid in children)
     jobs = [await front.engine.job(it.job) for it in held]
-    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * 3
+    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * len(held)
 
 
 async def test_what_is_not_done_within_the_grace_time_is_given_back(

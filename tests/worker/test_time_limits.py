@@ -127,7 +127,7 @@ class TestAnAsyncHandler:
         assert (dead.state, dead.reason) == (State.DEAD, REASON)
         assert cancelled == [True]
         assert not {"slot.lost", "slots.exhausted"} & lines.events()
-        assert len(lines.of("job.timed_out")) == 2
+        assert len(lines.of("job.dead")) == 2
 
 
 def _open_when_dead(app: Towpath, gate: threading.Event) -> asyncio.Future[int]:

@@ -15,8 +15,7 @@ REQUIRES = ("huey==3.5.4", "gevent==26.9.0", "redis==8.1.0", "hiredis==3.5.0")
 SETTINGS = "10 greenlets, no results"
 WORKER = (
     "python -m gevent.monkey --module huey.bin.huey_consumer benchmarks.peers.rows.huey_row.huey "
-    "--worker-type greenlet --workers 10 "
-    "--quiet"
+    "--worker-type greenlet --workers 10 --quiet"
 )
 
 huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results=False)

@@ -1,7 +1,7 @@
 """Connections to checked addresses only.
 
-The check sits where the connection is made, on the very addresses that are then connected to: there
-is no second look-up that could answer otherwise, and no second reading of the URL. The HTTP
+The check sits where the connection is made, on the very addresses that are then connected to:
+there is no second look-up that could answer otherwise, and no second reading of the URL. The HTTP
 client above still knows the host by its name, so certificate, SNI and Host header stay the name's,
 and a connection is only used again for the same name.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import httpcore
 
-from towpath.calls.errors import CallFailed, CallRefused
+from towpath.calls.addresses import parse_address
+from towpath.calls.errors import CallFailed
 from towpath.calls.guard import Guard
 from towpath.calls.resolving import Resolver
 from towpath.calls.target import place
-from towpath.clock import steady
 
 _MOST_TRIED = 4
 """A name may have hundreds of addresses; a call is no means of knocking at all of them."""
@@ -32,7 +32,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
     def __init__(self, guard: Guard, resolve: Resolver) -> None:
         self._guard, self._resolve = guard, resolve
-        self._network = httpcore.AnyIOBackend()
+        # A cast, because httpcore defines a second, empty class for when anyio is missing.
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
     async def connect_tcp(
         self,
@@ -45,30 +46,34 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         try:
             async with asyncio.timeout(timeout) as limit:
                 addresses = self._guard.permit(host, port, await self._addresses(host, port))
-                return await self._first_to_answer(addresses[:_MOST_TRIED], port, limit)
+                return await self._first_to_answer(addresses[:_MOST_TRIED], port, limit.when())
         except TimeoutError as error:
             raise CallFailed(place(host, port), f"no connection within {timeout:g} s") from error
-
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109 -- the signature is httpcore's
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        raise CallRefused("a Unix socket", "calls go to hosts only")
-
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         if parse_address(host) is not None:
             return [host]
         try:
             found = await self._resolve(host, port)
-        except TimeoutError:
-            raise
         except (OSError, UnicodeError) as error:
             raise CallFailed(place(host, port), "the name has no address") from error
         if not found:
             raise CallFailed(place(host, port), "the name has no address")
         return found
+
+    async def _first_to_answer(
+        self, addresses: Sequence[str], port: int, until: float | None
+    ) -> httpcore.AsyncNetworkStream:
+        """Try one after the other; each has its share of the time, so that a silent one first in
+        the list does not use up that of the others."""
+        *others, last = addresses
+        for left, address in zip(range(len(addresses), 1, -1), others, strict=True):
+            try:
+                return await self._network.connect_tcp(address, port, timeout=_share(until, left))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._network.connect_tcp(last, port)
+
+
+def _share(until: float | None, left: int) -> float | None:
+    return None if until is None else (until - asyncio.get_running_loop().time()) / left

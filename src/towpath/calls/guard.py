@@ -30,6 +30,8 @@ class Guard:
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
+        if isinstance(allow, str):  # its letters would be taken for entries
+            raise InvalidOption("allow", allow, rule="must be a list; each of it " + _RULE)
         entries = [entry.strip().lower() for entry in allow]
         self._names = frozenset(entry for entry in entries if is_name(entry))
         self._networks = [_network(entry) for entry in entries if entry not in self._names]
@@ -37,6 +39,8 @@ class Guard:
     def target(self, url: str) -> Target:
         """The parts of *url*. Raises CallRefused for all that can be known without a resolver."""
         target = parse_target(url)
+        if target.host not in self._names and f".{target.host}".endswith(".localhost"):
+            raise CallRefused(str(target), "is a name of this machine")
         if parse_address(target.host) is not None:
             self.permit(target.host, target.port, [target.host])
         return target
@@ -46,20 +50,18 @@ class Guard:
 
         One that is refused refuses all: an answer that mixes them is an attempt.
         """
-        read = [(it, parse_address(it)) for it in addresses]
-        for _, address in read:
+        read = [parse_address(it) for it in addresses]
+        for address in read:
             reason = self._reason(host, port, address)
             if reason is not None:
                 raise CallRefused(place(host, port), reason)
-        return [str(address) for _, address in read]
+        return [str(address) for address in read]
 
     def _reason(self, host: str, port: int, address: Address | None) -> str | None:
         if address is None:
             return "leads to an address with a zone, or to none at all"
         if host in self._names or self._allows(address):
             return None
-        if host == "localhost" or host.endswith(".localhost"):
-            return "is a name of this machine"
         if port not in _USUAL_PORTS and port < _FIRST_FREE_PORT:
             return "ports below 1024 other than 80 and 443 are for other protocols"
         kind = not_global(behind_translation(address))

@@ -24,7 +24,9 @@ class SystemResolver:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="towpath-names")
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        found = await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host, port)
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _look_up, host, port
+        )
         return list(dict.fromkeys(found))
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ def parse_target(url: str) -> Target:
     parts = _read(url)
     if parts.scheme not in _PORTS:
         raise CallRefused(_UNREAD, "must begin with http:// or https://")
-    if parts.userinfo or b"@" in parts.netloc:
+    if parts.userinfo:
         raise CallRefused(_UNREAD, "must not carry a user or a password")
     host = parts.raw_host.decode("ascii")
     _check_host(host)

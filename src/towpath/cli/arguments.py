@@ -81,9 +81,11 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
     from towpath.engine.model import job_ref  # noqa: PLC0415 -- slow to import
     from towpath.engine.states import State  # noqa: PLC0415
     from towpath.errors import JobNotFound  # noqa: PLC0415
+    from towpath.ids import job_id  # noqa: PLC0415
 
     if queue is not None:
         return job_ref(await existing_queue(engine, queue), text)
+    job_id(text)
     known = await engine.queues()
     first, slash, rest = text.partition("/")
     if slash and rest and first in known:

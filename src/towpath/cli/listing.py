@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import msgspec
 
 from towpath.cli.arguments import chosen_queues
 from towpath.cli.output import Output
@@ -201,8 +202,8 @@ def content(name: str, body: bytes | None) -> dict[str, Any]:
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(body).decode()}
     try:
-        return {name: json.loads(text)}
-    except ValueError:
+        return {name: msgspec.json.decode(text)}
+    except (msgspec.DecodeError, RecursionError):
         return {f"{name}_text": text}
 
 

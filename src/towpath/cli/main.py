@@ -18,9 +18,13 @@ from towpath.cli import (
     exits,
     explain,
     jobs,
+    keys,
     lanes,
+    migrate,
     pause,
     queues,
+    recurring,
+    serve,
     submit,
     top,
     version,
@@ -64,6 +68,7 @@ def towpath(
     raise typer.Exit(exits.USAGE)
 
 
+serve.register(app)
 worker.register(app)
 submit.register(app)
 app.add_typer(queues.app, name="queues")
@@ -72,10 +77,13 @@ app.add_typer(dead.app, name="dead")
 explain.register(app)
 pause.register(app)
 app.add_typer(lanes.app, name="lanes")
+app.add_typer(recurring.app, name="recurring")
 top.register(app)
 doctor.register(app)
 config.register(app)
 bench.register(app)
+app.add_typer(keys.app, name="keys")
+migrate.register(app)
 version.register(app)
 
 

@@ -16,46 +16,52 @@ EXAMPLES = """
     zcat mails.jsonl.gz | towpath submit mails --lines --id import-3
 """
 
+Payload = Annotated[
+    str, typer.Argument(metavar="PAYLOAD", help="JSON, @FILE, or - for standard input.")
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Send any bytes, not only JSON.")]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="One job per line of the file or standard input.")
+]
+Priority = Annotated[
+    str, typer.Option("--priority", metavar="HIGH|0-100", help="Higher runs first.")
+]
+Delay = Annotated[str | None, typer.Option(metavar="TIME", help="Not before so long from now.")]
+Due = Annotated[str | None, typer.Option(metavar="INSTANT", help="Not before then.")]
+Lane = Annotated[str | None, typer.Option(help="Jobs of one lane run one at a time, in order.")]
+Id = Annotated[
+    str | None, typer.Option("--id", help="Same id, same job; with --lines: ID.1, ID.2, …")
+]
+MaxAttempts = Annotated[int | None, typer.Option(min=1, help="Deliveries before it is dead.")]
+Keep = Annotated[
+    str | None, typer.Option(metavar="TIME", help="How long it can be looked at after its end.")
+]
+Headers = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="What goes with it; repeat it.")
+]
+HandlerName = Annotated[str | None, typer.Option(help="The handler, where a queue has several.")]
+Wait = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Wait for its end and show the result.")
+]
+
 
 async def submit(
     session: Session,
     *,
     queue: QueueArgument,
-    payload: Annotated[
-        str, typer.Argument(metavar="PAYLOAD", help="JSON, @FILE, or - for standard input.")
-    ] = "-",
-    raw: Annotated[bool, typer.Option("--raw", help="Send any bytes, not only JSON.")] = False,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="One job per line of the file or standard input.")
-    ] = False,
-    urgency: Annotated[
-        str, typer.Option("--priority", metavar="HIGH|0-100", help="Higher runs first.")
-    ] = "normal",
-    delay: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before so long from now.")
-    ] = None,
-    due: Annotated[str | None, typer.Option(metavar="INSTANT", help="Not before then.")] = None,
-    lane: Annotated[
-        str | None, typer.Option(help="Jobs of one lane run one at a time, in order.")
-    ] = None,
-    id: Annotated[
-        str | None, typer.Option("--id", help="Same id, same job; with --lines: ID.1, ID.2, …")
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(min=1, help="Deliveries before it is dead.")
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long it can be looked at after its end.")
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="What goes with it; repeat it.")
-    ] = None,
-    handler: Annotated[
-        str | None, typer.Option(help="The handler, where a queue has several.")
-    ] = None,
-    wait: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wait for its end and show the result.")
-    ] = None,
+    payload: Payload = "-",
+    raw: Raw = False,
+    lines: Lines = False,
+    urgency: Priority = "normal",
+    delay: Delay = None,
+    due: Due = None,
+    lane: Lane = None,
+    id: Id = None,
+    max_attempts: MaxAttempts = None,
+    keep: Keep = None,
+    header: Headers = None,
+    handler: HandlerName = None,
+    wait: Wait = None,
 ) -> None:
     """Take jobs in. When this returns they exist.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
+
+import msgspec
 
 from towpath.cli.errors import JobFailed
 from towpath.cli.listing import brief, content
@@ -133,8 +134,8 @@ class Taking:
         """*payload*, if it is JSON or need not be: a handler could not read anything else."""
         if not self._raw:
             try:
-                json.loads(payload)
-            except ValueError as error:
+                msgspec.json.decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
                 raise InvalidOption(what, "…", rule=rule) from error
         return payload

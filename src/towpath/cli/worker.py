@@ -15,38 +15,41 @@ EXAMPLES = """
     towpath worker shop.jobs:app --check
 """
 
+AppPath = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the Towpath is, as in shop.jobs:app.")
+]
+Queues = Annotated[
+    str | None, typer.Option(metavar="A,B=3", help="Only these, with weights.  [setting]")
+]
+Concurrency = Annotated[
+    int | None, typer.Option("--concurrency", "-c", help="Jobs at once.  [setting]")
+]
+Grace = Annotated[
+    str | None, typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]")
+]
+Name = Annotated[str | None, typer.Option(help="What it is called in listings.  [setting]")]
+MetricsPort = Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.  [setting]")]
+LogFormat = Annotated[
+    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
+]
+Burst = Annotated[bool, typer.Option("--burst", help="Stop when there is nothing left to run now.")]
+Check = Annotated[
+    bool, typer.Option("--check", help="Only see that it could start, and say what it serves.")
+]
+
 
 def worker(
     session: Session,
     *,
-    app: Annotated[
-        str, typer.Argument(metavar="MODULE:APP", help="Where the Towpath is, as in shop.jobs:app.")
-    ],
-    queues: Annotated[
-        str | None, typer.Option(metavar="A,B=3", help="Only these, with weights.  [setting]")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option("--concurrency", "-c", help="Jobs at once.  [setting]")
-    ] = None,
-    grace: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="What it is called in listings.  [setting]")
-    ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics there.  [setting]")
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
-    ] = None,
-    burst: Annotated[
-        bool, typer.Option("--burst", help="Stop when there is nothing left to run now.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only see that it could start, and say what it serves.")
-    ] = False,
+    app: AppPath,
+    queues: Queues = None,
+    concurrency: Concurrency = None,
+    grace: Grace = None,
+    name: Name = None,
+    metrics_port: MetricsPort = None,
+    log_format: LogFormat = None,
+    burst: Burst = False,
+    check: Check = False,
 ) -> None:
     """Run the handlers of an app.
 

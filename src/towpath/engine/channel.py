@@ -306,8 +306,10 @@ CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
 def _translated(error: Exception) -> ServerError | None:
     """Towpath's error for the server's; None for what passes by itself."""
     text = str(error)
-    if isinstance(error, AuthenticationError | AuthorizationError):
-        return ServerRefused(text)
+    # A refused login comes wrapped in an error of the connection.
+    for cause in (error, error.__cause__):
+        if isinstance(cause, AuthenticationError | AuthorizationError):
+            return ServerRefused(str(cause))
     if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:

@@ -72,6 +72,19 @@ class Position(msgspec.Struct, frozen=True):
     """An estimate from the queue's recent service times; None while nothing was completed."""
 
 
+class Lane(msgspec.Struct, frozen=True):
+    """A lane at one moment: the job in the open, and those behind it."""
+
+    head: JobId | None = None
+    """The job whose turn it is; None = the lane is empty."""
+    head_state: State | None = None
+    """LEASED only while its lease lasts."""
+    behind: int = 0
+    """Jobs that wait for the head to end."""
+    before: int | None = None
+    """Of those, how many come before the job that was asked for; None if it is not among them."""
+
+
 class Why(StrEnum):
     """Why a job is not running."""
 
@@ -117,7 +130,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Ids known after their job is gone."""
     paused: bool
     oldest: Duration | None
-    """The age of the oldest ready job."""
+    """The age of the oldest job that is next in line, one per priority; of all ready ones unless
+    some came back: those stand behind the others, however old they are."""
     totals: dict[str, int]
     """submitted, completed, failed, died, cancelled, released, reaped, promoted, retried, …"""
 
@@ -166,6 +180,20 @@ class Inspector:
                 return Position(ahead, True, wait)
             case _:
                 return None
+
+    async def lane(self, queue: str, lane: str, *, job: str | None = None) -> Lane:
+        """Who is at the head of *lane*, how many wait behind it, how many of them before *job*.
+
+        A lane that nobody used is empty. One round trip, O(log n).
+        """
+        name, key = queue_name(queue), lane_key(lane)
+        head, state, behind, rank = await self._store.read("lane", name, key, job or "")
+        return Lane(
+            head=JobId(head.decode(errors="replace")) if head else None,
+            head_state=State(state.decode()) if state else None,
+            behind=behind,
+            before=rank if rank >= 0 else None,
+        )
 
     async def explain(self, ref: JobRef) -> Explanation:
         """Why the job is not running, in a word and a sentence. Raises JobNotFound."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
@@ -36,6 +37,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "forget": ("name",),
         "recurring": ("clock",),
         "look": ("clock", "id"),
+        "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),
     }
@@ -75,6 +77,7 @@ def header_of(text: str) -> Header:
     return Header(lines[0].strip(), fields)
 
 
+@cache
 def lua_text(name: str) -> str:
     """The text of a verb, or of a piece of lib/ that verbs are joined with."""
     folder = files("towpath.engine") / "lua"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 from sqlalchemy import BigInteger, bindparam, insert, or_, select, update
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from towpath.clock import Duration, instant, instant_ms, seconds, steady, wall_ms
 from towpath.ledger.errors import KeyEnded, KeyNotFound, LedgerError
@@ -114,10 +113,10 @@ class Keys:
         """
         now = self._wall()
 
-        async def change(connection: AsyncConnection) -> RowMapping | None:
+        def change(connection: Connection) -> RowMapping | None:
             live = api_keys.c.id == id, api_keys.c.revoked_at.is_(None)
-            await connection.execute(update(api_keys).where(*live).values(revoked_at=now))
-            found = await connection.execute(select(api_keys).where(api_keys.c.id == id))
+            connection.execute(update(api_keys).where(*live).values(revoked_at=now))
+            found = connection.execute(select(api_keys).where(api_keys.c.id == id))
             return found.mappings().first()
 
         row = await self._ledger.write(change)
@@ -129,8 +128,11 @@ class Keys:
     async def list(self) -> list[KeyInfo]:
         """All keys, also those that have ended; the oldest first."""
         query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
-        async with self._ledger.reading() as connection:
-            return [_info(row) for row in (await connection.execute(query)).mappings()]
+
+        def read(connection: Connection) -> list[KeyInfo]:
+            return [_info(row) for row in connection.execute(query).mappings()]
+
+        return await self._ledger.read(read)
 
     # ── checking ─────────────────────────────────────────────────────────────────────────
 
@@ -185,8 +187,7 @@ class Keys:
 
     async def _find(self, wanted: bytes) -> KeyInfo | None:
         query = select(api_keys).where(api_keys.c.digest == wanted)
-        async with self._ledger.reading() as connection:
-            row = (await connection.execute(query)).mappings().first()
+        row = await self._ledger.read(lambda it: it.execute(query).mappings().first())
         return None if row is None else _info(row)
 
     # ── when they were used ──────────────────────────────────────────────────────────────
@@ -260,11 +261,10 @@ class Keys:
         }
 
     async def _insert_once(self, row: dict[str, Any]) -> None:
-        async def change(connection: AsyncConnection) -> None:
+        def change(connection: Connection) -> None:
             # Another process may be faster; whoever is, the caller looks at what is there.
-            with suppress(IntegrityError):
-                async with connection.begin_nested():
-                    await connection.execute(insert(api_keys), row)
+            with suppress(IntegrityError), connection.begin_nested():
+                connection.execute(insert(api_keys), row)
 
         await self._ledger.write(change)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
 from sqlalchemy import update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
-from towpath.ledger.database import open_database, translated
 from towpath.ledger.errors import LedgerClosed
+from towpath.ledger.failures import translated
 from towpath.ledger.keys import NOTED_EVERY, Keys
 from towpath.ledger.migrate import Migration, migrate
 from towpath.ledger.schema import found_version, require, schema_version
-from towpath.ledger.writing import Change, JoinedWrites, OwnWrites, Writes
+from towpath.ledger.store import open_store
 
 T = TypeVar("T")
 
@@ -40,25 +39,23 @@ class Ledger:
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
-        self._database = open_database(url, limit=limit)
-        kind = JoinedWrites if self._database.joins_writes else OwnWrites
-        self._writes: Writes = kind(self._database.writes)
+        self._store = open_store(url, limit=limit)
         self._open = self._fits = False
         self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
 
     def __repr__(self) -> str:
-        return f"Ledger({self._database})"
+        return f"Ledger({self._store.shown})"
 
     @property
     def shown(self) -> str:
         """The address as it may be shown: without credentials."""
-        return self._database.shown
+        return self._store.shown
 
     # ── life ─────────────────────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Ledger:
         self._open = True
-        self._writes.start()
+        self._store.start()
         self.keys.start()
         return self
 
@@ -74,10 +71,9 @@ class Ledger:
         """Write what was asked for, and close the connections. Twice does no harm."""
         try:
             await self.keys.close()
-            await self._writes.close()
         finally:
             self._open = False
-            await self._database.close()
+            await self._store.close()
 
     # ── schema ───────────────────────────────────────────────────────────────────────────
 
@@ -88,7 +84,7 @@ class Ledger:
         """
         self._must_be_open()
         with translated():
-            done = await migrate(self._database)
+            done = await migrate(self._store)
         self._fits = True
         return done
 
@@ -100,30 +96,35 @@ class Ledger:
 
     # ── for those who keep something here ────────────────────────────────────────────────
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """A connection that only reads, and sees one moment. Raises LedgerError."""
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """What *query* answers. On SQLite it runs in a thread. Raises LedgerError."""
         self._must_be_open()
         with translated():
-            async with self._database.reads.connect() as connection:
-                if not self._fits:
-                    require(await connection.run_sync(found_version))
-                    self._fits = True
-                yield connection
+            if self._fits:
+                return await self._store.read(query)
+            answer = await self._store.read(lambda connection: _checked(connection, query))
+        self._fits = True
+        return answer
 
-    async def write(self, change: Change[T]) -> T:
+    async def write(self, change: Callable[[Connection], T]) -> T:
         """Do *change* and commit; its answer. Nothing of it stays if it raises.
 
         It may share its transaction with others that come at the same time; what they raise is
         not its concern. Raises LedgerError.
         """
-        if not self._fits:
-            async with self.reading():
-                pass  # which looks at the schema
         self._must_be_open()
         with translated():
-            return await self._writes.write(change)
+            if self._fits:
+                return await self._store.write(change)
+            answer = await self._store.write(lambda connection: _checked(connection, change))
+        self._fits = True
+        return answer
 
     def _must_be_open(self) -> None:
         if not self._open:
             raise LedgerClosed
+
+
+def _checked(connection: Connection, work: Callable[[Connection], T]) -> T:
+    require(found_version(connection))
+    return work(connection)

@@ -6,11 +6,10 @@ from typing import NamedTuple
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
-from towpath.ledger.database import Database
 from towpath.ledger.schema import SCHEMA, found_version, refuse_newer
+from towpath.ledger.store import Store
 
 
 class Migration(NamedTuple):
@@ -28,20 +27,12 @@ def configuration() -> Config:
     return config
 
 
-async def migrate(database: Database) -> Migration:
+async def migrate(store: Store) -> Migration:
     """Run the steps that are missing, all or none. Raises LedgerAhead.
 
-    Whoever comes second waits, and finds nothing to do: on SQLite for the write lock, which the
-    transaction takes as its first act; on PostgreSQL for an advisory lock.
+    Whoever comes second waits, and finds nothing to do.
     """
-    engine = database.patient()
-    try:
-        async with engine.begin() as connection:
-            if database.migration_lock:
-                await connection.execute(text(database.migration_lock))
-            return await connection.run_sync(_upgrade)
-    finally:
-        await engine.dispose()
+    return await store.alone(_upgrade)
 
 
 def _upgrade(connection: Connection) -> Migration:

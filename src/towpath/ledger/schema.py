@@ -35,15 +35,17 @@ schema_version = Table(
 api_keys = Table(
     "towpath_api_keys",
     metadata,
-    Column("id", String(16), primary_key=True, doc="Public: part of the secret, for telling apart"),
-    Column("name", String(100), nullable=False, doc="Whose it is; two keys may share one"),
-    Column("digest", LargeBinary(32), nullable=False, unique=True, doc="SHA-256 of the secret"),
-    Column("scopes", String(100), nullable=False, doc="submit, work, read, admin; with blanks"),
-    Column("queues", Text, nullable=False, doc="Patterns of queue names; with blanks"),
-    Column("created_at", BigInteger, nullable=False, doc="When it was made"),
-    Column("expires_at", BigInteger, doc="From when on it no longer counts; none = never"),
-    Column("revoked_at", BigInteger, doc="Since when it no longer counts; none = it does"),
-    Column("last_used_at", BigInteger, doc="When it was last used, to about a minute"),
+    Column(
+        "id", String(16), primary_key=True, doc="Public: part of the secret, for telling apart."
+    ),
+    Column("name", String(100), nullable=False, doc="Whose it is; two keys may share one."),
+    Column("digest", LargeBinary(32), nullable=False, unique=True, doc="SHA-256 of the secret."),
+    Column("scopes", String(100), nullable=False, doc="submit, work, read, admin; with blanks."),
+    Column("queues", Text, nullable=False, doc="Patterns of queue names; with blanks."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
+    Column("expires_at", BigInteger, doc="From when on it no longer counts; none = never."),
+    Column("revoked_at", BigInteger, doc="Since when it no longer counts; none = it does."),
+    Column("last_used_at", BigInteger, doc="When it was last used, to about a minute."),
     info={"about": "API keys. Secrets are not here: only their digests are."},
 )
 

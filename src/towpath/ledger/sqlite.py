@@ -2,51 +2,93 @@
 
 WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that a
 commit is on disk when it returns, through a power cut too.
+
+Python's own driver in threads: one trip per read and one per transaction. aiosqlite makes one per
+statement, which cost four times as much for joined writes (`docs/decisions`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
-import aiosqlite as _driver  # noqa: F401  # pyright: ignore[reportUnusedImport] -- missing, it must be missed here
-from sqlalchemy import event
-from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool, Pool
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.pool import NullPool, QueuePool
 
 from towpath.clock import Duration, minutes
-from towpath.ledger.database import Database
+from towpath.ledger.errors import LedgerClosed
+from towpath.ledger.writing import JoinedWrites
+
+T = TypeVar("T")
 
 _READERS = 4
-"""Connections for reading: each is a thread."""
 _PATIENCE = minutes(5)
 """How long a migration waits for another one."""
 
 
-def open_sqlite(path: str, *, limit: Duration) -> Database:
-    """The file at *path*; it is made when first used."""
-    busy = limit.total_seconds()
-    options: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "max_overflow": 0}
-    return Database(
-        shown=f"sqlite:///{path}",
-        reads=_engine(path, "BEGIN", busy, pool_size=_READERS, pool_timeout=busy, **options),
+class SqliteStore:
+    """The file at *path*, made when first used. *limit* is how long a write waits for others."""
+
+    def __init__(self, path: str, *, limit: Duration) -> None:
+        self.shown = f"sqlite:///{path}"
+        self._path = path
+        self._reads = _engine(path, "BEGIN", limit, poolclass=QueuePool, pool_size=_READERS)
         # A transaction that reads first and writes then can fail where others write: the write
         # lock is taken at once, and waited for.
-        writes=_engine(path, "BEGIN IMMEDIATE", busy, pool_size=1, pool_timeout=busy, **options),
-        patient=lambda: _engine(
-            path, "BEGIN IMMEDIATE", _PATIENCE.total_seconds(), poolclass=NullPool
-        ),
-        joins_writes=True,
-    )
+        self._writes = _engine(path, "BEGIN IMMEDIATE", limit, poolclass=QueuePool, pool_size=1)
+        self._readers: ThreadPoolExecutor | None = None
+        self._joined: JoinedWrites | None = None
+
+    def start(self) -> None:
+        if self._joined is None:
+            self._readers = ThreadPoolExecutor(_READERS, "towpath-ledger-reads")
+            # A thread of its own: a flood of reads must not keep a write waiting.
+            writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
+            self._joined = JoinedWrites(self._writes, writer)
+
+    async def close(self) -> None:
+        if self._joined is None or self._readers is None:
+            return
+        await self._joined.close()
+        await asyncio.to_thread(self._readers.shutdown)
+        self._readers = self._joined = None
+        self._reads.dispose()
+        self._writes.dispose()
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """What *query* answers; all that it reads is of one moment."""
+
+        def run() -> T:
+            with self._reads.connect() as connection:
+                return query(connection)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+
+    async def write(self, change: Callable[[Connection], T]) -> T:
+        """What *change* answers, once it is on disk; it shares its transaction with others."""
+        if self._joined is None:
+            raise LedgerClosed
+        return await self._joined.write(change)
+
+    async def alone(self, change: Callable[[Connection], T]) -> T:
+        """Do *change* while nobody else writes, however long that takes to come."""
+        engine = _engine(self._path, "BEGIN IMMEDIATE", _PATIENCE, poolclass=NullPool)
+
+        def run() -> T:
+            with engine.begin() as connection:
+                return change(connection)
+
+        return await asyncio.to_thread(run)
 
 
-def _engine(
-    path: str, begin: str, busy: float, *, poolclass: type[Pool], **pool: Any
-) -> AsyncEngine:
-    engine = create_async_engine(
-        f"sqlite+aiosqlite:///{path}",
-        poolclass=poolclass,
-        connect_args={"timeout": busy},
+def _engine(path: str, begin: str, busy: Duration, **pool: Any) -> Engine:
+    engine = create_engine(
+        f"sqlite:///{path}",
+        # The pool hands a connection to one thread at a time, not always to the same.
+        connect_args={"timeout": busy.total_seconds(), "check_same_thread": False},
         hide_parameters=True,
         **pool,
     )
@@ -54,16 +96,14 @@ def _engine(
     def connected(connection: Any, _: object) -> None:
         # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
         connection.isolation_level = None
-        cursor = connection.cursor()
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            cursor.execute(f"PRAGMA {setting}")
+            connection.execute(f"PRAGMA {setting}")
         if begin == "BEGIN":
-            cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
+            connection.execute("PRAGMA query_only=ON")
 
     def begun(connection: Connection) -> None:
         connection.exec_driver_sql(begin)
 
-    event.listen(engine.sync_engine, "connect", connected)
-    event.listen(engine.sync_engine, "begin", begun)
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
     return engine

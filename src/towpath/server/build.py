@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 import msgspec
 from fastapi import FastAPI
 
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.service import Messages
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.server import problems
 from towpath.server.gateway import Gateway
 from towpath.server.limits import Bodies, Rates, ServerLimits, Streams
-from towpath.server.routes import events, health, jobs, queues, work
+from towpath.server.routes import events, health, jobs, messages, queues, work
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
@@ -28,6 +30,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     log: Log
     version: str
+    messages: MessagesOptions = MessagesOptions()
 
 
 def build(parts: Parts) -> FastAPI:
@@ -37,7 +40,8 @@ def build(parts: Parts) -> FastAPI:
     async def life(app: FastAPI) -> AsyncGenerator[None]:
         async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
             app.state.gateway = gateway
-            yield
+            async with Messages(lambda: gateway.engine, parts.messages) as app.state.messages:
+                yield
 
     app = FastAPI(
         title="Towpath",
@@ -55,6 +59,8 @@ def build(parts: Parts) -> FastAPI:
     app.add_middleware(Bodies, limits=parts.limits)
     for subject in (health, work, jobs, queues, events):
         app.include_router(subject.router)
+    app.include_router(messages.router)
+    app.include_router(messages.health_router)
     return app
 
 
@@ -63,5 +69,6 @@ _TAGS = [
     {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
     {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
     {"name": "events", "description": "What happens, as a stream."},
+    {"name": "messages", "description": "One at a time per user: send, look, wait, cancel."},
     {"name": "health", "description": "Needs no key."},
 ]

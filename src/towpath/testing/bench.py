@@ -34,6 +34,7 @@ from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
 from towpath.testing.watched import Notes, Ran, WatchedEngine
 from towpath.worker.middleware import Middleware
+from towpath.worker.recurring import fire_due
 from towpath.worker.worker import LEASE, Worker
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ async def running(
         clock, notes = clock or ManualClock(), Notes()
         stack.enter_context(app.pointed_at(url, clock=clock, engine=partial(WatchedEngine, notes)))
         await stack.enter_async_context(app)
+        await fire_due(app.engine, app.recurrences)  # recurring work begins now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
 
 
@@ -89,10 +91,11 @@ class Bench:
     async def drain(self, *, concurrency: int = 100, within: Duration = _PATIENCE) -> list[Ran]:
         """Run everything that can run now, and what comes of it, with a worker in this process.
 
-        Returns when nothing is ready: which jobs ended an attempt, in order, and their state
-        after it. What waits for a later time stays where it is. With a *concurrency* of 1, jobs
-        run one after the other, in the order that is promised. Raises NotDrained after *within*
-        of real time.
+        Recurring work that is due is fired first, as by a worker that has just started. Returns
+        when nothing is ready: which jobs ended an attempt, in order, and their state after it.
+        What waits for a later time stays where it is. With a *concurrency* of 1, jobs run one
+        after the other, in the order that is promised. Raises NotDrained after *within* of real
+        time.
         """
         before = len(self._notes.ran)
         worker = _Hand(
@@ -100,11 +103,11 @@ class Bench:
             concurrency=concurrency,
             lease=_HELD,
             middleware=self._middleware,
-            # A name is used once: calls are known by it.
             name=f"bench.{os.getpid()}.{next(_numbers)}",
         )
         try:
             async with asyncio.timeout(within.total_seconds()):
+                await fire_due(self.app.engine, self.app.recurrences)
                 await worker.drain()
         except TimeoutError as error:
             raise NotDrained(within, len(self._notes.ran) - before) from error

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -40,12 +40,12 @@ class FollowingClock(ManualClock):
 
 
 def main() -> None:
-    with os.fdopen(int(sys.argv[1])) as lines:
-        orders = json.loads(lines.readline())
-        sys.path[:] = orders["path"]
-        clock = FollowingClock(instant(int(orders["now_ms"]))) if orders["now_ms"] else None
-        threading.Thread(target=_follow, args=(lines, clock), daemon=True).start()
-        sys.exit(_work(orders, clock))
+    lines = _lines(int(sys.argv[1]))
+    orders = json.loads(next(lines))
+    sys.path[:] = orders["path"]
+    clock = FollowingClock(instant(int(orders["now_ms"]))) if orders["now_ms"] else None
+    threading.Thread(target=_follow, args=(lines, clock), daemon=True).start()
+    sys.exit(_work(orders, clock))
 
 
 def _work(orders: dict[str, Any], clock: ManualClock | None) -> int:
@@ -63,7 +63,15 @@ def _app(path: str) -> Towpath:
     return app
 
 
-def _follow(lines: Iterable[str], clock: FollowingClock | None) -> None:
+def _lines(descriptor: int) -> Iterator[bytes]:
+    # Not a file object: its lock would be held by the thread that reads when the process ends.
+    rest = b""
+    while piece := os.read(descriptor, 65_536):
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from whole
+
+
+def _follow(lines: Iterator[bytes], clock: FollowingClock | None) -> None:
     for line in lines:
         if clock is not None:
             clock.follow(int(line))

@@ -215,9 +215,7 @@ class Crew:
                 self._say_lost(attempt)
             attempt.task.cancel()
 
-    def _given_up(
-        self, attempt: Attempt, settlement: Settlement, outcome: Outcome | None
-    ) -> None:
+    def _given_up(self, attempt: Attempt, settlement: Settlement, outcome: Outcome | None) -> None:
         """The heartbeat has settled it; without an outcome, its lease ends by itself."""
         if outcome is not None:
             self.report.settled([(attempt, settlement)], [outcome])

@@ -57,8 +57,12 @@ def _error(raised: BaseException) -> str:
     match raised:
         case ChildFailed() | ChildDiscarded():
             return raised.error
-        case Snooze() | Discard() | Retry():
-            return next(it.__name__ for it in (Snooze, Discard, Retry) if isinstance(raised, it))
+        case Snooze():
+            return "Snooze"
+        case Discard():
+            return "Discard"
+        case Retry():
+            return "Retry"
         case _:
             return type(raised).__qualname__
 

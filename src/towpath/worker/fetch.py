@@ -117,22 +117,21 @@ class Feeder:
             return batch, 0
         half = -(-self._slots.total // 2)
         count = self._slots.take(self._share, min(half, LARGEST_BATCH))
-        self._share.wants = self._hungry and not count
+        self._share.wants = self._hungry
         if not count:
             # Who can't take a job must not be called for one.
             self._look_no_more()
         return batch, count
 
     def _take(self, count: int, batch: list[Ended], exchanged: Exchanged) -> None:
-        self._hungry = count > 0 and len(exchanged.leases) == count
+        # If it only settled, whether there is more to claim is not known.
+        self._hungry = len(exchanged.leases) == count
         for lease in exchanged.leases:
             self._start(self, lease)
         if short := count - len(exchanged.leases):
+            self._slots.content(self._share)
             self._slots.give_back(self._share, short)
             self._look_out(exchanged.due_in)
-        elif not count and not self._stopping:
-            # Only settled: whether there is more to claim is not known.
-            self._hungry = True
         self._settled(batch, exchanged.outcomes)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────
@@ -153,6 +152,7 @@ class Feeder:
                 call = self._named()
             except ServerError as error:
                 self._trouble(error)
+                self._slots.content(self._share)
                 wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
                 await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
             else:

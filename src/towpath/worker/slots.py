@@ -27,6 +27,8 @@ class Slots:
     def __init__(self, total: int) -> None:
         self.total = self.free = total
         self.lost = 0
+        self._turn = 0.0
+        """How far the one was on who took a slot last."""
         self._shares: list[Share] = []
 
     def share(self, *, weight: int, most: int | None, wake: Callable[[], None]) -> Share:
@@ -39,10 +41,11 @@ class Slots:
         """As many slots as *share* may have now, up to *at_most*; they are its own from now on."""
         wanted = min(at_most, self.free, share.most - share.held)
         rivals = [it for it in self._shares if it is not share and it.wants and it.held < it.most]
-        if rivals:
-            # Who comes back from a pause begins where the others are.
-            share.turn = max(share.turn, min(it.turn for it in rivals))
+        # Who comes back from a pause begins where the others are.
+        share.turn = max(share.turn, self._turn)
         taken = self._in_turn(share, rivals, wanted) if rivals else max(wanted, 0)
+        if taken:
+            self._turn = share.turn
         share.turn += taken / share.weight
         share.held += taken
         self.free -= taken
@@ -52,9 +55,13 @@ class Slots:
         """These slots are free again."""
         share.held -= count
         self.free += count
-        for it in self._shares:
-            if it.wants:
-                it.wake()
+        self._wake()
+
+    def content(self, share: Share) -> None:
+        """*share* has no use for more: what it was owed is for the others."""
+        if share.wants:
+            share.wants = False
+            self._wake()
 
     def lose(self) -> None:
         """A slot is gone: something that can't be ended sits in it."""
@@ -67,6 +74,9 @@ class Slots:
         self.total += 1
         self.free += 1
         self.lost -= 1
+        self._wake()
+
+    def _wake(self) -> None:
         for it in self._shares:
             if it.wants:
                 it.wake()

@@ -24,6 +24,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_sweeping_others
+from towpath.worker.executor import Unjoined
 from towpath.worker.middleware import Middleware
 from towpath.worker.registry import Registry
 
@@ -75,27 +76,37 @@ class Worker:
         self.metrics = metrics or app.metrics
         self.middleware = tuple(middleware)
         self.log = Log(worker=self.name)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """As if it had never run: it may run again, in another event loop too."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "it was empty"
         self._code = ExitCode.CLEAN
 
     def run_forever(self) -> int:
         """Run in an event loop of its own until a signal ends it; the process's exit code."""
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.run())
 
     def run_until_empty(self) -> int:
         """The same until there is no job that could run now."""
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.drain())
 
     async def run(self) -> int:
         """Take jobs until a signal or `stop` ends it; the exit code. Raises ServerUnreachable."""
-        return await self._run(leave_when_empty=False)
+        try:
+            return await self._run(leave_when_empty=False)
+        finally:
+            self._begin_anew()
 
     async def drain(self) -> int:
         """Take jobs until there are none that could run now."""
-        return await self._run(leave_when_empty=True)
+        try:
+            return await self._run(leave_when_empty=True)
+        finally:
+            self._begin_anew()
 
     def stop(self, why: str = "it was asked to") -> None:
         """Claim no more, let running jobs finish; called again, release them at once."""
@@ -133,13 +144,15 @@ class Worker:
         return self._code
 
     async def _live(self, crew: Crew) -> None:
+        if self._stop.is_set():
+            crew.claim_no_more()
         beside = asyncio.create_task(self._beside())
         feeding = asyncio.create_task(crew.feed())
         stopping = asyncio.create_task(self._stop.wait())
         try:
             # What runs beside it never ends by itself: if it does, it says why below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
-            await _ended([beside])
+            beside.cancel()
             if not feeding.done():
                 await self._wind_down(crew, feeding)
             await feeding
@@ -225,11 +238,14 @@ async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
             raise outcome
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def _new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's, where it is installed (`towpath[fast]`)."""
-    if find_spec("uvloop") is None:
-        return None
-    return cast("Any", import_module("uvloop")).new_event_loop
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if find_spec("uvloop") is not None:
+        make = cast("Any", import_module("uvloop")).new_event_loop
+    loop = make()
+    loop.set_default_executor(Unjoined())
+    return loop
 
 
 def _own_name() -> str:

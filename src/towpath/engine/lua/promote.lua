@@ -26,6 +26,9 @@ local function due_jobs(limit)
   for _, id in ipairs(ids) do
     if jobs[id].state == 'delayed' then due[#due + 1] = jobs[id] else set_aside(RETRY, id) end
   end
+  for i = 1, #ids < limit and #changed or 0 do  -- what this very call delayed until now
+    if changed[i].state == 'delayed' and changed[i].due <= now then due[#due + 1] = changed[i] end
+  end
   return due, #ids
 end
 

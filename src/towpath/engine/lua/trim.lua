@@ -22,15 +22,18 @@ local function outdated(key, before, most, limit)
   return redis.call('ZRANGE', key, 0, excess - 1)
 end
 
+-- Whether it goes.
 local function trim_dead(job)
   if job.stored ~= 'dead' then
     take_out(DEAD, job.id)
   elseif job.lane and read_lane(job.lane).holder == job.id then
     enter(job, 'dead', now)  -- it parks its lane: kept until somebody decides
+    return false
   else
     count('trimmed')
     remove(job)
   end
+  return true
 end
 
 -- The record decides: under this id a new job may have begun since.
@@ -41,15 +44,17 @@ local function trim_done(job)
   else
     take_out(DONE, job.id)
   end
+  return true
 end
 
 -- What this call itself has changed is left for the next time.
 local function trim_each(ids, trim_one)
+  local gone = 0
   read_jobs(ids)
   for _, id in ipairs(ids) do
-    if not jobs[id].changed then trim_one(jobs[id]) end
+    if not jobs[id].changed and trim_one(jobs[id]) then gone = gone + 1 end
   end
-  return #ids
+  return gone
 end
 
 local function trim(limit)

@@ -3,8 +3,8 @@
 The only reader of the environment. In this order, the first that says something decides:
 
     flags       what the command line was told
-    variables   TOWPATH_URL, TOWPATH_WORKER__GRACE=30s; REDIS_URL for the address;
-                TOWPATH_PASSWORD_FILE and the like name a file that holds a secret
+    variables   TOWPATH_URL, TOWPATH_WORKER__GRACE=30s; REDIS_URL and DATABASE_URL for the
+                addresses; TOWPATH_PASSWORD_FILE and the like name a file that holds a secret
     file        towpath.toml, or [tool.towpath] in pyproject.toml, in the current directory
     default
 """
@@ -16,16 +16,12 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -34,110 +30,37 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     InitSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
 )
 
-from towpath.clock import Duration, seconds
-from towpath.durations import parse_duration
+from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidOption
-from towpath.ids import queue_name, worker_name
+from towpath.settings.groups import (
+    DeclaredDurability,
+    HttpSettings,
+    LogSettings,
+    Time,
+    WorkerSettings,
+)
 
 PREFIX = "TOWPATH_"
 _LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
 """What an orchestrator sets by itself for a service that is called towpath."""
-SECRET = {"url": ("TOWPATH_URL", "REDIS_URL"), "password": ("TOWPATH_PASSWORD",)}
+_LINK = re.compile(r"(tcp|udp)://")
+SECRET = {
+    "url": ("TOWPATH_URL", "REDIS_URL"),
+    "password": ("TOWPATH_PASSWORD",),
+    "database": ("TOWPATH_DATABASE", "DATABASE_URL"),
+    "api_key": ("TOWPATH_API_KEY",),
+}
 """What may come from a file that a variable names; never repeated in a message."""
 
 
-# ── values as people write them ──────────────────────────────────────────────────────────
-
-
-def _duration(value: object) -> object:
-    if isinstance(value, int | float | str):
-        return parse_duration("value", str(value))
-    return value
-
-
-def _queues(value: object) -> object:
-    """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
-    if not isinstance(value, str):
-        return value
-    parts = (part.strip().partition("=") for part in value.split(",") if part.strip())
-    return {name.strip(): (weight.strip() if equals else 0) for name, equals, weight in parts}
-
-
-def _queue_names(value: dict[str, int]) -> dict[str, int]:
-    return {queue_name(name): weight for name, weight in value.items()}
-
-
-def _worker(value: object) -> object:
-    return worker_name(value) if isinstance(value, str) else value
-
-
-def _durability(value: object) -> object:
-    return str(Durability.parse(value)) if isinstance(value, str) else value
-
-
-Time = Annotated[Duration, BeforeValidator(_duration)]
-Weight = Annotated[int, Field(ge=0, le=1000)]
-"""0 = what the handlers of the queue say."""
-QueueWeights = Annotated[
-    dict[str, Weight], NoDecode, BeforeValidator(_queues), AfterValidator(_queue_names)
-]
-
-
-class LogFormat(StrEnum):
-    AUTO = "auto"
-    HUMAN = "human"
-    JSON = "json"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 # ── the tree ─────────────────────────────────────────────────────────────────────────────
-
-
-class WorkerSettings(BaseModel):
-    """A worker process."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """How many jobs run at once."""
-    queues: QueueWeights = Field(default_factory=dict)
-    """Which queues to serve, with weights (`mails,reports=3`); none named = all that have a
-    handler."""
-    grace: Time = seconds(25)
-    """How long running jobs may go on after SIGTERM; then they are given back."""
-    lease: Time = seconds(15)
-    """How long the process may be silent before its jobs run elsewhere."""
-    name: Annotated[str | None, BeforeValidator(_worker)] = None
-    """What the worker is called in listings; none = host, process and chance."""
-    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
-    """Where Prometheus fetches the metrics; 0 = nowhere."""
-    metrics_host: str = "127.0.0.1"
-    """On which address; 0.0.0.0 = on all, for whoever reaches them."""
-
-
-class LogSettings(BaseModel):
-    """What a worker says about its work, on stderr."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-    format: LogFormat = LogFormat.AUTO
-    """human, json, or auto: human in a terminal, JSON otherwise."""
-    level: LogLevel = LogLevel.INFO
-    """The least important that is said: debug, info, warning, error."""
 
 
 class Settings(BaseSettings):
@@ -159,10 +82,23 @@ class Settings(BaseSettings):
     """Who logs in at the server; wins over the one in the URL."""
     password: SecretStr | None = None
     """With what; wins over the one in the URL, and keeps it out of there."""
-    durability: Annotated[str | None, BeforeValidator(_durability)] = None
+    database: SecretStr | None = None
+    """The ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
+    durability: DeclaredDurability = None
     """What the server promises, where it does not say so itself: memory, second, disk."""
     timeout: Time = seconds(5)
     """How long a command waits for the server; a worker waits as long as it takes."""
+    host: str = "127.0.0.1"
+    """Where the HTTP server listens; 0.0.0.0 = for everybody who reaches the machine."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    """On which port; 0 = a free one."""
+    data: Path = Path("towpath-data")
+    """Where `towpath up` keeps everything: jobs, database, files."""
+    api_key: SecretStr | None = None
+    """The first admin key; none = `up` makes one and shows it once."""
+    messages_worker_url: str | None = None
+    """Where messages are pushed to; none = workers pull them."""
+    http: HttpSettings = HttpSettings()
     worker: WorkerSettings = WorkerSettings()
     log: LogSettings = LogSettings()
 
@@ -236,10 +172,10 @@ class _File(NamedTuple):
     values: dict[str, Any]
 
 
-def _find_file(path: Path | None) -> _File | None:
+def _find_file(path: str | Path | None) -> _File | None:
     """The settings in *path*, or in the current directory's towpath.toml or pyproject.toml."""
     if path is not None:
-        return _File(path, _toml(path))
+        return _File(Path(path), _toml(Path(path)))
     if (own := Path("towpath.toml")).is_file():
         return _File(own, _toml(own))
     if (project := Path("pyproject.toml")).is_file():
@@ -266,7 +202,9 @@ class _Variables(EnvSettingsSource):
         _refuse_unknown()
         found = {name: _secret(names) for name, names in SECRET.items()}
         told = {f"{PREFIX}{name}".lower(): value for name, (_, value) in found.items() if value}
-        self.env_vars = {**self.env_vars, **told}
+        # An orchestrator sets TOWPATH_PORT=tcp://… for a service that is called towpath.
+        own = {name: it for name, it in self.env_vars.items() if not _LINK.match(it or "")}
+        self.env_vars = {**own, **told}
         self.origins = {name: variable for name, (variable, value) in found.items() if value}
 
 

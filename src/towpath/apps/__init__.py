@@ -1,0 +1,1 @@
+"""Applications: thin, strangers to each other, on the engine's verbs."""

@@ -1,0 +1,34 @@
+"""The ports, filled with real connections."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Self
+
+from towpath.apps.messages.options import MessagesOptions
+from towpath.calls.caller import Caller
+
+
+class Outgoing:
+    """Connections for pushes and for callbacks. Enter it where the handlers run.
+
+    The worker's URL is the operator's own, so its host may be a private one. The callbacks' URLs
+    are strangers': they reach public addresses and what the options allow.
+    """
+
+    def __init__(self, options: MessagesOptions) -> None:
+        self.options = options
+        host = options.worker_host
+        self.push = Caller(
+            allow=(host, *options.allow) if host else options.allow, timeout=options.push_within
+        )
+        self.callback = Caller(allow=options.allow, timeout=options.callback_within)
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self._open.enter_async_context(self.push)
+        await self._open.enter_async_context(self.callback)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()

@@ -1,0 +1,116 @@
+"""Callbacks: an answer goes to the message's URL by a job of its own, whoever answers.
+
+Two jobs per message. The sentry is submitted before the message: it looks from time to time whether
+the message has ended, and then submits the delivery. That alone is enough, after any crash. So that
+nobody waits for the sentry, the process that took the message in also watches it, and submits the
+same delivery (one id, one job) at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from towpath.apps.messages.model import CALLBACK_OPTIONS, CALLBACKS
+from towpath.apps.messages.watching import ENDINGS, Watch, Watching
+from towpath.calls.errors import CallRefused
+from towpath.calls.guard import Guard
+from towpath.clock import seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import job_ref
+from towpath.errors import InvalidOption, JobError, QueueHasNoEvents, ServerError
+
+SENTRY, DELIVERY = "sentry", "delivery"
+"""The handlers of the two jobs."""
+FIRST_LOOK = seconds(30)
+WATCHED_MOST = 100_000
+"""More messages than this are left to their sentries."""
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """The payload of both jobs. Where to deliver and what is in the message itself."""
+
+    message_id: str
+
+
+def sentry_id(message_id: str) -> str:
+    return f"{message_id}.{SENTRY}"
+
+
+def check_callback_url(url: str, guard: Guard) -> None:
+    """Raises InvalidOption, which does not repeat the URL, for one that could not be called."""
+    try:
+        guard.target(url)
+    except CallRefused as refused:
+        raise InvalidOption("callback_url", "…", rule=refused.reason) from None
+
+
+async def submit_sentry(engine: Engine, message_id: str) -> None:
+    await engine.submit(
+        CALLBACKS,
+        msgspec.json.encode(Callback(message_id)),
+        id=sentry_id(message_id),
+        delay=FIRST_LOOK,
+        headers={"handler": SENTRY},
+    )
+
+
+async def submit_delivery(engine: Engine, message_id: str) -> None:
+    """Deliver the answer of a message that has ended; asked for twice it happens once."""
+    await engine.submit(
+        CALLBACKS,
+        msgspec.json.encode(Callback(message_id)),
+        id=message_id,
+        headers={"handler": DELIVERY},
+        max_attempts=CALLBACK_OPTIONS.max_attempts,
+        retry=CALLBACK_OPTIONS.retry,
+    )
+
+
+class Prompter:
+    """Submits the delivery as soon as a message ends that this process took in."""
+
+    def __init__(self, engine: Engine, watching: Watching) -> None:
+        self._engine, self._watching = engine, watching
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def expect(self, message_id: str) -> None:
+        """Watch a message that is about to be submitted."""
+        if self._task is None or self._task.done():
+            ready = asyncio.Event()
+            self._task = asyncio.create_task(self._run(ready))
+            await ready.wait()
+        if self._watch is not None:
+            self._watch.add(message_id)
+            self._watch.keep_newest(WATCHED_MOST)
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    async def _run(self, ready: asyncio.Event) -> None:
+        try:
+            # What can't be watched is left to the sentries.
+            with suppress(ServerError, QueueHasNoEvents):
+                async with self._watching.watch(ENDINGS) as watch:
+                    self._watch = watch
+                    ready.set()
+                    while True:
+                        for id in await watch.change():
+                            watch.drop(id)
+                            await self._prompt(id)
+        finally:
+            self._watch = None
+            ready.set()
+
+    async def _prompt(self, message_id: str) -> None:
+        # What does not work here, the sentry does later.
+        with suppress(ServerError):
+            await submit_delivery(self._engine, message_id)
+            with suppress(JobError):
+                await self._engine.cancel(job_ref(CALLBACKS, sentry_id(message_id)))

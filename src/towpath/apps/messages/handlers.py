@@ -1,0 +1,182 @@
+"""The consumers that run in a worker: messages pushed to a URL, answers delivered to theirs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from towpath.app import Towpath
+from towpath.apps.messages.callbacks import DELIVERY, SENTRY, Callback, submit_delivery
+from towpath.apps.messages.model import (
+    CALLBACK_OPTIONS,
+    CALLBACKS,
+    ENDED,
+    MESSAGE_OPTIONS,
+    MESSAGES,
+    STATES,
+    MessageState,
+    message_ref,
+)
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.ports import Post
+from towpath.calls.advice import advice
+from towpath.calls.answer import Answer
+from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
+from towpath.calls.signature import message_id as webhook_id
+from towpath.clock import ZERO, minutes, seconds
+from towpath.engine.inspect import Job
+from towpath.errors import JobNotFound
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+_JSON = {"content-type": "application/json"}
+_LONGEST_LOOK, _SOON = minutes(5), seconds(5)
+_SLACK = seconds(10)
+_HOPELESS = {400, 410, 413, 415, 422}
+"""The worker can't take this message. Other refusals may be a deployment that goes on."""
+_GONE = {410}
+
+
+def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:
+    """Let *app* deliver answers to the callback URLs of their messages."""
+    courier = _Courier(app, post, options)
+    app.handler(
+        CALLBACKS, name=SENTRY, time_limit=minutes(1), keep=CALLBACK_OPTIONS.keep
+    )(courier.look)  # fmt: skip
+    app.handler(
+        CALLBACKS, name=DELIVERY, time_limit=options.callback_within + _SLACK
+    )(courier.deliver)  # fmt: skip
+
+
+def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
+    """Let *app* push each message to the worker's URL; what that answers is the answer."""
+    pusher = _Pusher(post, options)
+    app.handler(
+        MESSAGES,
+        time_limit=options.push_within + _SLACK,
+        retry=MESSAGE_OPTIONS.retry,
+        max_attempts=MESSAGE_OPTIONS.max_attempts,
+        keep=MESSAGE_OPTIONS.keep,
+    )(pusher.push)
+
+
+class _Pusher:
+    def __init__(self, post: Post, options: MessagesOptions) -> None:
+        self._post, self._secrets = post, options.secrets
+        self._url = options.worker_url or ""
+
+    async def push(self, payload: bytes, ctx: Context) -> bytes:
+        """Send a message to the worker. Another attempt has the same webhook-id."""
+        body = msgspec.json.encode(_pushed(payload, ctx))
+        try:
+            answer = await _posted(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
+        except AnswerTooLarge as large:
+            raise Discard(str(large)) from None
+        _require_taken(answer, _HOPELESS, "the worker")
+        return _as_json(answer.body)
+
+
+class _Courier:
+    def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
+        self._app, self._post, self._secrets = app, post, options.secrets
+
+    async def look(self, callback: Callback, ctx: Context) -> None:
+        """Submit the delivery if the message has ended; else look again later, and later."""
+        job = await self._message(callback)
+        if STATES[job.state] not in ENDED:
+            age = ctx.claimed_at - ctx.submitted_at
+            raise Snooze(min(max(age, seconds(30)), _LONGEST_LOOK))
+        await submit_delivery(self._app.engine, callback.message_id)
+
+    async def deliver(self, callback: Callback, ctx: Context) -> None:
+        """Send the answer. Every attempt has the same webhook-id: receivers know repeats by it."""
+        job = await self._message(callback)
+        if STATES[job.state] not in ENDED:
+            raise Snooze(_SOON)  # somebody gave a dead message new attempts
+        fields = _fields(job.payload)
+        body = msgspec.json.encode(_delivered(job, fields))
+        url = str(fields.get("callback_url", ""))
+        try:
+            answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
+        except AnswerTooLarge as large:
+            answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
+        _require_taken(answer, _GONE, "the receiver")
+
+    async def _message(self, callback: Callback) -> Job:
+        try:
+            return await self._app.engine.job(message_ref(callback.message_id))
+        except JobNotFound:
+            raise Discard("its message was never submitted, or is no longer kept") from None
+
+
+# ── what is sent ─────────────────────────────────────────────────────────────────────────
+
+
+def _fields(payload: bytes) -> dict[str, Any]:
+    """What the message says. One that did not come over our own door may be anything."""
+    try:
+        value: Any = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        value = payload.decode(errors="replace")
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"message": value}
+
+
+def _pushed(payload: bytes, ctx: Context) -> dict[str, Any]:
+    fields = _fields(payload)
+    fields.pop("callback_url", None)  # answers are delivered by us
+    return {**fields, "message_id": ctx.id, "attempt": ctx.attempt}
+
+
+_TYPES = {
+    MessageState.ANSWERED: "message.answered",
+    MessageState.FAILED: "message.failed",
+    MessageState.CANCELLED: "message.cancelled",
+}
+_RETURNED = ("user_id", "org_id", "client_id", "client_message_id", "metadata")
+
+
+def _delivered(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+    state = STATES[job.state]
+    data = {"message_id": job.id, **{it: fields[it] for it in _RETURNED if it in fields}}
+    if state is MessageState.ANSWERED:
+        data["answer"] = msgspec.Raw(_as_json(job.result or b""))
+    if state is MessageState.FAILED:
+        data["reason"] = job.reason
+    return {"type": _TYPES[state], "timestamp": job.ended_at, "data": data}
+
+
+def _as_json(body: bytes) -> bytes:
+    """What came back as JSON: as it is if it is some, else as a text."""
+    if not body.strip():
+        return b"null"
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.encode(body.decode(errors="replace"))
+    return body
+
+
+# ── what comes back ──────────────────────────────────────────────────────────────────────
+
+
+async def _posted(
+    post: Post, url: str, body: bytes, *, id: str, secrets: tuple[str, ...]
+) -> Answer:
+    try:
+        return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)
+    except CallRefused as refused:
+        raise Discard(str(refused)) from None
+    except CallFailed as failed:
+        raise Retry(str(failed)) from None
+
+
+def _require_taken(answer: Answer, hopeless: set[int], who: str) -> None:
+    """Raises Retry or Discard for an answer that is no success."""
+    if 200 <= answer.status < 300:
+        return
+    reason = f"{who} answered {answer.status}"
+    if answer.status in hopeless or 300 <= answer.status < 400:
+        raise Discard(reason)
+    after = advice(answer).after
+    raise Retry(reason, after=after if after > ZERO else None)

@@ -1,0 +1,212 @@
+"""Messages as their senders see them: sent, waiting, in process, answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from itertools import takewhile
+from typing import Self
+
+from towpath.apps.messages.callbacks import Prompter, check_callback_url, submit_sentry
+from towpath.apps.messages.model import (
+    KEEP_FOR_CALLBACK,
+    MESSAGES,
+    STATES,
+    Load,
+    Message,
+    MessageState,
+    MessageView,
+    Receipt,
+    UserQueue,
+    message_ref,
+)
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.queue import MessageQueue
+from towpath.apps.messages.watching import Watch, Watching
+from towpath.calls.guard import Guard
+from towpath.clock import seconds
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.engine.states import State
+from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
+
+_LOOK_EVERY = seconds(20)
+"""A waiting sender looks by itself now and then: an estimate grows old, a lease ends silently."""
+_AHEAD_MOST = 100
+"""So many of those ahead are watched one by one; the rest only move when the head does."""
+_STORE_AWAY = 1.0
+
+
+class Messages:
+    """The application, for a server. *connect* gives the engine, or raises ServerUnreachable."""
+
+    def __init__(self, connect: Callable[[], Engine], options: MessagesOptions) -> None:
+        self._connect, self._options = connect, options
+        self._guard = Guard(options.allow)
+        self._parts: _Parts | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store was ever there. It may be away again."""
+        try:
+            self._connected()
+        except ServerError:
+            return False
+        return True
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue. Raises ServerUnreachable while the store was never there."""
+        return self._connected().queue
+
+    # ── a message's life ─────────────────────────────────────────────────────────────────
+
+    async def send(self, message: Message) -> Receipt:
+        """Put a message into its user's queue. The same client_message_id again adds nothing.
+
+        Raises MessageDiffers for other content under the same id, InvalidOption for a callback
+        that could not be made, PayloadTooLarge, QueueFull, and the store's errors.
+        """
+        parts, data, id = self._connected(), message.packed(), message.id()
+        if message.callback_url is None:
+            return await parts.queue.submit(message.user_id, id, data)
+        self._check_callback(message.callback_url)
+        await parts.queue.prepare()
+        limit = (await parts.engine.known_options(MESSAGES)).max_payload
+        if len(data) > limit:
+            raise PayloadTooLarge("message", len(data), limit=limit)
+        # The record first: no message without somebody who sees to its answer.
+        await submit_sentry(parts.engine, id)
+        await parts.prompter.expect(id)
+        return await parts.queue.submit(message.user_id, id, data, keep=KEEP_FOR_CALLBACK)
+
+    async def cancel(self, message_id: str) -> MessageState:
+        """End a message: CANCELLED, or PROCESSING if its consumer was asked to stop.
+
+        Raises JobNotFound; JobDone and JobDead for one that has ended.
+        """
+        return STATES[await self._connected().engine.cancel(message_ref(message_id))]
+
+    # ── questions ────────────────────────────────────────────────────────────────────────
+
+    async def user(self, user_id: str) -> UserQueue:
+        """One user's queue; an empty one for a user that nobody knows."""
+        return await self.queue.user(user_id)
+
+    async def load(self) -> Load:
+        """All users' queues in two numbers."""
+        return await self.queue.load()
+
+    async def look(self, message_id: str) -> MessageView:
+        """The message as it is now. Raises JobNotFound; answers stay for an hour."""
+        return await self._view(await self._connected().engine.job(message_ref(message_id)))
+
+    async def watch(self, message_id: str) -> AsyncGenerator[MessageView]:
+        """The message now and after every change, up to its end. Polls nothing.
+
+        Ends also when the message is gone. While the store is away it waits.
+        """
+        parts, last = self._connected(), None
+        await parts.queue.prepare()
+        async with parts.watching.watch() as watch:
+            ahead = _Ahead(parts.engine, watch, message_id)
+            while True:
+                try:
+                    await ahead.watch_from(last)
+                    view = await self.look(message_id)
+                except JobNotFound:
+                    return
+                except ServerError:
+                    await asyncio.sleep(_STORE_AWAY)
+                    continue
+                if view != last:
+                    yield view
+                if view.ended:
+                    return
+                last = view
+                await watch.change(within=_LOOK_EVERY)
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    def _connected(self) -> _Parts:
+        engine = self._connect()
+        if self._parts is None:
+            self._parts = _Parts(engine)
+        return self._parts
+
+    def _check_callback(self, url: str) -> None:
+        if not self._options.secrets:
+            rule = "this server has no secret to sign callbacks with"
+            raise InvalidOption("callback_url", "…", rule=rule)
+        check_callback_url(url, self._guard)
+
+    async def _view(self, job: Job) -> MessageView:
+        state, place, position = STATES[job.state], 0, None
+        if state is MessageState.QUEUED and job.lane is not None:
+            place, position = await asyncio.gather(
+                self.queue.place(job.lane, job.id), self._connected().engine.position(job.ref)
+            )
+        return MessageView(
+            message_id=job.id,
+            user_id=job.lane,
+            state=state,
+            queue_position=place,
+            estimate=position.wait if position else None,
+            attempts=job.attempts,
+            submitted_at=job.submitted_at,
+            started_at=job.claimed_at,
+            ended_at=job.ended_at,
+            progress=job.progress,
+            answer=job.result,
+            reason=job.reason,
+        )
+
+
+class _Parts:
+    """What there is once the store was there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.queue = MessageQueue(engine)
+        self.watching = Watching(engine)
+        self.prompter = Prompter(engine, self.watching)
+
+    async def close(self) -> None:
+        await self.prompter.close()
+        await self.watching.close()
+
+
+class _Ahead:
+    """Those before a message that waits: when one of them moves, it does."""
+
+    def __init__(self, engine: Engine, watch: Watch, message_id: str) -> None:
+        self._engine, self._watch, self._ref = engine, watch, message_ref(message_id)
+        self._known_at: int | None = None
+        """The place of the message when those ahead were last looked for."""
+
+    async def watch_from(self, view: MessageView | None) -> None:
+        """Watch those ahead; look for them again once most of those that were known are gone."""
+        place = view.queue_position if view else 0
+        if view is not None and self._known_at is None:
+            self._known_at = place
+        known = self._known_at or 0
+        if view is None or (known > _AHEAD_MOST and place < known - _AHEAD_MOST // 2):
+            self._watch.only(await self._ids())
+            self._known_at = place if view else None
+
+    async def _ids(self) -> set[str]:
+        user_id = (await self._engine.job(self._ref)).lane
+        if user_id is None:
+            return {self._ref.id}
+        lane = await self._engine.lane(MESSAGES, user_id)
+        page = await self._engine.list(MESSAGES, State.WAITING, lane=user_id, size=_AHEAD_MOST)
+        ahead = takewhile(lambda id: id != self._ref.id, (job.id for job in page.jobs))
+        return {self._ref.id, *ahead, *filter(None, (lane.head,))}

@@ -1,0 +1,139 @@
+"""Watching messages: one reader of the queue's events per process, and who wants to know of which.
+
+A watch is told that something happened, not what: it looks for itself. So a thousand watches cost
+a set of ids each, and an event costs a look-up, not a thousand deliveries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
+
+from towpath.apps.messages.model import MESSAGES
+from towpath.clock import Duration
+from towpath.engine.engine import Engine
+from towpath.engine.events import Event
+from towpath.errors import FellBehind
+from towpath.ids import queue_name
+
+ENDINGS = frozenset({"complete", "dead", "cancel"})
+"""The verbs that end a message."""
+
+
+class Watch:
+    """What somebody wants to know: which messages, and which verbs (none named = all)."""
+
+    def __init__(self, index: dict[str, set[Watch]], verbs: frozenset[str]) -> None:
+        self._index, self._verbs = index, verbs
+        self._ids: dict[str, None] = {}
+        self._changed: set[str] = set()
+        self._flag = asyncio.Event()
+
+    def only(self, ids: Iterable[str]) -> None:
+        """Watch these messages, and no others."""
+        wanted = set(ids)
+        for id in self._ids.keys() - wanted:
+            self.drop(id)
+        for id in wanted - self._ids.keys():
+            self.add(id)
+
+    def add(self, id: str) -> None:
+        self._ids[id] = None
+        self._index.setdefault(id, set()).add(self)
+
+    def drop(self, id: str) -> None:
+        self._ids.pop(id, None)
+        watches = self._index.get(id, set())
+        watches.discard(self)
+        if not watches:
+            self._index.pop(id, None)
+
+    def keep_newest(self, most: int) -> None:
+        """Watch no more than *most*; the oldest go first."""
+        while len(self._ids) > most:
+            self.drop(next(iter(self._ids)))
+
+    async def change(self, *, within: Duration | None = None) -> set[str]:
+        """The messages to which something happened since the last call; none in time = empty."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds() if within else None):
+                await self._flag.wait()
+        changed, self._changed = self._changed, set()
+        self._flag.clear()
+        return changed
+
+    def tell(self, verb: str, id: str) -> None:
+        if not self._verbs or verb in self._verbs:
+            self._changed.add(id)
+            self._flag.set()
+
+    def tell_all(self) -> None:
+        self._changed |= self._ids.keys()
+        self._flag.set()
+
+
+class Watching:
+    """The watches of one process. The reader is under way while there are any."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._index: dict[str, set[Watch]] = {}
+        self._watches: set[Watch] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+
+    @asynccontextmanager
+    async def watch(self, verbs: frozenset[str] = frozenset()) -> AsyncGenerator[Watch]:
+        """A watch that misses nothing from the moment it is entered. Raises QueueHasNoEvents."""
+        await self._engine.require_events(queue_name(MESSAGES))
+        watch = Watch(self._index, verbs)
+        self._watches.add(watch)
+        try:
+            await self._start()
+            yield watch
+        finally:
+            self._watches.discard(watch)
+            watch.only(())
+            await self._stop_if_alone()
+
+    async def close(self) -> None:
+        """Read no more."""
+        async with self._changing:
+            await self._stop()
+
+    async def _start(self) -> None:
+        async with self._changing:
+            if self._reader is None or self._reader.done():
+                reading = asyncio.Event()
+                self._reader = asyncio.create_task(self._read(reading))
+                await reading.wait()
+
+    async def _stop_if_alone(self) -> None:
+        async with self._changing:
+            if not self._watches:
+                await self._stop()
+
+    async def _stop(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait((reader,))
+
+    async def _read(self, reading: asyncio.Event) -> None:
+        try:
+            async with self._engine.follow(MESSAGES) as events:
+                reading.set()
+                while True:
+                    try:
+                        async for event in events:
+                            self._tell(event)
+                    except FellBehind:
+                        for watch in self._watches:
+                            watch.tell_all()
+        finally:
+            reading.set()
+
+    def _tell(self, event: Event) -> None:
+        for watch in self._index.get(event.job.id, ()):
+            watch.tell(event.verb, event.job.id)

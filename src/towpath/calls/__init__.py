@@ -1,0 +1,51 @@
+"""Outgoing HTTP calls that reach only what they may, and the signatures of both directions."""
+
+from towpath.calls.advice import Advice, Next, advice
+from towpath.calls.answer import Answer
+from towpath.calls.caller import Caller
+from towpath.calls.errors import (
+    AnswerTooLarge,
+    CallerClosed,
+    CallError,
+    CallFailed,
+    CallRefused,
+    SecretInvalid,
+    SignatureMissing,
+    SignatureRefused,
+    SignatureStale,
+    SignatureWrong,
+)
+from towpath.calls.resolving import Resolver
+from towpath.calls.signature import (
+    Verified,
+    headers_for,
+    message_id,
+    new_secret,
+    sign,
+    verify,
+)
+
+__all__ = [
+    "Advice",
+    "Answer",
+    "AnswerTooLarge",
+    "CallError",
+    "CallFailed",
+    "CallRefused",
+    "Caller",
+    "CallerClosed",
+    "Next",
+    "Resolver",
+    "SecretInvalid",
+    "SignatureMissing",
+    "SignatureRefused",
+    "SignatureStale",
+    "SignatureWrong",
+    "Verified",
+    "advice",
+    "headers_for",
+    "message_id",
+    "new_secret",
+    "sign",
+    "verify",
+]

@@ -1,0 +1,167 @@
+"""Calls to other people's servers: only where they may go, and never for longer than allowed.
+
+    async with Caller(allow=["worker.internal"]) as caller:
+        answer = await caller.post("https://example.com/", b"{}", message="m1", secrets=[secret])
+
+httpx's client is not used, only its URL and its certificates: it follows cookies, proxies and
+compression unless told otherwise, and writes every URL into the log. The connection pool under it
+does none of that, and lets the network be replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+import httpcore
+import httpx
+
+from towpath.calls.answer import Answer
+from towpath.calls.connecting import GuardedNetwork
+from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallFailed
+from towpath.calls.guard import Guard
+from towpath.calls.headers import Headers, answer_headers, request_headers
+from towpath.calls.resolving import Resolver, SystemResolver
+from towpath.calls.signature import headers_for
+from towpath.calls.silence import silence
+from towpath.calls.target import Target
+from towpath.clock import Duration, duration_ms, milliseconds, seconds
+from towpath.errors import InvalidOption
+
+_IDLE = 5.0
+"""Seconds that a connection is kept for the next call to the same host."""
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_MEBIBYTE = 1 << 20
+_TICK = milliseconds(1)
+_WHOLE_CALL, _CONNECTION = seconds(30), seconds(5)
+
+
+class Caller:
+    """Makes outgoing calls. One per process is enough; it is safe to use from many tasks.
+
+    Calls go to global addresses, and to the networks and hosts of *allow*. *timeout* is for the
+    whole call, *connect_timeout* for finding and reaching the host. An answer has at most
+    *largest_answer* bytes; of its headers, about 100 KiB are read. *connections* are open at once:
+    more calls wait, as part of their time.
+    *resolve* and *tls* replace the system's resolver and the usual certificates.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] = (),
+        timeout: Duration = _WHOLE_CALL,
+        connect_timeout: Duration = _CONNECTION,
+        largest_answer: int = _MEBIBYTE,
+        connections: int = 100,
+        resolve: Resolver | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        if largest_answer < 0 or connections < 1:
+            option = "largest_answer" if largest_answer < 0 else "connections"
+            raise InvalidOption(option, min(largest_answer, connections), rule="must be positive")
+        self._guard = Guard(allow)
+        self._timeout = duration_ms("timeout", timeout, least=_TICK) / 1000
+        self._connect = duration_ms("connect_timeout", connect_timeout, least=_TICK) / 1000
+        self._largest, self._connections = largest_answer, connections
+        self._resolve, self._tls = resolve, tls
+        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._owned = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        if self._pool is None:
+            self._pool = await self._owned.enter_async_context(self._new_pool())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool = None
+        await self._owned.aclose()
+
+    def check(self, url: str) -> None:
+        """Raise CallRefused for what `post` would refuse without asking for an address.
+
+        Good for a URL that is handed in now and called later. Where its name leads then is checked
+        then. No network, a few microseconds.
+        """
+        self._guard.target(url)
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        message: str = "",
+        secrets: Sequence[str] = (),
+    ) -> Answer:
+        """Send *body* and return the answer, whatever its status: `advice` says what it asks for.
+
+        With *secrets* it is signed for this attempt, under the id *message*, which stays the same
+        for every attempt. Raises CallRefused where calls may not go, with nothing sent; CallFailed
+        when no whole answer came in time: it may or may not have been taken; AnswerTooLarge.
+        """
+        pool, target = self._opened(), self._guard.target(url)
+        signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
+        sent = request_headers({**headers, **signed}, authority=target.authority)
+        with silence():
+            async with self._failures_of(target), asyncio.timeout(self._timeout):
+                return await self._exchange(pool, target, sent, body)
+
+    async def _exchange(
+        self, pool: httpcore.AsyncConnectionPool, target: Target, sent: Headers, body: bytes
+    ) -> Answer:
+        url = httpcore.URL(
+            scheme=target.scheme, host=target.host, port=target.port, target=target.path
+        )
+        limits = {"timeout": {"connect": self._connect}}
+        async with pool.stream("POST", url, headers=sent, content=body, extensions=limits) as got:
+            whole = bytearray()
+            async for chunk in got.aiter_stream():
+                whole += chunk
+                if len(whole) > self._largest:
+                    raise AnswerTooLarge(str(target), status=got.status, limit=self._largest)
+            return Answer(got.status, answer_headers(got.headers), bytes(whole))
+
+    def _opened(self) -> httpcore.AsyncConnectionPool:
+        if self._pool is None:
+            raise CallerClosed
+        return self._pool
+
+    def _new_pool(self) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context=self._tls or httpx.create_ssl_context(),
+            max_connections=self._connections,
+            keepalive_expiry=_IDLE,
+            network_backend=GuardedNetwork(self._guard, self._resolve or self._system_resolver()),
+        )
+
+    def _system_resolver(self) -> Resolver:
+        system = SystemResolver()
+        self._owned.callback(system.close)
+        return system
+
+    @asynccontextmanager
+    async def _failures_of(self, target: Target) -> AsyncGenerator[None]:
+        """The errors of the connection as ours."""
+        try:
+            yield
+        except httpcore.ConnectTimeout as error:
+            reason = f"no connection within {self._connect:g} s"
+            raise CallFailed(str(target), reason) from error
+        except TimeoutError as error:
+            reason = f"no whole answer within {self._timeout:g} s"
+            raise CallFailed(str(target), reason) from error
+        except httpcore.ConnectError as error:
+            raise CallFailed(str(target), f"no connection: {error}") from error
+        except (httpcore.NetworkError, httpcore.ProtocolError):
+            # Not chained: the parser's reason quotes what came, and that may be our own request.
+            raise CallFailed(str(target), "the connection ended, or brought no HTTP") from None

@@ -1,0 +1,137 @@
+"""`towpath keys`: create, list, revoke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.cli.ledgers import DatabaseOption, open_ledger
+from towpath.cli.verb import Session, verb
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from towpath.ledger.key import KeyInfo
+
+app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
+
+COLUMNS = ("KEY", "NAME", "STATE", "SCOPES", "QUEUES", "CREATED", "EXPIRES", "LAST USED")
+
+
+@verb(
+    app,
+    "create",
+    examples="""
+        towpath keys create shop --scope submit --queue 'mails*'
+        towpath keys create build-3 --scope work --expires 90d --json
+    """,
+)
+async def create(
+    session: Session,
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who it is for.")],
+    scope: Annotated[
+        list[str], typer.Option("--scope", "-s", help="submit, work, read, admin. Again for more.")
+    ],
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", "-q", help="For queues like this: * and ? match. [default: all]"),
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="TIME", help="It ends so long from now.  [default: never]")
+    ] = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Make a key.
+
+    Its secret is shown now and never again. Two keys may have one name: to rotate, make the
+    second, hand it out, and revoke the first.
+    """
+    async with open_ledger(session, database) as ledger:
+        info, secret = await ledger.keys.create(
+            name, scopes=scope, queues=queue or ("*",), expires_at=_ends(expires)
+        )
+    told = secret.get_secret_value()
+    if session.out.as_json:
+        session.out.object(described(info) | {"secret": told})
+        return
+    session.out.line(told)
+    session.out.note(f"key {info.id} for {info.name}: shown only now, keep it in a safe place")
+
+
+@verb(app, "list", examples="towpath keys list --json")
+async def list_(session: Session, *, database: DatabaseOption = None) -> None:
+    """List all keys.
+
+    Those that have ended too. A key's id is the middle part of its secret.
+    """
+    async with open_ledger(session, database) as ledger:
+        keys = await ledger.keys.list()
+    if session.out.as_json:
+        for info in keys:
+            session.out.object(described(info))
+    elif keys:
+        session.out.table(COLUMNS, [_row(info) for info in keys])
+    else:
+        session.out.note("no keys; make one: towpath keys create NAME --scope admin")
+
+
+@verb(app, "revoke", examples="towpath keys revoke h7m2kxq9ab")
+async def revoke(
+    session: Session,
+    *,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="Ids, as `list` shows them.")],
+    database: DatabaseOption = None,
+) -> None:
+    """End keys for good.
+
+    Every server stops taking them within 5 seconds. There is no way back: make a new one.
+    """
+    async with open_ledger(session, database) as ledger:
+        for id in keys:
+            info = await ledger.keys.revoke(id)
+            if session.out.as_json:
+                session.out.object(described(info))
+            else:
+                session.out.line(f"{info.id}  {info.name}  revoked")
+
+
+def _ends(expires: str | None) -> datetime | None:
+    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- a help text needs none
+    from towpath.durations import parse_duration  # noqa: PLC0415
+
+    return None if expires is None else instant(wall_ms()) + parse_duration("expires", expires)
+
+
+def described(info: KeyInfo) -> dict[str, Any]:
+    """A key for programs. What it does not have is left out."""
+    facts = {
+        "key": info.id,
+        "name": info.name,
+        "state": state(info),
+        "scopes": sorted(info.scopes),
+        "queues": list(info.queues),
+        "created_at": info.created_at,
+        "expires_at": info.expires_at,
+        "revoked_at": info.revoked_at,
+        "last_used_at": info.last_used_at,
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def state(info: KeyInfo) -> str:
+    """live, revoked or expired."""
+    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- a help text needs none
+
+    if info.revoked_at is not None:
+        return "revoked"
+    return "expired" if info.ended(instant(wall_ms())) else "live"
+
+
+def _row(info: KeyInfo) -> list[object]:
+    scopes, queues = ", ".join(sorted(info.scopes)), ", ".join(info.queues)
+    return [
+        info.id, info.name, state(info), scopes, queues,
+        info.created_at, info.expires_at, info.last_used_at,
+    ]  # fmt: skip

@@ -1,0 +1,39 @@
+"""The ledger for a verb: where it is, and opening it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from towpath.cli.verb import Session
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="The database.  [setting: database]"),
+]
+
+
+def open_ledger(session: Session, database: str | None) -> Ledger:
+    """A ledger to enter: the one named, or that of the settings.
+
+    Raises InvalidOption if none is named, LedgerNotInstalled if it can't be had.
+    """
+    from towpath.settings import load  # noqa: PLC0415 -- slow to import
+
+    said = {} if database is None else {"database": database}
+    settings = load(session.flags() | said)
+    if settings.database is None:
+        rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL"
+        raise InvalidOption("database", "", rule=rule)
+    try:
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- slow to import, and an extra
+    except ModuleNotFoundError as error:
+        from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
+
+        raise LedgerNotInstalled(error.name or "a library") from error
+    return Ledger(settings.database.get_secret_value(), limit=settings.timeout)

@@ -1,0 +1,70 @@
+"""`towpath serve` and `towpath up`: the HTTP server, beside your servers or with its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from towpath.cli.ledgers import DatabaseOption
+from towpath.cli.verb import Session, verb
+
+HostOption = Annotated[str | None, typer.Option(help="Where to listen.  [setting]")]
+PortOption = Annotated[int | None, typer.Option(help="On which port; 0 = a free one.  [setting]")]
+LogFormatOption = Annotated[
+    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
+]
+DataOption = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Where everything is kept.  [setting]")
+]
+
+
+def serve(
+    session: Session,
+    *,
+    host: HostOption = None,
+    port: PortOption = None,
+    database: DatabaseOption = None,
+    log_format: LogFormatOption = None,
+) -> None:
+    """Serve HTTP on a Redis or Valkey and a database of yours.
+
+    They are named by REDIS_URL and DATABASE_URL, or by flags. Several may run side by side.
+    TOWPATH_API_KEY sets the first admin key; `towpath keys create` makes others. While the
+    server or the database is away, requests are answered with 503.
+    """
+    from towpath.cli.serving import serve_beside  # noqa: PLC0415 -- slow to import
+
+    serve_beside(session, _said(host=host, port=port, database=database), _log(session, log_format))
+
+
+def up(
+    session: Session,
+    *,
+    data: DataOption = None,
+    host: HostOption = None,
+    port: PortOption = None,
+    log_format: LogFormatOption = None,
+) -> None:
+    """Start everything: a Valkey and a database of its own, and the HTTP server.
+
+    No other set-up. All data is in one directory; starting again goes on where it was, after a
+    crash too. The API key it makes is shown once, at the first start.
+    """
+    from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
+
+    serve_alone(session, _said(data=data, host=host, port=port), _log(session, log_format))
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _log(session: Session, log_format: str | None) -> dict[str, Any]:
+    return _said(format=log_format or ("json" if session.out.as_json else None))
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "up", examples="towpath up\ntowpath up --data /srv/towpath --port 9000")(up)
+    examples = "towpath serve\ntowpath serve --database postgresql://towpath@db/towpath"
+    verb(app, "serve", examples=examples)(serve)

@@ -1,0 +1,26 @@
+-- lane: who is at the head of a lane, how many wait behind it, and how many of them before one job.
+--
+-- keys   lanes    hash     lane -> its holder
+--        lane     zset     ids behind the holder
+--        leases   zset     when the holder's lease ends
+--        job      string   the holder's record
+-- args   clock    ms       '' = the server's
+--        lane     text
+--        id       text     '' = of no job
+-- reply  <holder> <state> <waiting> <rank>
+-- moves  none
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock record
+
+local lane, id = ARGV[2], ARGV[3]
+local holder = redis.call('HGET', LANES, lane)
+local text = holder and redis.call('GET', JOB .. holder)
+local state = text and decode(holder, text).state or ''
+
+-- A lease that has ended holds nothing, whether or not somebody has swept by now.
+if state == 'leased' and tonumber(redis.call('ZSCORE', LEASES, holder) or 0) <= now then
+  state = 'ready'
+end
+local rank = redis.call('ZRANK', LANE .. lane, id)
+return { holder or '', state, redis.call('ZCARD', LANE .. lane), rank or -1 }

@@ -1,0 +1,296 @@
+"""Messages: one at a time per user. Send, look, wait for the answer, cancel; and the health of it.
+
+Paths, bodies and names are those of the broker that this replaces; so is the text of a 503.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from towpath.apps.messages.model import MESSAGES, Message, MessageState, MessageView
+from towpath.apps.messages.service import Messages
+from towpath.errors import ServerError, TowpathError
+from towpath.ledger.key import KeyInfo, Scope
+from towpath.server.auth import Key, require
+from towpath.server.models import Body, shown
+from towpath.server.parts import TheStreams
+from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
+from towpath.server.streams import stream
+
+UNAVAILABLE = "Queue service unavailable"
+_LONGEST_NAME, _LONGEST_URL = 512, 2048
+
+
+class _Door(APIRoute):
+    """Says in the old broker's words that the store is away."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def at_the_door(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except TowpathError as error:
+                if status_of(error) != 503:
+                    raise
+                again = {"Retry-After": str(RETRY_AFTER_S)}
+                raise Refused(
+                    503, error.code, UNAVAILABLE, remedy=error.remedy, headers=again
+                ) from error
+
+        return at_the_door
+
+
+router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_Door)
+health_router = APIRouter(tags=["health"])
+
+
+def _messages(request: Request) -> Messages:
+    return request.app.state.messages
+
+
+def _may(scope: Scope) -> Callable[[KeyInfo], KeyInfo]:
+    def check(key: Key) -> KeyInfo:
+        require(key, scope, MESSAGES)
+        return key
+
+    return check
+
+
+TheMessages = Annotated[Messages, Depends(_messages)]
+CanSend = Annotated[KeyInfo, Depends(_may(Scope.SUBMIT))]
+CanLook = Annotated[KeyInfo, Depends(_may(Scope.READ))]
+Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
+UserId = Annotated[str, Path(max_length=_LONGEST_NAME, examples=["ann"])]
+MessageId = Annotated[str, Path(max_length=_LONGEST_NAME)]
+
+
+class MessageIn(Body):
+    """A user's message."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"user_id": "ann", "org_id": "acme", "message": "hello", "client_id": "web"}
+            ]
+        }
+    )
+
+    user_id: Name
+    """Whose queue it joins: 1 to 512 bytes without control characters, as the other names."""
+    org_id: Name
+    message: Annotated[str, Field(min_length=1)]
+    client_id: Name
+    client_message_id: Name | None = None
+    """Your own id: the same one again of the same user is the same message, and harmless."""
+    callback_url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)] | None = None
+    """Where the answer is delivered, signed: http or https, no private addresses."""
+    metadata: dict[str, JsonValue] | None = None
+    """Anything; consumers get it, and it comes back with the answer."""
+
+
+class QueuedOut(BaseModel):
+    status: Literal["queued"]
+    queue_position: int
+    """Among the user's messages that wait: 1 = the next. 0 = a resend of one that waits no more."""
+    message_id: str
+
+
+class UserQueueOut(BaseModel):
+    user_id: str
+    queue_length: int
+    """Messages that wait; the one in process does not."""
+    is_processing: bool
+    current_message_id: str | None
+
+
+class HealthOut(BaseModel):
+    status: Literal["healthy", "degraded", "unhealthy"]
+    redis_connected: bool
+    active_queues: int
+    """Users with a message that waits."""
+    messages_processing: int
+
+
+class MessageOut(BaseModel):
+    """A message as it is now."""
+
+    message_id: str
+    user_id: str | None
+    state: MessageState
+    queue_position: int
+    """1 = the next of its user; 0 = it does not wait."""
+    estimated_wait: float | None
+    """Seconds, from how long messages took lately; null while nobody knows."""
+    attempts: int
+    submitted_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    progress: JsonValue = None
+    progress_base64: str | None = None
+    answer: JsonValue = None
+    answer_base64: str | None = None
+    """For an answer that is not JSON."""
+    reason: str | None = None
+    """Why it failed, or why its last attempt did."""
+
+    @classmethod
+    def of(cls, view: MessageView) -> MessageOut:
+        return cls(
+            message_id=view.message_id,
+            user_id=view.user_id,
+            state=view.state,
+            queue_position=view.queue_position,
+            estimated_wait=view.estimate.total_seconds() if view.estimate is not None else None,
+            attempts=view.attempts,
+            submitted_at=view.submitted_at,
+            started_at=view.started_at,
+            ended_at=view.ended_at,
+            reason=view.reason,
+            **shown("progress", view.progress or b""),
+            **shown("answer", view.answer or b""),
+        )
+
+
+class CancelledOut(BaseModel):
+    message_id: str
+    state: MessageState
+    """`cancelled`, or `processing` if its consumer was asked to stop."""
+
+
+# ── sending ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.post("/message", response_model=QueuedOut, responses=documented(409))
+async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
+    """Put a message into its user's queue: first in, first out, one in process at a time.
+
+    A `client_message_id` makes a resend harmless; other content under the same one is refused
+    with 409.
+    """
+    receipt = await messages.send(
+        Message(
+            user_id=body.user_id,
+            org_id=body.org_id,
+            message=body.message,
+            client_id=body.client_id,
+            client_message_id=body.client_message_id,
+            callback_url=body.callback_url,
+            metadata=body.metadata,
+        )
+    )
+    queued = {
+        "status": "queued",
+        "queue_position": receipt.queue_position,
+        "message_id": receipt.message_id,
+    }
+    return Response(msgspec.json.encode(queued), media_type="application/json")
+
+
+@router.delete("/message/{message_id}", response_model=CancelledOut, responses=documented(404, 409))
+async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> CancelledOut:
+    """End a message that has not ended."""
+    return CancelledOut(message_id=message_id, state=await messages.cancel(message_id))
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("/queue/{user_id:path}", response_model=UserQueueOut, responses=documented())
+async def user_queue(user_id: UserId, messages: TheMessages, _: CanLook) -> UserQueueOut:
+    """One user's queue. A user that nobody knows has an empty one."""
+    found = await messages.user(user_id)
+    return UserQueueOut(
+        user_id=user_id,
+        queue_length=found.queue_length,
+        is_processing=found.is_processing,
+        current_message_id=found.current_message_id,
+    )
+
+
+@router.get("/message/{message_id}", response_model=MessageOut, responses=documented(404))
+async def look(message_id: MessageId, messages: TheMessages, _: CanLook) -> MessageOut:
+    """The message: where it is, about how long it still waits, its answer for an hour."""
+    return MessageOut.of(await messages.look(message_id))
+
+
+@router.get(
+    "/message/{message_id}/events",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: `position` while it waits, `processing`, "
+            "`progress`, then `answer`, `failed` or `cancelled`, and the end. "
+            "`data` is the message as `GET /api/v1/message/{message_id}` shows it.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented(404, 409),
+    },
+)
+async def events(
+    message_id: MessageId, messages: TheMessages, streams: TheStreams, _: CanLook
+) -> EventSourceResponse:
+    """What becomes of the message, up to its answer. Who comes late gets the answer at once."""
+    await messages.look(message_id)
+    return stream(_told(messages, message_id), streams)
+
+
+_ENDS = {
+    MessageState.ANSWERED: "answer",
+    MessageState.FAILED: "failed",
+    MessageState.CANCELLED: "cancelled",
+}
+
+
+async def _told(messages: Messages, message_id: str) -> AsyncGenerator[ServerSentEvent]:
+    last: MessageView | None = None
+    async with aclosing(messages.watch(message_id)) as views:
+        async for view in views:
+            if (name := _event(view, last)) is not None:
+                yield ServerSentEvent(event=name, data=MessageOut.of(view).model_dump_json())
+            last = view
+
+
+def _event(view: MessageView, last: MessageView | None) -> str | None:
+    """What happened since *last*, in a word; None = nothing that the sender cares about."""
+    if view.ended:
+        return _ENDS[view.state]
+    queued = view.state is MessageState.QUEUED
+    if last is None or last.state is not view.state or last.attempts != view.attempts:
+        return "position" if queued else "processing"
+    if queued:
+        return "position" if last.queue_position != view.queue_position else None
+    return "progress" if last.progress != view.progress else None
+
+
+# ── health ───────────────────────────────────────────────────────────────────────────────
+
+
+@health_router.get("/health", response_model=HealthOut)
+async def health(messages: TheMessages) -> HealthOut:
+    """The state of the queue in four fields. Needs no key; says nothing about anybody."""
+    if not messages.connected:
+        return _health("degraded")
+    try:
+        load = await messages.load()
+    except ServerError:
+        return _health("unhealthy")
+    return HealthOut(
+        status="healthy",
+        redis_connected=True,
+        active_queues=load.active_queues,
+        messages_processing=load.messages_processing,
+    )
+
+
+def _health(status: Literal["degraded", "unhealthy"]) -> HealthOut:
+    return HealthOut(status=status, redis_connected=False, active_queues=0, messages_processing=0)

@@ -1,0 +1,19 @@
+"""Messages for tests."""
+
+from typing import Any
+
+from towpath.apps.messages.model import Message, Receipt
+from towpath.apps.messages.service import Messages
+
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
+
+
+def a_message(user_id: str = "ann", message: str = "hello", **more: Any) -> Message:
+    plain = {"user_id": user_id, "org_id": "acme", "message": message, "client_id": "web"}
+    return Message(**{**plain, **more})
+
+
+async def send(
+    messages: Messages, user_id: str = "ann", message: str = "hello", **more: Any
+) -> Receipt:
+    return await messages.send(a_message(user_id, message, **more))

@@ -1,0 +1,246 @@
+"""Messages as their senders see them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.apps.messages.sending import SECRET, a_message, send
+from tests.waiting import eventually
+from towpath.apps.messages.errors import MessageDiffers
+from towpath.apps.messages.model import (
+    CALLBACKS,
+    MESSAGES,
+    MessageState,
+    MessageView,
+    UserQueue,
+    message_ref,
+)
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.service import Messages
+from towpath.clock import ManualClock, hours, minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease
+from towpath.errors import InvalidName, InvalidOption, JobNotFound, PayloadTooLarge
+
+PUBLIC = "https://example.com/hook"
+
+
+@pytest.fixture
+async def messages(engine: Engine) -> AsyncIterator[Messages]:
+    async with Messages(lambda: engine, MessagesOptions(secrets=(SECRET,))) as messages:
+        yield messages
+
+
+async def claim(engine: Engine) -> Lease:
+    [lease] = await engine.claim(MESSAGES, worker="w", lease=seconds(30))
+    return lease
+
+
+class TestSending:
+    async def test_a_resend_under_the_client_s_own_id_is_harmless(self, messages: Messages) -> None:
+        await send(messages, message="first")
+        sent = await send(messages, client_message_id="c1")
+        assert await send(messages, client_message_id="c1") == sent
+        assert await messages.user("ann") == UserQueue(2, None)
+
+    async def test_a_resend_of_one_that_has_ended_is_harmless_too(
+        self, messages: Messages, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Also when the answer is no longer kept."""
+        sent = await send(messages, client_message_id="c1")
+        await engine.complete(await claim(engine), b'"hi"')
+        for _ in range(2):
+            again = await send(messages, client_message_id="c1")
+            assert (again.message_id, again.queue_position) == (sent.message_id, 0)
+            clock.advance(hours(2))
+            await engine.trim(MESSAGES)
+        assert (await engine.counts(MESSAGES)).totals["submitted"] == 1
+
+    async def test_two_users_may_have_the_same_id(self, messages: Messages) -> None:
+        ann = await send(messages, "ann", client_message_id="c1")
+        ben = await send(messages, "ben", client_message_id="c1")
+        assert ann.message_id != ben.message_id
+
+    async def test_other_content_under_the_same_id_is_refused(self, messages: Messages) -> None:
+        await send(messages, client_message_id="c1")
+        with pytest.raises(MessageDiffers):
+            await send(messages, message="other", client_message_id="c1")
+
+    @pytest.mark.parametrize("field", ["user_id", "org_id", "client_id", "client_message_id"])
+    @pytest.mark.parametrize("value", ["", "x" * 513, "a\nb", "a\u2028b"])
+    async def test_refuses_names_that_can_t_be(self, field: str, value: str) -> None:
+        with pytest.raises(InvalidName, match=field):
+            a_message(**{"user_id": "ann", field: value})
+
+    async def test_refuses_a_message_over_the_queue_s_limit(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        for more in ({}, {"callback_url": PUBLIC}):
+            with pytest.raises(PayloadTooLarge):
+                await send(messages, message="x" * 1024 * 1024, **more)
+        assert (await engine.counts(CALLBACKS)).delayed == 0
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "ftp://example.com/", "//example.com", "example.com", "http://", "http://127.0.0.1/",
+            "http://10.0.0.1/", "http://[::1]/", "http://[::ffff:10.0.0.1]/", "http://0x7f.1/",
+            "http://169.254.169.254/latest/", "http://user:pw@example.com/", "http://2130706433/",
+        ],
+    )  # fmt: skip
+    async def test_refuses_a_callback_that_could_not_be_made(
+        self, messages: Messages, url: str
+    ) -> None:
+        with pytest.raises(InvalidOption, match="callback_url") as refused:
+            await send(messages, callback_url=url)
+        assert url not in str(refused.value)
+        assert await messages.user("ann") == UserQueue(0, None)
+
+    async def test_refuses_callbacks_where_nothing_can_sign_them(self, engine: Engine) -> None:
+        async with Messages(lambda: engine, MessagesOptions()) as unsigned:
+            with pytest.raises(InvalidOption, match="no secret"):
+                await send(unsigned, callback_url=PUBLIC)
+
+
+class TestLooking:
+    async def test_follows_a_message_through_its_life(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        first, second = await send(messages), await send(messages)
+        view = await messages.look(second.message_id)
+        assert (view.state, view.queue_position) == (MessageState.QUEUED, 2)
+
+        lease = await claim(engine)
+        view = await messages.look(first.message_id)
+        assert (view.state, view.queue_position) == (MessageState.PROCESSING, 0)
+        assert (await messages.look(second.message_id)).queue_position == 1
+
+        await engine.complete(lease, b'{"text":"hi"}')
+        view = await messages.look(first.message_id)
+        assert (view.state, view.answer) == (MessageState.ANSWERED, b'{"text":"hi"}')
+
+    async def test_estimates_how_long_it_still_waits(
+        self, messages: Messages, engine: Engine, clock: ManualClock
+    ) -> None:
+        _, _, last = [await send(messages) for _ in range(3)]
+        assert (await messages.look(last.message_id)).estimate is None
+        lease = await claim(engine)
+        clock.advance(seconds(10))
+        await engine.complete(lease)
+        view = await messages.look(last.message_id)
+        assert view.estimate is not None
+        assert view.estimate > seconds(0)
+
+    async def test_the_answer_stays_for_an_hour(
+        self, messages: Messages, engine: Engine, clock: ManualClock
+    ) -> None:
+        sent = await send(messages)
+        await engine.complete(await claim(engine), b'"hi"')
+        clock.advance(minutes(59))
+        assert (await messages.look(sent.message_id)).answer == b'"hi"'
+        clock.advance(minutes(2))
+        with pytest.raises(JobNotFound):
+            await messages.look(sent.message_id)
+
+    async def test_a_failed_attempt_keeps_the_message_at_its_place(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        first, second = await send(messages), await send(messages)
+        await engine.fail(await claim(engine), "no luck", delay=seconds(5))
+        view = await messages.look(first.message_id)
+        assert (view.state, view.queue_position, view.reason) == ("queued", 1, "no luck")
+        assert (await messages.look(second.message_id)).queue_position == 2
+
+
+async def state_of(watched: AsyncIterator[MessageView]) -> tuple[str, int]:
+    async with asyncio.timeout(10):
+        view = await anext(watched)
+    return view.state, view.queue_position
+
+
+class TestWatching:
+    async def test_tells_the_position_as_it_moves_then_the_answer(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        sent = [await send(messages) for _ in range(3)]
+        watched = messages.watch(sent[2].message_id)
+        assert await state_of(watched) == ("queued", 3)
+        lease = await claim(engine)
+        assert await state_of(watched) == ("queued", 2)
+        await messages.cancel(sent[1].message_id)
+        assert await state_of(watched) == ("queued", 1)
+        await engine.complete(lease)
+        lease = await claim(engine)
+        assert await state_of(watched) == ("processing", 0)
+        await engine.progress(lease, b'"half"')
+        async with asyncio.timeout(10):
+            view = await anext(watched)
+        assert view.progress == b'"half"'
+        await engine.complete(lease, b'"hi"')
+        async with asyncio.timeout(10):
+            assert (await anext(watched)).answer == b'"hi"'
+            assert [view async for view in watched] == []
+
+    async def test_a_listener_who_comes_late_gets_the_answer_at_once(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        sent = await send(messages)
+        await engine.complete(await claim(engine), b'"hi"')
+        assert [view.state async for view in messages.watch(sent.message_id)] == ["answered"]
+
+    @pytest.mark.parametrize("end", ["failed", "cancelled"])
+    async def test_ends_when_the_message_does(
+        self, messages: Messages, engine: Engine, end: str
+    ) -> None:
+        sent = await send(messages)
+        watched = messages.watch(sent.message_id)
+        assert await state_of(watched) == ("queued", 1)
+        if end == "failed":
+            await engine.bury(await claim(engine), "no luck")
+        else:
+            await messages.cancel(sent.message_id)
+        rest = [view.state async for view in watched]
+        assert rest[-1] == end
+
+    async def test_a_thousand_listeners_share_one_reader(
+        self, messages: Messages, engine: Engine, server: EmbeddedServer
+    ) -> None:
+        sent = await send(messages)
+        watched = [messages.watch(sent.message_id) for _ in range(1000)]
+        assert {await state_of(it) for it in watched} == {("queued", 1)}
+        assert readers(server) == 1
+        await messages.cancel(sent.message_id)
+        async with asyncio.timeout(30):
+            assert {await state_of(it) for it in watched} == {("cancelled", 0)}
+        for it in watched:
+            await it.aclose()
+
+    async def test_the_reader_ends_with_the_last_listener(
+        self, messages: Messages, server: EmbeddedServer
+    ) -> None:
+        sent = await send(messages)
+        watched = messages.watch(sent.message_id)
+        await anext(watched)
+        eventually(lambda: readers(server) == 1)
+        await watched.aclose()
+        eventually(lambda: readers(server) == 0)
+
+
+def readers(server: EmbeddedServer) -> int:
+    """Connections that wait for events."""
+    clients = server.ask("CLIENT", "LIST")
+    assert isinstance(clients, bytes)
+    return clients.count(b"cmd=xread ")
+
+
+async def test_a_message_is_a_job_that_names_its_user(messages: Messages, engine: Engine) -> None:
+    """Whoever pulls over the queue's own API sees who sent it."""
+    sent = await send(messages, metadata={"thread": 7})
+    job = await engine.job(message_ref(sent.message_id))
+    assert job.lane == "ann"
+    assert job.payload == (
+        b'{"user_id":"ann","org_id":"acme","message":"hello","client_id":"web",'
+        b'"metadata":{"thread":7}}'
+    )

@@ -1,0 +1,185 @@
+"""A receiver can neither keep a call for ever nor fill the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from tests.calls.receivers import Behaviour, Reader, Receiver, Writer, http, receiving
+from towpath.calls import AnswerTooLarge, Caller, CallFailed
+from towpath.clock import milliseconds, seconds
+from towpath.errors import RetryAdvice
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+def repeating(first: bytes, then: Callable[[int], bytes]) -> Behaviour:
+    """Says *first*, and then more without end, as fast as it is read."""
+
+    async def behave(reader: Reader, writer: Writer) -> None:
+        writer.write(first)
+        for n in itertools.count():
+            writer.write(then(n))
+            await writer.drain()
+            await asyncio.sleep(0)  # the other side runs in this loop too
+
+    return behave
+
+
+def saying(*parts: bytes, then_end: bool) -> Behaviour:
+    """Says these bytes, and hangs up or waits until the other side does."""
+
+    async def behave(reader: Reader, writer: Writer) -> None:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        if not then_end:
+            await reader.read()
+            raise ConnectionResetError
+
+    return behave
+
+
+class TestTime:
+    @pytest.mark.parametrize(
+        "said",
+        [
+            (),
+            (b"HTTP/1.1",),
+            (HEAD, b"Content-Le"),
+            (HEAD, b"Content-Length: 5\r\n\r\n"),
+            (HEAD, b"Content-Length: 5\r\n\r\n", b"abcd"),
+            (HEAD, b"Transfer-Encoding: chunked\r\n\r\n", b"4\r\nabcd\r\n"),
+        ],
+        ids=["nothing", "line", "header", "head", "body", "chunks"],
+    )
+    async def test_is_limited_for_the_whole_call(self, said: tuple[bytes, ...]) -> None:
+        """Wherever the receiver falls silent; and its connection is given up."""
+        slow = Receiver(saying(*said, then_end=False))
+        async with receiving(slow), Caller(allow=["127.0.0.1"], timeout=milliseconds(80)) as caller:
+            with pytest.raises(CallFailed, match=r"no whole answer within 0\.08 s") as failure:
+                await caller.post(slow.url(), b"")
+            await asyncio.wait_for(slow.left.wait(), 10)
+        assert failure.value.retry is RetryAdvice.LATER
+
+    async def test_is_not_made_longer_by_an_answer_in_drops(self) -> None:
+        """Each byte comes in good time; all of them together do not."""
+        drops = Receiver(repeating(HEAD + b"Content-Length: 1000000000\r\n\r\n", lambda _: b"a"))
+        async with (
+            receiving(drops),
+            Caller(
+                allow=["127.0.0.1"], timeout=milliseconds(100), largest_answer=1 << 30
+            ) as caller,
+        ):
+            with pytest.raises(CallFailed, match=r"within 0\.1 s"):
+                await caller.post(drops.url(), b"")
+
+    async def test_is_not_made_longer_by_answers_before_the_answer(self) -> None:
+        early = Receiver(repeating(b"", lambda _: b"HTTP/1.1 102 Processing\r\n\r\n"))
+        limit = milliseconds(100)
+        async with receiving(early), Caller(allow=["127.0.0.1"], timeout=limit) as caller:
+            with pytest.raises(CallFailed, match=r"within 0\.1 s"):
+                await caller.post(early.url(), b"")
+
+    async def test_is_limited_for_the_handshake(self) -> None:
+        """The receiver takes the connection and never says a word of TLS."""
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            url = f"https://127.0.0.1:{mute.getsockname()[1]}/"
+            async with Caller(allow=["127.0.0.1"], connect_timeout=milliseconds(80)) as caller:
+                with pytest.raises(CallFailed, match=r"no connection within 0\.08 s"):
+                    await caller.post(url, b"")
+
+    async def test_leaves_room_for_others_when_it_is_over(self) -> None:
+        """Calls that ran out of time give their connections back."""
+        slow = Receiver(saying(then_end=False))
+        async with receiving(slow), receiving(Receiver()) as quick:
+            limit = milliseconds(300)
+            async with Caller(allow=["127.0.0.1"], connections=2, timeout=limit) as caller:
+                for _ in range(4):
+                    with pytest.raises(CallFailed):
+                        await caller.post(slow.url(), b"")
+                assert (await caller.post(quick.url(), b"")).status == 200
+
+
+class TestSize:
+    @pytest.mark.parametrize("size", [0, 1, 999, 1000])
+    async def test_up_to_the_limit_is_fine(self, receiver: Receiver, size: int) -> None:
+        receiver.answer = http(body=bytes(size))
+        async with Caller(allow=["127.0.0.1"], largest_answer=1000) as caller:
+            assert len((await caller.post(receiver.url(), b"")).body) == size
+
+    async def test_over_the_limit_has_its_own_error(self, receiver: Receiver) -> None:
+        """With the status in it: what was sent may have been taken all the same."""
+        receiver.answer = http("202 Accepted", bytes(1001))
+        async with Caller(allow=["127.0.0.1"], largest_answer=1000) as caller:
+            with pytest.raises(AnswerTooLarge, match="more than 1000 bytes") as failure:
+                await caller.post(receiver.url(), b"")
+        assert failure.value.status == 202
+        assert failure.value.retry is RetryAdvice.NEVER
+
+    @pytest.mark.parametrize(
+        ("head", "more"),
+        [
+            (b"Transfer-Encoding: chunked\r\n\r\n", b"10000\r\n" + bytes(1 << 16) + b"\r\n"),
+            (b"Content-Length: 999999999999999\r\n\r\n", bytes(1 << 16)),
+            (b"\r\n", bytes(1 << 16)),
+        ],
+        ids=["chunks", "length", "until the end"],
+    )
+    async def test_without_end_is_cut_and_the_memory_stays_flat(
+        self, head: bytes, more: bytes
+    ) -> None:
+        endless = Receiver(repeating(HEAD + head, lambda _: more))
+        async with receiving(endless), Caller(allow=["127.0.0.1"]) as caller:
+            tracemalloc.start()
+            with pytest.raises(AnswerTooLarge):
+                await caller.post(endless.url(), b"")
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            await asyncio.wait_for(endless.left.wait(), 10)
+        assert peak < 8 << 20
+
+    @pytest.mark.parametrize("end", [b"", b"\r\nx: "], ids=["one header", "many headers"])
+    async def test_of_headers_is_limited_too(self, end: bytes) -> None:
+        endless = Receiver(repeating(HEAD + b"x: ", lambda _: b"a" * 4096 + end))
+        async with receiving(endless), Caller(allow=["127.0.0.1"], timeout=seconds(20)) as caller:
+            with pytest.raises(CallFailed, match="brought no HTTP"):
+                await caller.post(endless.url(), b"")
+
+
+class TestAnAnswerThatBreaksOff:
+    @pytest.mark.parametrize(
+        "said",
+        [
+            b"",
+            b"HTTP/1.1 20",
+            HEAD + b"Content-Length: 5\r\n\r\nabc",
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabc",
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n",
+            b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            b"HTTP/1.1 999999 No\r\n\r\n",
+            HEAD + b"Content-Length: -1\r\n\r\n",
+            HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            HEAD + b"Bad Header: a\r\n\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00",
+        ],
+    )
+    async def test_is_no_answer(self, caller: Caller, said: bytes) -> None:
+        """Half an answer is never passed off as a whole one."""
+        async with receiving(Receiver(saying(said, then_end=True))) as broken:
+            with pytest.raises(CallFailed, match="ended, or brought no HTTP") as failure:
+                await caller.post(broken.url(), b"work")
+        assert failure.value.retry is RetryAdvice.LATER
+
+    async def test_leaves_the_next_call_alone(self, caller: Caller) -> None:
+        broken = Receiver(saying(HEAD + b"Content-Length: 5\r\n\r\nabc", then_end=True))
+        async with receiving(broken):
+            with pytest.raises(CallFailed):
+                await caller.post(broken.url(), b"")
+            broken.behaviour = None
+            assert (await caller.post(broken.url(), b"")).status == 200

@@ -1,0 +1,110 @@
+"""`towpath keys` and `towpath migrate`, on a database of their own."""
+
+import re
+
+import pytest
+
+from tests.architecture.sources import ROOT
+from tests.cli.command import Command, Ran
+from tests.cli.test_howto import BLOCK, run
+
+PAGE = ROOT / "docs" / "how-to" / "manage-api-keys.md"
+SECRET = re.compile(r"tp_([a-z0-9]{10})_[\w-]{43}", re.ASCII)
+
+
+@pytest.fixture
+def keys(towpath: Command) -> Command:
+    """The command, with a database that is up to date."""
+    towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
+    assert towpath("migrate").code == 0
+    return towpath
+
+
+def made(ran: Ran) -> str:
+    """The id of the key that was just made; its secret is all that stdout has."""
+    found = SECRET.fullmatch(ran.out.strip())
+    assert found, ran
+    return found[1]
+
+
+class TestMigrate:
+    def test_makes_the_schema_and_says_so(self, towpath: Command) -> None:
+        where = f"sqlite:///{towpath.directory}/ledger.db"
+        first = towpath("migrate", "--database", where)
+        assert (first.code, first.out) == (0, f"{where}  migrated: no schema, now 0001\n")
+        again = towpath("migrate", "--json", DATABASE_URL=where)
+        assert again.object == {"database": where, "before": "0001", "after": "0001"}
+
+    def test_wants_to_know_where(self, towpath: Command) -> None:
+        ran = towpath("migrate", "--json")
+        assert ran.code == 2
+        assert "DATABASE_URL" in ran.refusal["message"]
+
+    def test_says_when_the_database_is_away(self, towpath: Command) -> None:
+        where = f"postgresql://anna:canary@/jobs?host={towpath.directory}"
+        ran = towpath("migrate", "--json", DATABASE_URL=where)
+        assert (ran.code, ran.refusal["refused"]) == (75, "ledger_unreachable")
+        assert "canary" not in ran.out + ran.err
+
+
+class TestKeys:
+    def test_wants_an_up_to_date_schema(self, towpath: Command) -> None:
+        ran = towpath("keys", "list", "--database", f"sqlite:///{towpath.directory}/x.db")
+        assert ran.code == 1
+        assert "do       Run `towpath migrate`" in ran.err
+
+    def test_create_shows_the_secret_and_nothing_else(self, keys: Command) -> None:
+        id = made(keys("keys", "create", "shop", "--scope", "submit", "-q", "mails*"))
+        [told] = keys("keys", "list", "--json").objects
+        assert told["key"] == id
+        assert (told["name"], told["state"]) == ("shop", "live")
+        assert (told["scopes"], told["queues"]) == (["submit"], ["mails*"])
+
+    def test_create_takes_several_scopes_and_an_end(self, keys: Command) -> None:
+        words = ("--scope", "work", "--scope", "read", "--expires", "90d", "--json")
+        told = keys("keys", "create", "build-3", *words).object
+        assert told["scopes"] == ["read", "work"]
+        assert told["expires_at"] > told["created_at"]
+        assert SECRET.fullmatch(told["secret"])
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["shop"],
+            ["shop", "--scope", "root"],
+            ["shop", "--scope", "read", "--queue", "UPPER"],
+            ["shop", "--scope", "read", "--expires", "soon"],
+            ["", "--scope", "read"],
+        ],
+    )
+    def test_create_is_refused_where_it_can_not_be_right(
+        self, keys: Command, words: list[str]
+    ) -> None:
+        assert keys("keys", "create", *words).code == 2
+        assert keys("keys", "list", "--json").objects == []
+
+    def test_list_is_a_table_for_people(self, keys: Command) -> None:
+        assert "no keys" in keys("keys", "list").err
+        secret = keys("keys", "create", "shop", "--scope", "admin").out.strip()
+        table = keys("keys", "list").out
+        assert table.split()[:3] == ["KEY", "NAME", "STATE"]
+        assert "live" in table
+        assert secret.split("_", 2)[2] not in table
+
+    def test_revoke_ends_a_key(self, keys: Command) -> None:
+        id = made(keys("keys", "create", "shop", "--scope", "submit"))
+        assert keys("keys", "revoke", id).out == f"{id}  shop  revoked\n"
+        [told] = keys("keys", "list", "--json").objects
+        assert told["state"] == "revoked"
+        assert told["revoked_at"]
+
+    def test_revoke_is_refused_for_a_key_that_is_not_there(self, keys: Command) -> None:
+        ran = keys("keys", "revoke", "nowhere", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (5, "key_not_found")
+
+
+def test_the_commands_of_the_page_run(towpath: Command) -> None:
+    blocks = "".join(BLOCK.findall(PAGE.read_text()))
+    commands = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
+    assert len(commands) > 6
+    run(towpath, commands)

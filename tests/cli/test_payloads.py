@@ -1,0 +1,22 @@
+"""Payloads and results of every kind, as programs get to see them."""
+
+import pytest
+
+from towpath.cli.listing import content
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (None, {}),
+        (b'{"n": 1}', {"payload": {"n": 1}}),
+        (b"null", {"payload": None}),
+        (b"hello", {"payload_text": "hello"}),
+        (b"", {"payload_text": ""}),
+        (b"NaN", {"payload_text": "NaN"}),
+        (b"[" * 50_000, {"payload_text": "[" * 50_000}),
+        (b"\xff\x00", {"payload_base64": "/wA="}),
+    ],
+)
+def test_are_values_or_texts_or_bytes(body: bytes | None, shown: dict[str, object]) -> None:
+    assert content("payload", body) == shown

@@ -1,0 +1,19 @@
+"""Time that a test moves by hand: what a clock on the wall says, and what a stopwatch says."""
+
+from towpath import Duration, ManualClock
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self._ticks = 1000.0
+
+    def wall(self) -> int:
+        return int(self.clock.stamp())
+
+    def ticks(self) -> float:
+        return self._ticks
+
+    def advance(self, duration: Duration) -> None:
+        self.clock.advance(duration)
+        self._ticks += duration.total_seconds()

@@ -1,0 +1,208 @@
+"""Checking a key: cheap, bounded in memory, and never wrong for longer than five seconds."""
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.ledger.hands import Hands
+from tests.waiting import eventually_async
+from towpath import milliseconds, minutes, seconds
+from towpath.ledger import known
+from towpath.ledger.key import digest
+from towpath.ledger.keys import NOTED_EVERY
+from towpath.ledger.known import FRESH, Entry, KnownKeys
+from towpath.ledger.ledger import Ledger
+
+
+class Statements:
+    """What is sent to any database while the body runs."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def _note(self, *told: object) -> None:
+        self.seen.append(str(told[2]))
+
+    def __enter__(self) -> "Statements":
+        self._listener = self._note
+        event.listen(Engine, "before_cursor_execute", self._listener)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(Engine, "before_cursor_execute", self._listener)
+
+    def about_keys(self) -> list[str]:
+        return [it for it in self.seen if "towpath_api_keys" in it]
+
+
+class TestChecking:
+    async def test_answers_none_for_what_is_no_key(self, ledger: Ledger) -> None:
+        made = await ledger.keys.create("shop", scopes=["read"])
+        secret = made.secret.get_secret_value()
+        wrong = ["", "x", secret[:-1], secret + "x", secret.upper(), f" {secret}", made.info.id]
+        wrong += ["é", "\x00", "\ud800", "x" * 100_000, "' OR 1=1 --"]
+        assert [it for it in wrong if await ledger.keys.check(it) is not None] == []
+
+    async def test_asks_the_database_once_while_the_answer_is_fresh(self, ledger: Ledger) -> None:
+        _, secret = await ledger.keys.create("shop", scopes=["read"])
+        with Statements() as sent:
+            for _ in range(100):
+                assert await ledger.keys.check(secret.get_secret_value())
+                assert await ledger.keys.check("a wrong one") is None
+        assert len(sent.about_keys()) == 2
+
+    async def test_asks_once_for_all_who_come_at_once(self, ledger: Ledger) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        with Statements() as sent:
+            asked = [ledger.keys.check(secret.get_secret_value()) for _ in range(200)]
+            assert await asyncio.gather(*asked) == [info] * 200
+        assert len(sent.about_keys()) == 1
+
+    async def test_goes_on_for_others_when_the_first_to_ask_gives_up(self, ledger: Ledger) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        first, *others = (
+            asyncio.create_task(ledger.keys.check(secret.get_secret_value())) for _ in range(5)
+        )
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await asyncio.gather(*others) == [info] * 4
+
+    async def test_asks_again_beside_the_requests_before_the_answer_is_stale(
+        self, ledger: Ledger, hands: Hands
+    ) -> None:
+        """A key that is in use never waits for the database."""
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        assert await ledger.keys.check(secret.get_secret_value()) == info
+        hands.advance(seconds(4))
+        with Statements() as sent:
+
+            async def renewed() -> bool:
+                assert await ledger.keys.check(secret.get_secret_value()) == info
+                return bool(sent.about_keys())
+
+            await eventually_async(renewed)
+
+    async def test_tells_of_a_revocation_elsewhere_within_five_seconds(
+        self, ledger: Ledger, url: str, hands: Hands
+    ) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        assert await ledger.keys.check(secret.get_secret_value()) == info
+        async with Ledger(url) as other:
+            await other.keys.revoke(info.id)
+        hands.advance(FRESH)
+        assert seconds(5) >= FRESH
+        assert await ledger.keys.check(secret.get_secret_value()) is None
+
+    async def test_counts_the_five_seconds_from_before_the_question(
+        self, ledger: Ledger, hands: Hands
+    ) -> None:
+        """An answer that was long under way is not fresh for five more seconds."""
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        checking = asyncio.create_task(ledger.keys.check(secret.get_secret_value()))
+        await asyncio.sleep(0)
+        hands.advance(seconds(4))
+        assert await checking == info
+        hands.advance(seconds(1))
+        with Statements() as sent:
+            await ledger.keys.check(secret.get_secret_value())
+        assert len(sent.about_keys()) == 1
+
+    async def test_is_not_fooled_by_an_answer_that_a_revocation_overtook(
+        self, ledger: Ledger
+    ) -> None:
+        """Here at once means here at once, whatever was being read meanwhile."""
+        for _ in range(20):
+            info, secret = await ledger.keys.create("shop", scopes=["read"])
+            checks = [ledger.keys.check(secret.get_secret_value()) for _ in range(3)]
+            await asyncio.gather(*checks, ledger.keys.revoke(info.id))
+            assert await ledger.keys.check(secret.get_secret_value()) is None
+
+    async def test_of_a_key_in_use_takes_microseconds(self, ledger: Ledger) -> None:
+        """Below 20 on an idle machine; ten times that is asserted, for one that is not."""
+        _, secret = await ledger.keys.create("shop", scopes=["read"])
+        told = secret.get_secret_value()
+        await ledger.keys.check(told)
+        rounds: list[float] = []
+        for _ in range(20):
+            began = time.perf_counter()
+            for _ in range(200):
+                await ledger.keys.check(told)
+            rounds.append((time.perf_counter() - began) / 200)
+        assert statistics.median(rounds) < 200e-6
+
+
+def batched(words: Iterator[str], size: int) -> Iterator[list[str]]:
+    while some := list(islice(words, size)):
+        yield some
+
+
+class TestRemembering:
+    async def test_wrong_keys_push_out_no_real_ones(self, ledger: Ledger) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        await ledger.keys.check(secret.get_secret_value())
+        with Statements() as sent:
+            wrong = (f"wrong {n}" for n in range(known.MOST_WRONG + 200))
+            for some in batched(wrong, 50):
+                assert not any(await asyncio.gather(*map(ledger.keys.check, some)))
+            before = len(sent.about_keys())
+            assert await ledger.keys.check(secret.get_secret_value()) == info
+            assert len(sent.about_keys()) == before
+
+    def test_is_bounded_in_both_kinds(self, hands: Hands) -> None:
+        keys = KnownKeys(most_real=3, most_wrong=2)
+        for n in range(1000):
+            keys.put(Entry(digest(str(n)), None, 0, hands.ticks()))
+        assert len(keys) == 2
+        assert keys.find(digest("999"), hands.ticks()) is not None
+        assert keys.find(digest("997"), hands.ticks()) is None
+
+
+class TestUses:
+    async def test_are_noted_once_for_many_and_not_by_the_check(
+        self, ledger: Ledger, hands: Hands
+    ) -> None:
+        one = await ledger.keys.create("one", scopes=["read"])
+        await ledger.keys.create("other", scopes=["read"])
+        with Statements() as sent:
+            for _ in range(100):
+                await ledger.keys.check(one.secret.get_secret_value())
+                hands.advance(milliseconds(10))
+            assert [it for it in sent.about_keys() if "UPDATE" in it] == []
+            await ledger.keys.note_uses()
+            await ledger.keys.note_uses()
+            assert len([it for it in sent.about_keys() if "UPDATE" in it]) == 1
+        noted = {info.name: info.last_used_at for info in await ledger.keys.list()}
+        assert noted == {"one": hands.clock.now - milliseconds(10), "other": None}
+
+    async def test_are_not_noted_backwards(self, ledger: Ledger, url: str, hands: Hands) -> None:
+        """A process whose clock is behind does not undo what another has noted."""
+        _, secret = await ledger.keys.create("one", scopes=["read"])
+        async with Ledger(url, wall=lambda: 1_000, ticks=hands.ticks) as behind:
+            await behind.keys.check(secret.get_secret_value())
+            await ledger.keys.check(secret.get_secret_value())
+            await ledger.keys.note_uses()
+        assert [info.last_used_at for info in await ledger.keys.list()] == [hands.clock.now]
+
+    async def test_are_noted_by_themselves_and_at_the_end(self, url: str) -> None:
+        async with Ledger(url, noted_every=milliseconds(5)) as ledger:
+            await ledger.migrate()
+            one = await ledger.keys.create("one", scopes=["read"])
+            await ledger.keys.check(one.secret.get_secret_value())
+
+            async def noted() -> bool:
+                return all(info.last_used_at for info in await ledger.keys.list())
+
+            await eventually_async(noted)
+        async with Ledger(url) as ledger:
+            other = await ledger.keys.create("other", scopes=["read"])
+            await ledger.keys.check(other.secret.get_secret_value())
+        async with Ledger(url) as ledger:
+            assert all(info.last_used_at for info in await ledger.keys.list())
+
+    def test_are_written_once_a_minute(self) -> None:
+        assert minutes(1) == NOTED_EVERY

@@ -1,0 +1,112 @@
+"""A database that is away, frozen or broken: said in time, and over by itself."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ledger.hands import Hands
+from tests.postgres import PostgresServer
+from towpath import milliseconds, seconds
+from towpath.ledger.errors import LedgerRefused, LedgerUnreachable
+from towpath.ledger.known import FRESH
+from towpath.ledger.ledger import Ledger
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that a test may break."""
+    with PostgresServer() as server:
+        yield server
+
+
+class TestAPostgresThatGoesAway:
+    async def test_is_said_and_is_over_by_itself(
+        self, own_postgres: PostgresServer, hands: Hands
+    ) -> None:
+        """A key in use goes on for as long as its answer is fresh."""
+        url = own_postgres.new_database("jobs")
+        async with Ledger(url, wall=hands.wall, ticks=hands.ticks) as ledger:
+            await ledger.migrate()
+            info, secret = await ledger.keys.create("shop", scopes=["read"])
+            assert await ledger.keys.check(secret.get_secret_value()) == info
+
+            own_postgres.stop(signal.SIGQUIT)
+            assert await ledger.keys.check(secret.get_secret_value()) == info
+            with pytest.raises(LedgerUnreachable) as refusal:
+                await ledger.probe()
+            assert str(refusal.value)
+            hands.advance(FRESH)
+            with pytest.raises(LedgerUnreachable):
+                await ledger.keys.check(secret.get_secret_value())
+
+            await asyncio.to_thread(own_postgres.start)
+            assert await ledger.keys.check(secret.get_secret_value()) == info
+            await ledger.probe()
+
+    async def test_is_said_within_the_limit_where_it_is_frozen(
+        self, own_postgres: PostgresServer
+    ) -> None:
+        """On a connection that was open, and for all who ask at once."""
+        url = own_postgres.new_database("jobs")
+        async with Ledger(url, limit=milliseconds(300)) as ledger:
+            await ledger.migrate()
+            await ledger.probe()
+            own_postgres.freeze()
+            try:
+                async with asyncio.timeout(10):
+                    asked = [ledger.keys.check("some-key") for _ in range(20)]
+                    told = await asyncio.gather(*asked, return_exceptions=True)
+            finally:
+                own_postgres.thaw()
+            assert {type(it) for it in told} == {LedgerUnreachable}
+            assert await ledger.keys.check("some-key") is None
+
+    async def test_uses_are_noted_after_it_is_back(
+        self, own_postgres: PostgresServer, hands: Hands
+    ) -> None:
+        url = own_postgres.new_database("jobs")
+        async with Ledger(url, wall=hands.wall, ticks=hands.ticks) as ledger:
+            await ledger.migrate()
+            _, secret = await ledger.keys.create("shop", scopes=["read"])
+            await ledger.keys.check(secret.get_secret_value())
+            own_postgres.stop(signal.SIGQUIT)
+            await ledger.keys.note_uses()
+            await asyncio.to_thread(own_postgres.start)
+            await ledger.keys.note_uses()
+            assert [it.last_used_at for it in await ledger.keys.list()] == [hands.clock.now]
+
+
+async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    url = f"postgresql://anna:canary@/jobs?host={tmp_path}"
+    async with Ledger(url, limit=seconds(2)) as ledger:
+        with pytest.raises(LedgerUnreachable) as refusal:
+            await ledger.migrate()
+    assert "canary" not in repr(refusal.value)
+
+
+async def test_a_database_that_is_not_there_is_refused(running_postgres: PostgresServer) -> None:
+    async with Ledger(running_postgres.url("nowhere")) as ledger:
+        with pytest.raises(LedgerRefused, match="nowhere"):
+            await ledger.probe()
+
+
+async def test_a_folder_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    """It may be a disk that is not mounted yet."""
+    async with Ledger(f"sqlite:///{tmp_path}/nowhere/ledger.db") as ledger:
+        for _ in range(2):
+            with pytest.raises(LedgerUnreachable, match="unable to open"):
+                await ledger.migrate()
+        (tmp_path / "nowhere").mkdir()
+        await ledger.migrate()
+
+
+async def test_a_file_that_is_no_database_is_refused_and_left(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Anna, " * 1000)
+    async with Ledger(f"sqlite:///{file}") as ledger:
+        with pytest.raises(LedgerRefused, match="not a database"):
+            await ledger.migrate()
+    assert file.read_text() == "Dear Anna, " * 1000

@@ -1,0 +1,209 @@
+"""API keys: made, listed, ensured, revoked; what they may do."""
+
+import asyncio
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.ledger.hands import Hands
+from towpath import days, hours, seconds
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ledger.errors import KeyEnded, KeyNotFound
+from towpath.ledger.key import KeyInfo, Scope
+from towpath.ledger.ledger import Ledger
+
+CHOSEN = "chosen-by-the-operator"
+
+
+def key(
+    *, scopes: frozenset[Scope] = frozenset({Scope.ADMIN}), queues: tuple[str, ...] = ("*",)
+) -> KeyInfo:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return KeyInfo(id="x", name="shop", scopes=scopes, queues=queues, created_at=now)
+
+
+class TestCreatingAKey:
+    async def test_answers_with_its_secret_once(self, ledger: Ledger) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["submit"])
+        found = await ledger.keys.check(secret.get_secret_value())
+        assert found == info
+        assert await ledger.keys.list() == [info]
+
+    async def test_gives_a_secret_with_a_prefix_the_id_and_256_random_bits(
+        self, ledger: Ledger
+    ) -> None:
+        made = [await ledger.keys.create("shop", scopes=["read"]) for _ in range(3)]
+        for info, secret in made:
+            pattern = rf"tp_{info.id}_[\w-]{{43}}"
+            assert re.fullmatch(pattern, secret.get_secret_value(), re.ASCII)
+        assert len({info.id for info, _ in made}) == 3
+
+    async def test_keeps_what_was_asked_for(self, ledger: Ledger, hands: Hands) -> None:
+        until = hands.clock.now + days(90)
+        info, _ = await ledger.keys.create(
+            "Anna's laptop", scopes=["work", "read"], queues=["mails*", "r?ports"], expires_at=until
+        )
+        assert info == KeyInfo(
+            id=info.id,
+            name="Anna's laptop",
+            scopes=frozenset({Scope.WORK, Scope.READ}),
+            queues=("mails*", "r?ports"),
+            created_at=hands.clock.now,
+            expires_at=until,
+        )
+        assert await ledger.keys.list() == [info]
+
+    async def test_lets_two_with_one_name_live_at_once(self, ledger: Ledger) -> None:
+        """Which is how they are rotated: the second is there before the first is gone."""
+        first = await ledger.keys.create("shop", scopes=["submit"])
+        second = await ledger.keys.create("shop", scopes=["submit"])
+        for info, secret in (first, second):
+            assert await ledger.keys.check(secret.get_secret_value()) == info
+        await ledger.keys.revoke(first.info.id)
+        assert await ledger.keys.check(first.secret.get_secret_value()) is None
+        assert await ledger.keys.check(second.secret.get_secret_value()) == second.info
+
+
+class TestAKeyThatCanNotBeRight:
+    @pytest.fixture
+    def url(self, file_url: str) -> str:
+        return file_url
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"name": ""},
+            {"name": "  "},
+            {"name": "x" * 101},
+            {"name": "a\nb"},
+            {"name": "\ud800"},
+            {"scopes": []},
+            {"scopes": ["submit", "root"]},
+            {"scopes": "root"},
+            {"queues": []},
+            {"queues": ["UPPER"]},
+            {"queues": ["a b"]},
+            {"queues": [""]},
+            {"queues": ["[a-z]"]},
+            {"queues": ["x" * 65]},
+            {"queues": ["a"] * 101},
+            {"expires_at": datetime(2025, 12, 31, tzinfo=UTC)},
+            {"expires_at": datetime(2030, 1, 1)},  # noqa: DTZ001 -- what is refused
+        ],
+    )
+    async def test_is_refused(self, ledger: Ledger, wrong: dict[str, Any]) -> None:
+        asked: dict[str, Any] = {"name": "shop", "scopes": ["read"]} | wrong
+        with pytest.raises((InvalidName, InvalidOption)):
+            await ledger.keys.create(asked.pop("name"), **asked)
+        assert await ledger.keys.list() == []
+
+
+class TestAKey:
+    @pytest.mark.parametrize(
+        ("scopes", "may"),
+        [
+            ({Scope.SUBMIT}, {Scope.SUBMIT}),
+            ({Scope.WORK, Scope.READ}, {Scope.WORK, Scope.READ}),
+            ({Scope.ADMIN}, set(Scope)),
+        ],
+    )
+    def test_may_do_what_its_scopes_say(self, scopes: set[Scope], may: set[Scope]) -> None:
+        info = key(scopes=frozenset(scopes))
+        assert {scope for scope in Scope if info.may(scope)} == may
+
+    @pytest.mark.parametrize(
+        ("queues", "covered", "others"),
+        [
+            (("*",), ["mails", "a.b-c_d"], []),
+            (("mails",), ["mails"], ["mails2", "xmails", "mail", "mails\n"]),
+            (("mails*", "r?"), ["mails", "mails.eu", "r1"], ["xmails", "r", "r12"]),
+            (("a.b",), ["a.b"], ["axb"]),
+            (("*-eu",), ["mails-eu"], ["mails-eu-2"]),
+            (("a****b",), ["ab", "axxb"], ["abc"]),
+        ],
+    )
+    def test_is_for_the_queues_that_its_patterns_match(
+        self, queues: tuple[str, ...], covered: list[str], others: list[str]
+    ) -> None:
+        """That holds for admin too."""
+        info = key(queues=queues)
+        assert [queue for queue in covered + others if info.covers(queue)] == covered
+
+    async def test_ends_at_its_time(self, ledger: Ledger, hands: Hands) -> None:
+        """Also while it is remembered."""
+        until = hands.clock.now + seconds(2)
+        info, secret = await ledger.keys.create("shop", scopes=["read"], expires_at=until)
+        hands.advance(seconds(1.999))
+        assert await ledger.keys.check(secret.get_secret_value()) == info
+        hands.advance(seconds(0.001))
+        assert await ledger.keys.check(secret.get_secret_value()) is None
+        hands.advance(hours(1))
+        assert await ledger.keys.check(secret.get_secret_value()) is None
+
+
+class TestRevokingAKey:
+    async def test_ends_it_at_once_and_for_good(self, ledger: Ledger, hands: Hands) -> None:
+        info, secret = await ledger.keys.create("shop", scopes=["read"])
+        assert await ledger.keys.check(secret.get_secret_value()) == info
+        hands.advance(seconds(1))
+        revoked = await ledger.keys.revoke(info.id)
+        assert revoked.revoked_at == hands.clock.now
+        for _ in range(3):
+            assert await ledger.keys.check(secret.get_secret_value()) is None
+            hands.advance(seconds(10))
+
+    async def test_a_second_time_changes_nothing(self, ledger: Ledger, hands: Hands) -> None:
+        info, _ = await ledger.keys.create("shop", scopes=["read"])
+        first = await ledger.keys.revoke(info.id)
+        hands.advance(seconds(60))
+        assert await ledger.keys.revoke(info.id) == first
+
+    async def test_is_refused_for_a_key_that_is_not_there(self, ledger: Ledger) -> None:
+        with pytest.raises(KeyNotFound, match="nowhere"):
+            await ledger.keys.revoke("nowhere")
+
+    async def test_leaves_the_others(self, ledger: Ledger) -> None:
+        one = await ledger.keys.create("one", scopes=["read"])
+        other = await ledger.keys.create("other", scopes=["read"])
+        await ledger.keys.revoke(one.info.id)
+        assert await ledger.keys.check(other.secret.get_secret_value()) == other.info
+
+
+class TestEnsuringAKey:
+    async def test_makes_one_with_the_secret_that_was_chosen(self, ledger: Ledger) -> None:
+        assert await ledger.keys.check(CHOSEN) is None
+        info = await ledger.keys.ensure(CHOSEN, name="first")
+        assert info.may(Scope.ADMIN)
+        assert await ledger.keys.check(CHOSEN) == info
+
+    async def test_leaves_one_that_is_there_as_it_is(self, ledger: Ledger, hands: Hands) -> None:
+        first = await ledger.keys.ensure(CHOSEN, name="first", scopes=["read"])
+        hands.advance(days(1))
+        assert await ledger.keys.ensure(CHOSEN, name="second") == first
+        assert await ledger.keys.list() == [first]
+
+    async def test_by_several_processes_at_once_makes_one(self, ledger: Ledger, url: str) -> None:
+        async with Ledger(url) as other:
+            pairs = [(it.keys.ensure(CHOSEN, name="first")) for it in (ledger, other) * 5]
+            made = await asyncio.gather(*pairs)
+        assert len({info.id for info in made}) == 1
+        assert len(await ledger.keys.list()) == 1
+
+    async def test_does_not_bring_back_what_was_revoked(self, ledger: Ledger) -> None:
+        info = await ledger.keys.ensure(CHOSEN, name="first")
+        await ledger.keys.revoke(info.id)
+        with pytest.raises(KeyEnded):
+            await ledger.keys.ensure(CHOSEN, name="first")
+        assert await ledger.keys.check(CHOSEN) is None
+
+    @pytest.mark.parametrize(
+        "secret", ["", "short-canary", "canary " * 5, "canary" * 100, "é" * 20]
+    )
+    async def test_is_refused_for_a_secret_that_can_not_be_one(
+        self, ledger: Ledger, secret: str
+    ) -> None:
+        with pytest.raises(InvalidOption) as refusal:
+            await ledger.keys.ensure(secret, name="first")
+        assert "canary" not in str(refusal.value)

@@ -1,0 +1,181 @@
+"""Changes: on disk when they return, joined where a commit is dear, and independent."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection, Engine
+
+from towpath import milliseconds
+from towpath.ledger.errors import LedgerClosed, LedgerRefused, LedgerUnreachable
+from towpath.ledger.ledger import Ledger
+
+KEEP = text("INSERT INTO kept (name) VALUES (:name)")
+
+
+class Misfortune(Exception):
+    """Raised by a change."""
+
+
+@pytest.fixture
+async def kept(ledger: Ledger) -> Ledger:
+    """A ledger with a table to write to; a name can be kept once."""
+    table = text("CREATE TABLE kept (name VARCHAR(20) PRIMARY KEY)")
+    await ledger.write(lambda connection: connection.execute(table))
+    return ledger
+
+
+async def keep(ledger: Ledger, name: str) -> str:
+    def change(connection: Connection) -> str:
+        connection.execute(KEEP, {"name": name})
+        if name.startswith("bad"):
+            raise Misfortune(name)
+        return name
+
+    return await ledger.write(change)
+
+
+async def names(ledger: Ledger) -> list[str]:
+    query = text("SELECT name FROM kept ORDER BY name")
+    return await ledger.read(lambda connection: list(connection.execute(query).scalars()))
+
+
+class TestWriting:
+    async def test_answers_what_the_change_answered(self, kept: Ledger) -> None:
+        assert await keep(kept, "one") == "one"
+        assert await names(kept) == ["one"]
+
+    async def test_leaves_nothing_of_a_change_that_raises(self, kept: Ledger) -> None:
+        with pytest.raises(Misfortune):
+            await keep(kept, "bad")
+        assert await names(kept) == []
+
+    async def test_a_change_that_fails_takes_nobody_with_it(self, kept: Ledger) -> None:
+        """Also one that the database refuses, in the middle of 30 that come at once."""
+        wanted = [f"{'bad' if n % 5 == 0 else 'good'}{n}" for n in range(30)] + ["good1"]
+        outcomes = await asyncio.gather(
+            *(keep(kept, name) for name in wanted), return_exceptions=True
+        )
+        failed = [type(it) for it in outcomes if isinstance(it, BaseException)]
+        assert failed == [Misfortune] * 6 + [LedgerRefused]
+        assert await names(kept) == sorted(it for it in outcomes if isinstance(it, str))
+        assert len(await names(kept)) == 24
+
+    async def test_a_caller_who_gives_up_harms_nobody(self, kept: Ledger) -> None:
+        tasks = [asyncio.create_task(keep(kept, f"n{n}")) for n in range(10)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        done = [it for it in outcomes if isinstance(it, str)]
+        assert done == ["n1", "n3", "n5", "n7", "n9"]
+        assert set(done) <= set(await names(kept))
+
+    async def test_is_refused_outside_of_the_ledger_s_life(self, url: str) -> None:
+        ledger = Ledger(url)
+        for _ in range(2):
+            with pytest.raises(LedgerClosed):
+                await ledger.keys.list()
+            with pytest.raises(LedgerClosed):
+                await ledger.migrate()
+            async with ledger:
+                await ledger.migrate()
+                assert await ledger.keys.list() == []
+            await ledger.close()
+
+    async def test_what_was_asked_for_is_written_before_the_end(
+        self, kept: Ledger, url: str
+    ) -> None:
+        async with Ledger(url) as leaving:
+            tasks = [asyncio.create_task(keep(leaving, f"n{n}")) for n in range(20)]
+            await asyncio.gather(*tasks[:1])
+        assert await asyncio.gather(*tasks) == [f"n{n}" for n in range(20)]
+        assert len(await names(kept)) == 20
+
+
+class TestOnSqlite:
+    @pytest.fixture
+    def url(self, file_url: str) -> str:
+        return file_url
+
+    async def test_changes_that_come_at_once_share_a_commit(self, kept: Ledger) -> None:
+        """50 at once: the first goes alone, the others gather behind it."""
+        commits: list[Connection] = []
+
+        def committed(connection: Connection) -> None:
+            commits.append(connection)
+
+        event.listen(Engine, "commit", committed)
+        try:
+            await asyncio.gather(*(keep(kept, f"n{n}") for n in range(50)))
+        finally:
+            event.remove(Engine, "commit", committed)
+        assert len(commits) <= 2
+        assert len(await names(kept)) == 50
+
+    async def test_a_commit_is_on_disk_and_readers_do_not_wait(self, kept: Ledger) -> None:
+        """The settings behind that promise, as each connection has them."""
+
+        def settings(connection: Connection) -> list[object]:
+            asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            return [connection.exec_driver_sql(f"PRAGMA {it}").scalar() for it in asked]
+
+        assert await kept.write(settings) == ["wal", 2, 1, 5000]
+        assert await kept.read(settings) == ["wal", 2, 1, 5000]
+
+    async def test_a_read_can_not_write(self, kept: Ledger) -> None:
+        with pytest.raises(LedgerRefused, match="readonly"):
+            await kept.read(lambda connection: connection.execute(KEEP, {"name": "x"}))
+
+    async def test_reads_go_on_while_another_process_writes(
+        self, kept: Ledger, tmp_path: Path
+    ) -> None:
+        await keep(kept, "before")
+        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert await names(kept) == ["before"]
+        other.close()
+
+    async def test_a_write_waits_for_another_process(self, kept: Ledger, tmp_path: Path) -> None:
+        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        waiting = asyncio.create_task(keep(kept, "after"))
+        assert await names(kept) == []
+        other.execute("COMMIT")
+        other.close()
+        assert await waiting == "after"
+
+    async def test_a_write_gives_up_after_the_limit(self, file_url: str, tmp_path: Path) -> None:
+        """LedgerUnreachable, which may be tried again, and nothing is written."""
+        async with Ledger(file_url, limit=milliseconds(50)) as ledger:
+            await ledger.migrate()
+            other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerUnreachable, match="locked"):
+                await ledger.keys.create("anna", scopes=["read"])
+            other.close()
+            assert await ledger.keys.list() == []
+
+    async def test_a_batch_that_the_disk_refuses_fails_as_a_whole(self, kept: Ledger) -> None:
+        """SQLite undoes the whole transaction then: nobody may be told that it was written."""
+
+        def fill(connection: Connection) -> None:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+            connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+            connection.exec_driver_sql("INSERT INTO kept SELECT hex(zeroblob(500000))")
+
+        async def blow() -> None:
+            await kept.write(fill)
+
+        outcomes = await asyncio.gather(
+            keep(kept, "alone"),
+            keep(kept, "one"),
+            blow(),
+            keep(kept, "two"),
+            return_exceptions=True,
+        )
+        told = [it for it in outcomes if isinstance(it, str)]
+        assert await names(kept) == sorted(told)
+        assert isinstance(outcomes[2], LedgerRefused)

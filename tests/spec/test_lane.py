@@ -1,0 +1,41 @@
+"""Looking at a lane: its head, and who waits behind it."""
+
+from tests.spec.jobs import LEASE, REVIEWS, claim_one, submit_ids
+from towpath.clock import ManualClock, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Lane
+from towpath.engine.states import State
+from towpath.ids import JobId
+
+
+A = JobId("a")
+
+
+class TestLookingAtALane:
+    async def test_finds_one_that_nobody_used_empty(self, engine: Engine) -> None:
+        assert await engine.lane(REVIEWS, "octo") == Lane(None, None, 0, None)
+
+    async def test_names_the_head_and_counts_those_behind_it(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", "c", lane="octo")
+        await submit_ids(engine, "d", lane="other")
+        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.READY, 2)
+
+    async def test_tells_how_many_come_before_a_job(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", "c", lane="octo")
+        found = {id: (await engine.lane(REVIEWS, "octo", job=id)).before for id in ("a", "b", "c")}
+        assert found == {"a": None, "b": 0, "c": 1}
+
+    async def test_shows_the_head_leased_only_while_its_lease_lasts(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Nobody has to sweep for that."""
+        await submit_ids(engine, "a", lane="octo")
+        await claim_one(engine)
+        assert (await engine.lane(REVIEWS, "octo")).head_state is State.LEASED
+        clock.advance(LEASE + seconds(1))
+        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.READY, 0)
+
+    async def test_shows_a_head_that_waits_for_its_next_attempt(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b", lane="octo")
+        await engine.fail(await claim_one(engine), "not now", delay=seconds(10))
+        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.DELAYED, 1)

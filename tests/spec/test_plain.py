@@ -1,0 +1,130 @@
+"""A plain job goes a shorter way through the scripts, and nobody can tell."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of
+from towpath.clock import ManualClock, milliseconds, seconds
+from towpath.embedded.resp import items
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, NewJob, Submitted
+from towpath.engine.script import Scripts
+from towpath.engine.states import State
+from towpath.errors import LeaseLost
+from towpath.ids import job_id
+
+SHORT_WAYS = {"plain_submit", "plain_claim", "plain_complete", "plain_exchange"}
+EVENTS = f"{{{REVIEWS}}}:events"
+
+Story = Callable[[Engine, ManualClock], Awaitable[object]]
+
+
+def plain(*ids: str) -> list[NewJob]:
+    """Jobs about which nothing is said; their ids are chosen here, but do not count as named."""
+    return [NewJob(job_id(id), id.encode()) for id in ids]
+
+
+async def one_by_one(engine: Engine, clock: ManualClock) -> object:
+    answers: list[object] = []
+    for id in ("b", "a", "c"):
+        answers.append(await engine.submit_many(REVIEWS, plain(id)))
+        clock.advance(milliseconds(1))
+    for _ in range(3):
+        lease = await claim_one(engine)
+        clock.advance(milliseconds(70))
+        await engine.complete(lease, b"nobody keeps it")
+        answers.append(lease)
+    return answers
+
+
+async def by_exchange(engine: Engine, clock: ManualClock) -> object:
+    answers: list[object] = [await engine.submit_many(REVIEWS, plain(*"gfedcba"))]
+    held = await claim(engine, 2)
+    while held:
+        clock.advance(milliseconds(30))
+        settle = [Complete(it) for it in held]
+        done = await engine.exchange(REVIEWS, settle, worker="w", lease=LEASE, count=3)
+        answers.append(done)
+        held = done.leases
+    return answers
+
+
+async def with_some_held(engine: Engine, clock: ManualClock) -> object:
+    await engine.submit_many(REVIEWS, plain("a", "b", "c", "d"))
+    first = await claim(engine, 2)
+    clock.advance(seconds(26))
+    then = await claim(engine)
+    await engine.wait_for_work(REVIEWS, within=seconds(9))  # takes the token that wakes who waits
+    return first, then, await claim(engine, 2), await engine.settle([Complete(first[1])])
+
+
+async def and_idle(engine: Engine, clock: ManualClock) -> object:
+    await claim(engine)
+    clock.advance(milliseconds(5))
+    return await claim(engine)
+
+
+async def told(engine: Engine, story: Story, deployment: Deployment) -> object:
+    """What a story comes to: its answers, the store, and the events without their times."""
+    answers = await story(engine, clock_of(engine))
+    entries = items(deployment.ask("XRANGE", EVENTS, "-", "+"))
+    events = [items(entry)[1] for entry in entries]
+    store = deployment.dump()
+    store.pop(EVENTS, None)
+    return answers, store, events
+
+
+def clock_of(engine: Engine) -> ManualClock:
+    clock = engine._clock  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- each engine here has its own
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+class TestTheShortWay:
+    @pytest.mark.parametrize(
+        "story", [one_by_one, by_exchange, with_some_held, and_idle], ids=lambda it: it.__name__
+    )
+    async def test_leaves_what_the_long_one_leaves(
+        self, deployment: Deployment, story: Story
+    ) -> None:
+        found: list[object] = []
+        longer = Scripts(lambda piece, text: "" if piece in SHORT_WAYS else text)
+        for scripts in (Scripts(), longer):
+            deployment.flush()
+            async with Engine(deployment.url, clock=ManualClock(), scripts=scripts) as engine:
+                found.append(await told(engine, story, deployment))
+        assert found[0] == found[1]
+
+
+class TestAPlainJob:
+    async def test_submitted_twice_in_a_batch_is_one(self, engine: Engine) -> None:
+        [job] = plain("a")
+        first, again = await engine.submit_many(REVIEWS, [job, job])
+        assert isinstance(first, Submitted)
+        assert again == Submitted(first.job, State.READY, existed=True, same_payload=True)
+        assert (await engine.counts(REVIEWS)).ready == 1
+
+    async def test_completed_twice_in_an_exchange_counts_once(self, engine: Engine) -> None:
+        await engine.submit_many(REVIEWS, plain("a"))
+        lease = await claim_one(engine)
+        await engine.settle([Complete(lease), Complete(lease)])
+        assert (await engine.counts(REVIEWS)).totals["completed"] == 1
+
+    async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
+        await engine.submit_many(REVIEWS, plain("a"))
+        await engine.complete(await claim_one(engine))
+        names = {key.rpartition(":")[2] for key in deployment.key_names() if ":call:" not in key}
+        assert names <= {"meta", "events", "wake", "queues"}
+
+    async def test_that_was_reaped_is_not_completed_under_the_old_lease(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.submit_many(REVIEWS, plain("a", "b"))
+        stalled = await claim_one(engine)
+        clock.advance(LEASE)
+        again = await claim(engine, 2)
+        assert ids_of(again) == ["a", "b"]
+        with pytest.raises(LeaseLost):
+            await engine.complete(stalled)

@@ -1,0 +1,328 @@
+"""A worker's life: it drains, stops, runs again, and shares its app."""
+
+import asyncio
+import threading
+from datetime import datetime
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from tests.worker.running import SOON, Lines, working
+from towpath.app import Towpath
+from towpath.clock import Duration, ManualClock, hours, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.model import JobRef
+from towpath.engine.states import State
+from towpath.errors import EngineClosed, ServerUnreachable
+from towpath.worker.context import Context
+from towpath.worker.worker import Worker
+
+
+class TestDraining:
+    async def test_runs_everything_that_could_run_now(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell(n: int) -> int:
+            return n
+
+        await sell.submit_many(range(250))
+        later = await sell.submit(1, delay=hours(1))
+        assert await Worker(app, concurrency=10).drain() == 0
+        counts = await app.engine.counts("shop")
+        assert (counts.totals["completed"], counts.leased) == (250, 0)
+        assert await later.state() is State.DELAYED
+        assert lines.of("worker.stopped")[0]["jobs"] == 250
+
+    async def test_runs_what_its_jobs_submit_to_whichever_queue(self, app: Towpath) -> None:
+        """A queue that was found empty is looked at again."""
+        done: list[int] = []
+
+        @app.handler("first")
+        async def first(n: int) -> None:
+            await second.submit(n)
+
+        @app.handler("second")
+        async def second(n: int) -> None:
+            done.append(n)
+            if n:
+                await first.submit(n - 1)
+
+        await first.submit(20)
+        await Worker(app).drain()
+        assert done == list(range(20, -1, -1))
+
+    async def test_of_nothing_ends_at_once(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        @app.handler("till")
+        async def count() -> None: ...
+
+        assert await asyncio.wait_for(Worker(app).drain(), 5) == 0
+
+    async def test_may_be_done_again(self, app: Towpath) -> None:
+        """With the same name, by the same worker or another: nothing is remembered against it."""
+
+        @app.handler("shop")
+        async def sell(n: int) -> int:
+            return n
+
+        worker = Worker(app, name="till-3")
+        for again in (worker, worker, Worker(app, name="till-3")):
+            await sell.submit_many(range(200))
+            await asyncio.wait_for(again.drain(), 10)
+        assert (await app.engine.counts("shop")).totals["completed"] == 600
+
+    async def test_stops_when_it_is_told_to(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        job = await sell.submit()
+        worker = Worker(app)
+        draining = asyncio.create_task(worker.drain())
+        await lines.next("job.started")
+        worker.stop()
+        worker.stop()
+        assert await draining == 0
+        assert await job.state() is State.READY
+
+
+class TestStopping:
+    async def test_lets_running_jobs_finish(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell() -> str:
+            await go.wait()
+            return "sold"
+
+        go = asyncio.Event()
+        worker = Worker(app)
+        running = asyncio.create_task(worker.run())
+        job = await sell.submit()
+        await lines.next("job.started")
+        worker.stop("the shop closes")
+        assert (await lines.next("worker.draining"))["running"] == 1
+        late = await sell.submit()
+        go.set()
+        assert await running == 0
+        assert await job.state() is State.DONE
+        assert await late.state() is State.READY
+        assert lines.of("worker.stopped")[0]["reason"] == "the shop closes"
+
+    async def test_gives_back_what_was_claimed_while_it_was_told(self, app: Towpath) -> None:
+        """Told at any moment, it leaves no lease behind."""
+
+        @app.handler("shop")
+        async def sell(_: int) -> None:
+            begun.append(1)
+
+        begun: list[int] = []
+        await sell.submit_many(range(2000))
+        for most in (1, 40, 333):
+            worker = Worker(app, concurrency=20)
+            running = asyncio.create_task(worker.run())
+            start = len(begun)
+            await meanwhile(lambda start=start, most=most: len(begun) >= start + most)
+            worker.stop()
+            worker.stop()
+            await running
+            assert (await app.engine.counts("shop")).leased == 0
+        counts = await app.engine.counts("shop")
+        assert counts.totals["completed"] == len(begun)
+        assert counts.ready == 2000 - len(begun)
+
+    async def test_gives_back_what_does_not_end(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def stubborn() -> None:
+            while not go.is_set():
+                try:
+                    await go.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        go = asyncio.Event()
+        worker = Worker(app, grace=seconds(0))
+        running = asyncio.create_task(worker.run())
+        job = await stubborn.submit()
+        await lines.next("job.started")
+        worker.stop()
+        assert await running == 0
+        assert await job.state() is State.READY
+        assert lines.of("job.released")
+        go.set()
+
+    async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        async with working(app) as worker:
+            await (await sell.submit()).result(within=SOON)
+            for _ in range(3):
+                worker.stop()
+
+    async def test_before_it_runs_means_that_it_does_not(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        job = await sell.submit()
+        worker = Worker(app)
+        worker.stop()
+        assert await worker.run() == 0
+        assert await job.state() is State.READY
+
+
+class TestRunningAgain:
+    async def test_after_it_was_stopped(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell(n: int) -> int:
+            return n
+
+        worker = Worker(app)
+        for n in range(3):
+            running = asyncio.create_task(worker.run())
+            assert await (await sell.submit(n)).result(within=SOON) == n
+            worker.stop()
+            assert await running == 0
+
+    def test_in_another_event_loop(self, server: EmbeddedServer) -> None:
+        app, done = Towpath(server.url), []
+
+        @app.handler("shop")
+        async def sell(n: int) -> None:
+            done.append(n)
+            worker.stop()
+
+        async def once(n: int) -> None:
+            async with app:
+                await sell.submit(n)
+                await worker.run()
+
+        worker = Worker(app)
+        for n in range(2):
+            asyncio.run(once(n))
+        assert done == [0, 1]
+
+    async def test_in_a_thread_that_is_not_the_main_one(self, server: EmbeddedServer) -> None:
+        """There it hears no signals; `stop` is how it ends."""
+        app = Towpath(server.url)
+
+        @app.handler("shop")
+        async def sell() -> str:
+            return threading.current_thread().name
+
+        async with Towpath(server.url) as front:
+            job = await front.add("shop", sell.function, sell.options).submit()
+            assert await asyncio.to_thread(Worker(app).run_until_empty) == 0
+            assert await job.result(within=SOON) != threading.main_thread().name
+
+    async def test_what_fails_beside_it_ends_it_in_good_order(
+        self, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        class Broken(Towpath):
+            async def keep_firing(self, queues: object, log: object) -> None:
+                await lines.next("job.started")
+                raise RuntimeError("planted")
+
+        async with Broken(server.url) as app:
+
+            @app.handler("shop")
+            async def sell() -> None:
+                await asyncio.Event().wait()
+
+            job = await sell.submit()
+            with pytest.raises(ExceptionGroup, match="unhandled"):
+                await Worker(app, grace=seconds(0)).run()
+            assert await job.state() is State.READY
+
+
+class TestTheApp:
+    async def test_entered_twice_is_shared_until_the_last_one_leaves(
+        self, server: EmbeddedServer
+    ) -> None:
+        app = Towpath(server.url)
+
+        @app.handler("shop")
+        async def sell() -> str:
+            return "sold"
+
+        with pytest.raises(EngineClosed):
+            await sell.submit()
+        async with app:
+            engine = app.engine
+            async with app:
+                assert app.engine is engine
+                async with working(app):
+                    await (await sell.submit()).result(within=SOON)
+            assert await (await sell.submit()).state() is State.READY
+        with pytest.raises(EngineClosed):
+            await sell.submit()
+
+    async def test_entered_by_several_at_once_connects_once(self, server: EmbeddedServer) -> None:
+        app = Towpath(server.url)
+
+        async def enter() -> object:
+            async with app:
+                return app.engine
+
+        async with app:
+            assert len({id(it) for it in await asyncio.gather(*(enter() for _ in range(5)))}) == 1
+
+    async def test_may_be_entered_again_after_a_server_was_not_there(
+        self, server: EmbeddedServer
+    ) -> None:
+        limits = Limits(answer=seconds(0.1), give_up=seconds(0.2))
+        app = Towpath("unix:///nowhere.sock", limits=limits)
+        with pytest.raises(ServerUnreachable):
+            async with app:
+                pass
+        app.url = server.url
+        async with app:
+            assert app.engine.facts.version
+
+
+class TestTheServersClock:
+    async def test_may_be_set_back_while_jobs_run(self, server: EmbeddedServer) -> None:
+        """Tokens grow on and tell no time then; leases are renewed all the same."""
+        clock = Fallible()
+        app = Towpath(server.url, clock=clock)
+
+        @app.handler("shop")
+        async def sell(ctx: Context) -> int:
+            seen.append(ctx.token)
+            await go.wait()
+            return ctx.token
+
+        seen: list[int] = []
+        go = asyncio.Event()
+        async with app:
+            await app.engine.submit("shop", b"null")
+            await app.engine.claim("shop", worker="before", lease=hours(2))
+            clock.set_back(hours(1))
+            async with working(app, lease=seconds(1)):
+                job = await sell.submit()
+                await meanwhile(lambda: bool(seen))
+                held = await app.engine.job(job.job)
+                assert held.expires_at is not None
+                clock.advance(seconds(0.9))
+                await renewed(app, job.job, held.expires_at)
+                go.set()
+                assert await job.result(within=SOON) == seen[0]
+        assert len(seen) == 1
+
+
+class Fallible(ManualClock):
+    """A clock that somebody sets."""
+
+    def set_back(self, duration: Duration) -> None:
+        self._now -= int(duration.total_seconds() * 1000)
+
+
+async def renewed(app: Towpath, job: JobRef, before: datetime) -> None:
+    """Return when the job's lease ends later than *before*."""
+
+    async def later() -> bool:
+        ends = (await app.engine.job(job)).expires_at
+        return ends is not None and ends > before
+
+    await eventually_async(later)

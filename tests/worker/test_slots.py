@@ -1,0 +1,266 @@
+"""Slots: how many jobs run at once, whose turn it is, and what that costs the server."""
+
+import asyncio
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, slots, until_slots, working
+from towpath.app import Towpath
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import ask_fields
+from towpath.engine.model import new_job
+from towpath.errors import HandlerInvalid, InvalidOption
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.worker import Worker
+
+
+class Room:
+    """Counts who is inside at once."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = self.came = 0
+        self.door = asyncio.Event()
+
+    async def visit(self) -> None:
+        self.inside += 1
+        self.came += 1
+        self.most = max(self.most, self.inside)
+        await self.door.wait()
+        self.inside -= 1
+
+
+class TestConcurrency:
+    async def test_as_many_run_at_once_as_there_are_slots_and_no_more(
+        self, app: Towpath
+    ) -> None:
+        """Nothing is claimed for later either: another worker can have it at once."""
+        room = Room()
+
+        @app.handler("shop")
+        async def sell(_: int) -> None:
+            await room.visit()
+
+        await sell.submit_many(range(30))
+        async with working(app, concurrency=7) as worker:
+            await meanwhile(lambda: room.inside == 7)
+            assert (await app.engine.counts("shop")).leased == 7
+            assert await slots(worker) == {"busy": 7, "free": 0, "lost": 0}
+            room.door.set()
+            await meanwhile(lambda: room.came == 30)
+        assert room.most == 7
+
+    async def test_a_slot_that_is_free_is_filled_while_others_run(self, app: Towpath) -> None:
+        """One slow job among quick ones: the rest of the slots never waits for it."""
+        slow = asyncio.Event()
+
+        @app.handler("shop")
+        async def sell(n: int) -> int:
+            if n == 0:
+                await slow.wait()
+            return n
+
+        tickets = await sell.submit_many(range(500))
+        async with working(app, concurrency=2):
+            for ticket in tickets[1:]:
+                assert not isinstance(ticket, Exception)
+                await ticket.result(within=SOON)
+            assert (await app.engine.counts("shop")).leased == 1
+            slow.set()
+
+    @pytest.mark.parametrize("other", [None, "other"])
+    async def test_a_handler_may_have_fewer(self, app: Towpath, other: str | None) -> None:
+        """Alone in its queue it is not even given more; beside another it keeps to its number."""
+        room = Room()
+
+        @app.handler("shop", concurrency=2)
+        async def sell(_: int) -> None:
+            await room.visit()
+
+        if other:
+
+            @app.handler("shop", name=other)
+            async def more(_: int) -> None: ...
+
+        await sell.submit_many(range(10))
+        async with working(app, concurrency=20):
+            await meanwhile(lambda: room.inside == 2)
+            if not other:
+                assert (await app.engine.counts("shop")).leased == 2
+            room.door.set()
+            await meanwhile(lambda: room.came == 10)
+        assert room.most == 2
+
+    async def test_waiting_behind_others_of_the_handler_takes_none_of_its_time(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        @app.handler("shop", concurrency=1, time_limit=seconds(1))
+        def sell(_: int) -> None:
+            gate.wait(0.4)
+
+        @app.handler("shop", name="other")
+        async def other(_: int) -> None: ...
+
+        tickets = await sell.submit_many(range(5))
+        async with working(app):
+            for ticket in tickets:
+                assert not isinstance(ticket, Exception)
+                await ticket.result(within=SOON)
+        assert not lines.of("job.timed_out")
+
+    async def test_processes_are_never_more_than_asked_for(self, app: Towpath) -> None:
+        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=2))
+        tickets = await own_pid.submit_many(range(50))
+        async with working(app, concurrency=20):
+            pids = {await it.result(within=SOON) for it in tickets if not isinstance(it, Exception)}
+        assert 1 <= len(pids) <= 2
+
+    async def test_threads_are_as_many_as_slots(self, app: Towpath, gate: threading.Event) -> None:
+        @app.handler("shop")
+        def sell(_: int) -> int:
+            gate.wait(20)
+            return threading.get_ident()
+
+        tickets = await sell.submit_many(range(12))
+        async with working(app, concurrency=3) as worker:
+            await until_slots(worker, busy=3)
+            gate.set()
+            used = {await it.result(within=SOON) for it in tickets if not isinstance(it, Exception)}
+        assert len(used) <= 3
+
+
+class TestWeights:
+    @pytest.mark.parametrize("concurrency", [1, 4])
+    async def test_queues_share_slots_by_weight(self, app: Towpath, concurrency: int) -> None:
+        order: list[str] = []
+        for queue, weight in (("heavy", 3), ("light", 1)):
+            app.add(queue, _noting(order, queue), HandlerOptions(weight=weight))
+            await app.engine.submit_many(queue, [new_job(b"1") for _ in range(120)])
+        await Worker(app, concurrency=concurrency).drain()
+        share = Counter(order[:100])
+        assert share["heavy"] == pytest.approx(75, abs=6)
+
+    async def test_the_worker_may_weigh_them_otherwise(self, app: Towpath) -> None:
+        order: list[str] = []
+        for queue in ("heavy", "light", "none"):
+            app.add(queue, _noting(order, queue), HandlerOptions())
+            await app.engine.submit_many(queue, [new_job(b"1") for _ in range(120)])
+        await Worker(app, concurrency=1, queues={"light": 1, "heavy": 9}).drain()
+        assert Counter(order[:100])["heavy"] == pytest.approx(90, abs=4)
+        assert (await app.engine.counts("none")).ready == 120
+
+    async def test_a_busy_queue_starves_no_other(self, app: Towpath) -> None:
+        """Jobs that never end fill all slots but those that another queue is owed."""
+        room = Room()
+
+        @app.handler("busy", weight=10)
+        async def busy(_: int) -> None:
+            await room.visit()
+
+        @app.handler("calm")
+        async def calm(_: int) -> str:
+            return "here"
+
+        await busy.submit_many(range(100))
+        async with working(app, concurrency=4):
+            await meanwhile(lambda: room.inside == 4)
+            job = await calm.submit(1)
+            room.door.set()
+            assert await job.result(within=SOON) == "here"
+            done = (await app.engine.counts("busy")).totals["completed"]
+        assert done < 100 or room.came <= 100
+
+    async def test_a_queue_that_was_empty_has_saved_up_nothing(self, app: Towpath) -> None:
+        order: list[str] = []
+        for queue in ("one", "two"):
+            app.add(queue, _noting(order, queue), HandlerOptions())
+        worker = Worker(app, concurrency=1)
+        await app.engine.submit_many("one", [new_job(b"1") for _ in range(200)])
+        await worker.drain()
+        order.clear()
+        for queue in ("one", "two"):
+            await app.engine.submit_many(queue, [new_job(b"1") for _ in range(50)])
+        await worker.drain()
+        assert Counter(order[:40])["one"] == pytest.approx(20, abs=3)
+
+
+class TestWhatAJobCosts:
+    async def test_a_thousand_take_few_round_trips(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        """Ends and claims share an exchange; while it is under way, the next ends collect."""
+
+        @app.handler("shop")
+        async def sell(_: int) -> None: ...
+
+        await sell.submit_many(range(1000))
+        worker = Worker(app, concurrency=100)
+        await worker.drain()
+        server.ask("CONFIG", "RESETSTAT")
+        await sell.submit_many(range(1000))
+        await worker.drain()
+        assert _scripts_run(server) < 1000 / 25
+
+    async def test_an_idle_worker_asks_only_when_its_patience_ends(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        @app.handler("shop")
+        async def sell(_: int) -> None: ...
+
+        async with working(app):
+            await (await sell.submit(1)).result(within=SOON)
+            server.ask("CONFIG", "RESETSTAT")
+            await (await sell.submit(2)).result(within=SOON)
+            # Submit, claim, settle, and looking at the result twice.
+            assert _scripts_run(server) <= 8
+
+
+class TestAWorkerThatCouldNotWork:
+    async def test_has_no_handlers(self, app: Towpath) -> None:
+        with pytest.raises(HandlerInvalid, match="no handlers"):
+            Worker(app)
+
+    async def test_is_given_a_queue_without_one(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        with pytest.raises(HandlerInvalid, match="no handler for queue mail; there are: shop"):
+            Worker(app, queues=["mail"])
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"concurrency": 0},
+            {"concurrency": 2.5},
+            {"lease": seconds(0.5)},
+            {"grace": seconds(-1)},
+            {"queues": {"shop": 0}},
+        ],
+    )
+    async def test_has_options_out_of_range(self, app: Towpath, options: Any) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        with pytest.raises(InvalidOption):
+            Worker(app, **options)
+
+
+def _noting(order: list[str], queue: str) -> Any:
+    async def note(_: int) -> None:
+        order.append(queue)
+
+    return note
+
+
+def _scripts_run(server: EmbeddedServer) -> int:
+    stats = ask_fields(server.address, "INFO", "commandstats")
+    return sum(
+        int(value.partition("calls=")[2].partition(",")[0])
+        for name, value in stats.items()
+        if name in ("cmdstat_evalsha", "cmdstat_eval")
+    )
