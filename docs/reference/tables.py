@@ -6,9 +6,9 @@ from towpath.ledger.schema import SCHEMA, api_keys, schema_version
 
 PAGE = """# The database
 
-What the ledger keeps, in SQLite or PostgreSQL, at schema {schema}. `towpath migrate` makes the tables
-and brings them up to date. Their names begin with `towpath_`, so that they can live beside yours.
-Times are milliseconds since 1970 in UTC. Read them as you like; what writes to them is Towpath.
+What the ledger keeps, in SQLite or PostgreSQL, at schema {schema}. `towpath migrate` makes the
+tables and brings them up to date. Their names begin with `towpath_`, so that they can live beside
+yours. Times are milliseconds since 1970 in UTC. Read them as you like; what writes is Towpath.
 """
 
 TABLE = """

@@ -42,6 +42,14 @@ class TestAnAddressOfThisMachine:
             with pytest.raises(CallRefused, match="unusual spelling"):
                 await caller.post(url.format(receiver.port), b"")
 
+    @pytest.mark.parametrize("user", ["user", "user:password", ":password", ":", "a%40b"])
+    async def test_stays_refused_with_credentials_where_it_is_allowed(
+        self, caller: Caller, receiver: Receiver, user: str
+    ) -> None:
+        """They would be in the logs of whoever keeps the URL."""
+        with pytest.raises(CallRefused, match="must not carry a user or a password"):
+            await caller.post(receiver.url(f"{user}@127.0.0.1"), b"")
+
     @pytest.mark.parametrize("url", THIS_MACHINE)
     def test_is_refused_before_it_is_called(self, url: str) -> None:
         """No resolver is needed to know it, so that who hands the URL in can be told at once."""

@@ -46,6 +46,17 @@ class TestAPostgresThatGoesAway:
             assert await ledger.keys.check(secret.get_secret_value()) == info
             await ledger.probe()
 
+    async def test_is_not_noticed_where_it_was_restarted_between_two_questions(
+        self, own_postgres: PostgresServer
+    ) -> None:
+        """A connection that the restart has cut is not used."""
+        async with Ledger(own_postgres.new_database("jobs")) as ledger:
+            await ledger.migrate()
+            await ledger.probe()
+            own_postgres.stop(signal.SIGINT)
+            await asyncio.to_thread(own_postgres.start)
+            await ledger.probe()
+
     async def test_is_said_within_the_limit_where_it_is_frozen(
         self, own_postgres: PostgresServer
     ) -> None:

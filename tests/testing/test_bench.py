@@ -10,7 +10,17 @@ import pytest
 from tests.testing import shop
 from tests.testing.conftest import NewBench
 from tests.testing.shop import Order, bill, circle, flaky, hold, later, nightly, place, remind
-from towpath import Context, Middleware, State, Towpath, hours, job_ref, milliseconds, seconds
+from towpath import (
+    Context,
+    Every,
+    Middleware,
+    State,
+    Towpath,
+    hours,
+    job_ref,
+    milliseconds,
+    seconds,
+)
 from towpath.clock import ManualClock
 from towpath.errors import EngineClosed, HandlerInvalid
 from towpath.testing import Bench, NotDrained, running
@@ -146,6 +156,22 @@ class TestTheClock:
             "2026-01-03T03:00:00.000Z",
         ], "the first is no longer kept"
         assert bench.submitted(nightly) == [None] * 3
+
+    async def test_makes_all_recurring_work_due_before_anything_runs(
+        self, towpath_bench: NewBench
+    ) -> None:
+        app = Towpath(shop.PRODUCTION)
+
+        @app.handler("hours")
+        async def hourly(number: int) -> None:
+            """Nothing is to be done."""
+
+        for number in range(100):
+            app.recur(hourly, Every(hours(1)), number, name=f"work-{number}")
+        async with towpath_bench(app) as bench:
+            bench.advance(hours=1)
+            await bench.drain()
+            assert sorted(bench.submitted(hourly)) == list(range(100))
 
     @pytest.mark.parametrize("in_a_thread", [False, True])
     async def test_takes_no_job_from_a_worker_that_is_alive(

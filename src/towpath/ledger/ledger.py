@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import update
 from sqlalchemy.engine import Connection
@@ -13,13 +15,16 @@ from towpath.clock import Duration, seconds, steady, wall_ms
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.failures import translated
 from towpath.ledger.keys import NOTED_EVERY, Keys
-from towpath.ledger.migrate import Migration, migrate
 from towpath.ledger.schema import found_version, require, schema_version
 from towpath.ledger.store import open_store
+
+if TYPE_CHECKING:
+    from towpath.ledger.migrate import Migration
 
 T = TypeVar("T")
 
 LIMIT = seconds(5)
+"""How long to wait for the database."""
 
 
 class Ledger:
@@ -41,6 +46,8 @@ class Ledger:
     ) -> None:
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
+        self._busy, self._idle = 0, asyncio.Event()
+        self._idle.set()
         self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
 
     def __repr__(self) -> str:
@@ -68,11 +75,12 @@ class Ledger:
         await self.close()
 
     async def close(self) -> None:
-        """Write what was asked for, and close the connections. Twice does no harm."""
+        """Do what was asked for, and close the connections. Twice does no harm."""
         try:
             await self.keys.close()
         finally:
             self._open = False
+            await self._idle.wait()
             await self._store.close()
 
     # ── schema ───────────────────────────────────────────────────────────────────────────
@@ -82,8 +90,9 @@ class Ledger:
 
         Several processes may do it at once, and again. Raises LedgerAhead.
         """
-        self._must_be_open()
-        with translated():
+        from towpath.ledger.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
+
+        with self._at_work():
             done = await migrate(self._store)
         self._fits = True
         return done
@@ -98,13 +107,7 @@ class Ledger:
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """What *query* answers. On SQLite it runs in a thread. Raises LedgerError."""
-        self._must_be_open()
-        with translated():
-            if self._fits:
-                return await self._store.read(query)
-            answer = await self._store.read(lambda connection: _checked(connection, query))
-        self._fits = True
-        return answer
+        return await self._do(self._store.read, query)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
         """Do *change* and commit; its answer. Nothing of it stays if it raises.
@@ -112,17 +115,35 @@ class Ledger:
         It may share its transaction with others that come at the same time; what they raise is
         not its concern. Raises LedgerError.
         """
-        self._must_be_open()
-        with translated():
+        return await self._do(self._store.write, change)
+
+    async def _do(
+        self,
+        how: Callable[[Callable[[Connection], T]], Awaitable[T]],
+        work: Callable[[Connection], T],
+    ) -> T:
+        """Do *work*; the first time, only if the schema fits."""
+        with self._at_work():
             if self._fits:
-                return await self._store.write(change)
-            answer = await self._store.write(lambda connection: _checked(connection, change))
+                return await how(work)
+            answer = await how(lambda connection: _checked(connection, work))
         self._fits = True
         return answer
 
-    def _must_be_open(self) -> None:
+    @contextmanager
+    def _at_work(self) -> Generator[None]:
+        """The connections stay open until the body is done; errors say what they mean."""
         if not self._open:
             raise LedgerClosed
+        self._busy += 1
+        self._idle.clear()
+        try:
+            with translated():
+                yield
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
 
 
 def _checked(connection: Connection, work: Callable[[Connection], T]) -> T:

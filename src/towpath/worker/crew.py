@@ -81,6 +81,7 @@ class Crew:
             middleware=terms.middleware,
             note=self._notes.send,
             largest=lambda queue: self._largest[QueueName(queue)],
+            log=self._log,
         )
         self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
         limits = Limits(answer=terms.lease / 5, give_up=terms.lease / 2)

@@ -50,7 +50,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Begin, for the attempts of the loop that runs now."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._answered = self._renewed = steady()
         self._thread = threading.Thread(target=self._run, name="towpath-heartbeat", daemon=True)
         self._thread.start()
@@ -62,11 +62,16 @@ class Heartbeat:
         # It may be waiting for a server that does not answer.
         with suppress(RuntimeError):
             self._beating.get_loop().call_soon_threadsafe(self._beating.cancel)
-        await asyncio.to_thread(self._thread.join)
+        # Not with a thread of the loop's executor: handlers may have taken all of them.
+        await self._ended.wait()
+        self._thread.join()
 
     def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self._beat())
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._beat())
+        finally:
+            self._in_loop(self._ended.set)
 
     async def _beat(self) -> None:
         self._beating = cast("asyncio.Task[None]", asyncio.current_task())

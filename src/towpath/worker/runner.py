@@ -13,6 +13,8 @@ from towpath.clock import steady
 from towpath.engine.model import Bury, Complete, Settlement
 from towpath.errors import TowpathError
 from towpath.telemetry import traces
+from towpath.telemetry.events import MIDDLEWARE_FAILED
+from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Context
 from towpath.worker.endings import ending, failed, own_limit, reason_of, stopped
@@ -20,6 +22,7 @@ from towpath.worker.handler import Handler, Place
 from towpath.worker.middleware import Middleware
 from towpath.worker.processes import Processes
 from towpath.worker.threads import Threads
+from towpath.worker.verdicts import Snooze, Verdict
 
 Note = Callable[[Attempt, bytes], None]
 """Takes a progress note to the server."""
@@ -36,10 +39,11 @@ class Runner:
         middleware: Sequence[Middleware],
         note: Note,
         largest: Callable[[str], int],
+        log: Log,
     ) -> None:
         self._threads, self._processes = threads, processes
         self._middleware = tuple(middleware)
-        self._note, self._largest = note, largest
+        self._note, self._largest, self._log = note, largest, log
         self._tracing = traces.active()
 
     def look(self) -> None:
@@ -57,7 +61,8 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 -- user code: see above
             return None if attempt.stop is Stop.LOST else _ending(attempt, error)
 
-    async def _traced(self, attempt: Attempt) -> Settlement:
+    async def _traced(self, attempt: Attempt) -> Settlement | None:
+        """The same inside of a span; only what is a failure may mark it as one."""
         lease = attempt.lease
         with traces.consumer_span(
             lease.headers,
@@ -66,7 +71,14 @@ class Runner:
             job=lease.id,
             attempt=lease.attempt,
         ):
-            return await self._perform(attempt)
+            try:
+                return await self._perform(attempt)
+            except Snooze as put_off:
+                return _ending(attempt, put_off)
+            except asyncio.CancelledError:
+                if attempt.stop in (None, Stop.TIMED_OUT):
+                    raise
+                return stopped(attempt)
 
     async def _perform(self, attempt: Attempt) -> Settlement:
         lease, handler = attempt.lease, cast("Handler[Any, Any, Any]", attempt.handler)
@@ -92,17 +104,45 @@ class Runner:
         entered: list[Middleware] = []
         try:
             for it in self._middleware:
-                await it.before(ctx)
+                await self._told(attempt, it, it.before(ctx))
                 entered.append(it)
             value = await self._called(attempt, handler, payload, ctx)
+            shown = _decoded(handler, value) if entered else None
             while entered:
-                await entered[-1].after(ctx, value)
+                await self._told(attempt, entered[-1], entered[-1].after(ctx, shown))
                 entered.pop()
         except Exception as error:
+            raised = error
             for it in reversed(entered):
-                await it.error(ctx, error)
+                try:
+                    await self._told(attempt, it, it.error(ctx, raised))
+                except Exception as other:  # noqa: BLE001 -- user code: those around it see it
+                    raised = other
+            if raised is not error:
+                raise raised from error
             raise
         return value
+
+    async def _told(
+        self, attempt: Attempt, middleware: Middleware, call: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await call
+        except Verdict:
+            raise
+        except Exception as error:
+            lease = attempt.lease
+            self._log.emit(
+                MIDDLEWARE_FAILED,
+                middleware=type(middleware).__qualname__,
+                job=lease.id,
+                queue=lease.queue,
+                handler=attempt.handler_name,
+                attempt=lease.attempt,
+                error=type(error).__qualname__,
+                reason=reason_of(error),
+            )
+            raise
 
     def _called(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
@@ -146,6 +186,13 @@ class Runner:
             f"ResultTooLarge: the handler returned {len(result)} bytes, at most {limit} are kept; "
             "store the data elsewhere and return a reference, or raise the queue's max_payload",
         )
+
+
+def _decoded(handler: Handler[Any, Any, Any], value: Any) -> Any:
+    """What the handler returned; a process has sent it as it will be kept."""
+    if handler.place is not Place.PROCESS:
+        return value
+    return handler.result.decode(value) if value else None
 
 
 def _ending(attempt: Attempt, error: BaseException) -> Settlement:

@@ -9,7 +9,12 @@ SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
 
 
 def a_message(user_id: str = "ann", message: str = "hello", **more: Any) -> Message:
-    plain = {"user_id": user_id, "org_id": "acme", "message": message, "client_id": "web"}
+    plain: dict[str, Any] = {
+        "user_id": user_id,
+        "org_id": "acme",
+        "message": message,
+        "client_id": "web",
+    }
     return Message(**{**plain, **more})
 
 

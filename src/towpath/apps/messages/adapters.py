@@ -7,22 +7,27 @@ from typing import Self
 
 from towpath.apps.messages.options import MessagesOptions
 from towpath.calls.caller import Caller
+from towpath.calls.resolving import Resolver
 
 
 class Outgoing:
     """Connections for pushes and for callbacks. Enter it where the handlers run.
 
     The worker's URL is the operator's own, so its host may be a private one. The callbacks' URLs
-    are strangers': they reach public addresses and what the options allow.
+    are strangers': they reach public addresses and what the options allow. *resolve* replaces the
+    system's resolver.
     """
 
-    def __init__(self, options: MessagesOptions) -> None:
-        self.options = options
+    def __init__(self, options: MessagesOptions, *, resolve: Resolver | None = None) -> None:
         host = options.worker_host
         self.push = Caller(
-            allow=(host, *options.allow) if host else options.allow, timeout=options.push_within
+            allow=(host, *options.allow) if host else options.allow,
+            timeout=options.push_within,
+            resolve=resolve,
         )
-        self.callback = Caller(allow=options.allow, timeout=options.callback_within)
+        self.callback = Caller(
+            allow=options.allow, timeout=options.callback_within, resolve=resolve
+        )
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

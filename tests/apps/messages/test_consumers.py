@@ -1,0 +1,314 @@
+"""Consumers in a worker: messages pushed to a URL, answers delivered to the message's own."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.apps.messages.sending import SECRET, send
+from tests.calls.receivers import Reader, Receiver, Writer, answering, http, receiving
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from tests.worker.running import working
+from towpath.app import Towpath
+from towpath.apps.messages.adapters import Outgoing
+from towpath.apps.messages.callbacks import (
+    FIRST_LOOK,
+    sentry_id,
+    submit_delivery,
+    submit_sentry,
+)
+from towpath.apps.messages.handlers import add_callbacks, add_push
+from towpath.apps.messages.model import CALLBACKS, MESSAGES, Receipt, message_ref
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.service import Messages
+from towpath.calls.errors import CallRefused, SecretInvalid
+from towpath.calls.signature import verify
+from towpath.clock import ManualClock, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.engine.model import job_ref
+from towpath.engine.states import State
+from towpath.errors import InvalidOption
+
+SOON = seconds(20)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving(Receiver()) as it:
+        yield it
+
+
+@pytest.fixture
+async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
+    """On the server's own clock, as workers are."""
+    async with Engine(server.url) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def pushing(
+    server: EmbeddedServer, engine: Engine, receiver: Receiver
+) -> AsyncGenerator[Messages]:
+    """Messages, and a worker that pushes them to *receiver*."""
+    options = MessagesOptions(worker_url=receiver.url(), secrets=(SECRET,))
+    app = Towpath(server.url)
+    async with Outgoing(options) as outgoing, Messages(lambda: engine, options) as messages:
+        add_push(app, outgoing.push, options)
+        async with working(app):
+            yield messages
+
+
+@asynccontextmanager
+async def calling_back(server: EmbeddedServer, engine: Engine) -> AsyncGenerator[Messages]:
+    """Messages that are pulled, and a worker that delivers their answers, here too."""
+    options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
+    async with Outgoing(options) as outgoing, delivering(server, engine, options, outgoing) as it:
+        yield it
+
+
+@asynccontextmanager
+async def delivering(
+    server: EmbeddedServer, engine: Engine, options: MessagesOptions, outgoing: Outgoing
+) -> AsyncGenerator[Messages]:
+    app = Towpath(server.url)
+    add_callbacks(app, outgoing.callback, options)
+    async with Messages(lambda: engine, options) as messages, working(app):
+        yield messages
+
+
+async def ended(engine: Engine, sent: Receipt) -> Job:
+    return await engine.ended(message_ref(sent.message_id), within=SOON)
+
+
+async def delivered(engine: Engine, sent: Receipt) -> Job:
+    """The job of the callback once it has ended."""
+    ref = job_ref(CALLBACKS, sent.message_id)
+
+    async def there() -> bool:
+        return await engine.state(ref) is not State.GONE
+
+    await eventually_async(there)
+    return await engine.ended(ref, within=SOON)
+
+
+async def answer(engine: Engine, result: bytes) -> None:
+    [lease] = await engine.claim(MESSAGES, worker="w", lease=seconds(30))
+    await engine.complete(lease, result)
+
+
+class TestPushing:
+    async def test_sends_the_message_signed_and_keeps_what_comes_back(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        receiver.answer = http(body=b'{"text":"hi ann"}')
+        async with pushing(server, engine, receiver) as messages:
+            sent = await send(messages, metadata={"thread": 7})
+            assert (await ended(engine, sent)).result == b'{"text":"hi ann"}'
+        [request] = receiver.requests
+        assert verify([SECRET], request.headers, request.body).id == sent.message_id
+        assert msgspec.json.decode(request.body) == {
+            "user_id": "ann",
+            "org_id": "acme",
+            "message": "hello",
+            "client_id": "web",
+            "metadata": {"thread": 7},
+            "message_id": sent.message_id,
+            "attempt": 1,
+        }
+
+    @pytest.mark.parametrize(
+        ("body", "kept"),
+        [(b"", b"null"), (b"hi", b'"hi"'), (b'"hi"', b'"hi"'), (b"\xff", '"�"'.encode())],
+    )
+    async def test_an_answer_is_always_json(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver, body: bytes, kept: bytes
+    ) -> None:
+        receiver.answer = http(body=body)
+        async with pushing(server, engine, receiver) as messages:
+            assert (await ended(engine, await send(messages))).result == kept
+
+    async def test_order_per_user_survives_a_worker_that_fails(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        """The message is tried again before the next one of its user is sent."""
+        refusals = [http("503 No", headers=(("Retry-After", "1"),)), http("500 No")]
+
+        async def moody(_: Reader, writer: Writer) -> None:
+            writer.write(refusals.pop() if refusals else http(body=b'"ok"'))
+            await writer.drain()
+
+        receiver.behaviour = moody
+        async with pushing(server, engine, receiver) as messages:
+            sent = [await send(messages, message=str(i)) for i in range(3)]
+            assert (await ended(engine, sent[-1])).state is State.DONE
+        seen: list[Any] = [msgspec.json.decode(it.body) for it in receiver.requests]
+        assert [it["message"] for it in seen] == ["0", "0", "0", "1", "2"]
+        assert [it["attempt"] for it in seen] == [1, 2, 3, 1, 1]
+
+    async def test_what_the_worker_can_t_take_has_failed(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        receiver.answer = http("422 No")
+        async with pushing(server, engine, receiver) as messages:
+            job = await ended(engine, await send(messages))
+        assert (job.state, job.reason) == (State.DEAD, "the worker answered 422")
+
+    async def test_needs_a_secret_and_a_url(self) -> None:
+        with pytest.raises(InvalidOption, match="secrets"):
+            MessagesOptions(worker_url="https://example.com/")
+        with pytest.raises(CallRefused):
+            MessagesOptions(worker_url="ftp://example.com/", secrets=(SECRET,))
+        with pytest.raises(SecretInvalid):
+            MessagesOptions(secrets=("short",))
+
+    def test_options_are_shown_without_their_secrets(self) -> None:
+        options = MessagesOptions(worker_url="https://example.com/?token=t0k", secrets=(SECRET,))
+        assert "t0k" not in repr(options)
+        assert SECRET not in repr(options)
+
+
+class TestCallingBack:
+    async def test_delivers_the_answer_of_whoever_answered_signed(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            url = receiver.url(path="/hook?token=t0k")
+            sent = await send(messages, callback_url=url, client_message_id="c1")
+            await answer(engine, b'{"text":"hi"}')
+            assert (await delivered(engine, sent)).state is State.DONE
+        [request] = receiver.requests
+        assert verify([SECRET], request.headers, request.body).id == sent.message_id
+        body = msgspec.json.decode(request.body)
+        assert body["type"] == "message.answered"
+        assert body["data"] == {
+            "message_id": sent.message_id,
+            "user_id": "ann",
+            "org_id": "acme",
+            "client_id": "web",
+            "client_message_id": "c1",
+            "answer": {"text": "hi"},
+        }
+
+    @pytest.mark.parametrize("end", ["failed", "cancelled"])
+    async def test_tells_of_other_ends_too(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver, end: str
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            if end == "failed":
+                [lease] = await engine.claim(MESSAGES, worker="w", lease=SOON)
+                await engine.bury(lease, "no luck")
+            else:
+                await messages.cancel(sent.message_id)
+            await delivered(engine, sent)
+        body = msgspec.json.decode(receiver.requests[0].body)
+        assert body["type"] == f"message.{end}"
+        assert body["data"].get("reason") == ("no luck" if end == "failed" else None)
+
+    async def test_tries_again_when_the_receiver_is_away(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        receiver.answer = http("503 No", headers=(("Retry-After", "1"),))
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            await answer(engine, b'"hi"')
+            await meanwhile(lambda: len(receiver.requests) >= 1)
+            receiver.answer = http()
+            assert (await delivered(engine, sent)).state is State.DONE
+        ids = {it.headers["webhook-id"] for it in receiver.requests}
+        assert ids == {sent.message_id}
+        assert len(receiver.requests) >= 2
+
+    @pytest.mark.parametrize("status", ["410 Gone", "302 Found"])
+    async def test_gives_up_on_a_receiver_that_will_never_take_it(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver, status: str
+    ) -> None:
+        receiver.answer = http(status, headers=(("Location", receiver.url(path="/other")),))
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            await answer(engine, b'"hi"')
+            job = await delivered(engine, sent)
+        assert (job.state, job.reason) == (State.DEAD, f"the receiver answered {status[:3]}")
+        assert len(receiver.requests) == 1
+
+    async def test_a_name_that_leads_to_a_private_address_is_dead_and_visible(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        """What only the resolver can tell is refused when the call is made."""
+        options = MessagesOptions(secrets=(SECRET,))
+        outgoing = Outgoing(options, resolve=answering("127.0.0.1"))
+        async with outgoing, delivering(server, engine, options, outgoing) as messages:
+            sent = await send(messages, callback_url=receiver.url("hook.example.com"))
+            await answer(engine, b'"hi"')
+            job = await delivered(engine, sent)
+        assert job.state is State.DEAD
+        assert "this machine" in str(job.reason)
+        assert [it.id for it in (await engine.list(CALLBACKS, State.DEAD)).jobs] == [job.id]
+        assert receiver.connections == 0
+
+
+class TestTheSentry:
+    async def test_sees_to_the_answer_though_the_server_died(
+        self, server: EmbeddedServer, receiver: Receiver
+    ) -> None:
+        """Nobody is left who watched the message; its sentry is in the store."""
+        clock = ManualClock()
+        options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
+        async with Engine(server.url, clock=clock) as engine:
+            async with Messages(lambda: engine, options) as messages:
+                sent = await send(messages, callback_url=receiver.url())
+            await answer(engine, b'"hi"')
+            assert await engine.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE
+            clock.advance(FIRST_LOOK + seconds(1))
+            app = Towpath(server.url, clock=clock)
+            async with Outgoing(options) as outgoing:
+                add_callbacks(app, outgoing.callback, options)
+                async with working(app):
+                    assert (await delivered(engine, sent)).state is State.DONE
+        assert len(receiver.requests) == 1
+
+    async def test_looks_again_later_while_the_message_waits(
+        self, server: EmbeddedServer, engine: Engine
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages)
+            await engine.submit(
+                CALLBACKS,
+                msgspec.json.encode({"message_id": sent.message_id}),
+                id="look",
+                headers={"handler": "sentry"},
+            )
+
+            async def released() -> bool:
+                return (await engine.counts(CALLBACKS)).totals["released"] == 1
+
+            await eventually_async(released)
+            job = await engine.job(job_ref(CALLBACKS, "look"))
+            assert (job.state, job.attempts) == (State.DELAYED, 0)
+
+    async def test_is_ended_by_who_was_faster(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            sentry = job_ref(CALLBACKS, sentry_id(sent.message_id))
+            assert await engine.state(sentry) is State.DELAYED
+            await answer(engine, b'"hi"')
+            assert (await engine.ended(sentry, within=SOON)).state is State.CANCELLED
+
+    async def test_a_delivery_asked_for_twice_happens_once(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            await answer(engine, b'"hi"')
+            await delivered(engine, sent)
+            await submit_delivery(engine, sent.message_id)
+            await submit_sentry(engine, sent.message_id)
+        assert (await engine.counts(CALLBACKS)).ready == 0
+        assert len(receiver.requests) == 1

@@ -1,0 +1,100 @@
+"""Waiting for an answer over HTTP: the stream of one message's events."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from tests.server.messaging import claim, key_of, listening, post, settle
+from tests.waiting import eventually_async
+
+
+class Listener:
+    """Somebody who waits for an answer, event by event."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+
+    async def next(self) -> tuple[str, Any]:
+        """The next event and its data."""
+        name = ""
+        async with asyncio.timeout(20):
+            async for line in self._lines:
+                if line.startswith("event: "):
+                    name = line.removeprefix("event: ")
+                if line.startswith("data: "):
+                    return name, json.loads(line.removeprefix("data: "))
+        return "end", None
+
+
+@asynccontextmanager
+async def waiting_for(
+    client: httpx.AsyncClient, message_id: str, **headers: str
+) -> AsyncGenerator[Listener]:
+    path = f"/api/v1/message/{message_id}/events"
+    async with client.stream("GET", path, headers=headers, timeout=30) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Listener(answer.aiter_lines())
+
+
+class TestWaitingForTheAnswer:
+    async def test_tells_position_processing_progress_and_answer_then_ends(
+        self, app: FastAPI, client: httpx.AsyncClient
+    ) -> None:
+        first, second = await post(client), await post(client)
+        key = await key_of(app, "read")
+        async with (
+            listening(app) as url,
+            httpx.AsyncClient(base_url=url, headers={"X-API-Key": key}) as there,
+            waiting_for(there, second["message_id"]) as listener,
+        ):
+            name, data = await listener.next()
+            assert (name, data["queue_position"]) == ("position", 2)
+            job = await claim(client)
+            assert job["id"] == first["message_id"]
+            name, data = await listener.next()
+            assert (name, data["queue_position"]) == ("position", 1)
+            await settle(client, "complete", job)
+            job = await claim(client)
+            assert (await listener.next())[0] == "processing"
+            await settle(client, "renew", job, progress={"done": 0.5})
+            name, data = await listener.next()
+            assert (name, data["progress"]) == ("progress", {"done": 0.5})
+            await settle(client, "complete", job, result={"text": "hi"})
+            name, data = await listener.next()
+            assert (name, data["answer"]) == ("answer", {"text": "hi"})
+            assert (await listener.next())[0] == "end"
+
+    async def test_one_who_comes_late_gets_the_answer_at_once(
+        self, app: FastAPI, client: httpx.AsyncClient
+    ) -> None:
+        sent = await post(client)
+        await settle(client, "complete", await claim(client), result="hi")
+        for last_seen in ("", "5-1", "nonsense"):
+            headers = {"Last-Event-ID": last_seen}
+            path = f"/api/v1/message/{sent['message_id']}/events"
+            lines = (await client.get(path, headers=headers)).text.splitlines()
+            assert [it for it in lines if it.startswith("event")] == ["event: answer"]
+
+    async def test_one_who_leaves_is_forgotten(
+        self, app: FastAPI, client: httpx.AsyncClient
+    ) -> None:
+        sent = await post(client)
+        key = await key_of(app, "read")
+
+        async def nobody_waits() -> bool:
+            return app.state.streams.open == 0
+
+        async with (
+            listening(app) as url,
+            httpx.AsyncClient(base_url=url, headers={"X-API-Key": key}) as there,
+        ):
+            async with waiting_for(there, sent["message_id"]) as listener:
+                await listener.next()
+                assert app.state.streams.open == 1
+            await eventually_async(nobody_waits)

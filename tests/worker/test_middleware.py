@@ -1,0 +1,142 @@
+"""Middleware: around every handler, in order, wherever the handler runs."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, ended, looked_at, working
+from towpath.app import Towpath
+from towpath.clock import hours
+from towpath.engine.states import State
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import Middleware
+from towpath.worker.verdicts import Discard, Snooze
+
+
+class Noting(Middleware):
+    """Writes down when it is called, and raises where it is told to."""
+
+    def __init__(self, name: str, diary: list[str], **raises: Exception) -> None:
+        self.name, self.diary, self.raises = name, diary, raises
+
+    async def before(self, ctx: Context) -> None:
+        self._called("before", ctx.id)
+
+    async def after(self, ctx: Context, result: Any) -> None:
+        self._called("after", result)
+
+    async def error(self, ctx: Context, error: Exception) -> None:
+        self._called("error", type(error).__name__)
+
+    def _called(self, when: str, what: object) -> None:
+        self.diary.append(f"{self.name} {when} {what}")
+        if when in self.raises:
+            raise self.raises[when]
+
+
+@pytest.fixture
+def diary() -> list[str]:
+    return []
+
+
+class TestItsOrder:
+    async def test_is_as_given_before_and_reversed_after(
+        self, app: Towpath, diary: list[str]
+    ) -> None:
+        @app.handler("shop")
+        async def sell() -> str:
+            diary.append("sell")
+            return "sold"
+
+        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+            assert await (await sell.submit(id="1")).result(within=SOON) == "sold"
+        assert diary == ["a before 1", "b before 1", "sell", "b after sold", "a after sold"]
+
+    async def test_is_reversed_for_an_error_too(self, app: Towpath, diary: list[str]) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell() -> None:
+            raise LookupError("gone")
+
+        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary[2:] == ["b error LookupError", "a error LookupError"]
+        assert (dead.reason or "").startswith("LookupError: gone")
+
+    async def test_a_verdict_is_told_as_an_error(self, app: Towpath, diary: list[str]) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            raise Discard("unwanted")
+
+        async with working(app, middleware=[Noting("a", diary)]):
+            assert (await ended(await sell.submit(id="1"))).reason == "unwanted"
+        assert diary == ["a before 1", "a error Discard"]
+
+
+class TestEverywhere:
+    async def test_it_runs_in_the_workers_loop_and_sees_values(
+        self, app: Towpath, diary: list[str]
+    ) -> None:
+        @app.handler("shop")
+        def sell(n: int) -> list[int]:
+            return [n, threading.get_ident()][:1]
+
+        pids = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        async with working(app, middleware=[Noting("a", diary)]):
+            assert await (await sell.submit(7, id="1")).result(within=SOON) == [7]
+            pid = await (await pids.submit(1, id="2")).result(within=SOON)
+        assert diary == ["a before 1", "a after [7]", "a before 2", f"a after {pid}"]
+
+
+class TestWhatItRaises:
+    async def test_before_keeps_the_handler_from_running(
+        self, app: Towpath, diary: list[str], lines: Lines
+    ) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell() -> None:
+            diary.append("sell")
+
+        broken = Noting("b", diary, before=ValueError("no"))
+        async with working(app, middleware=[Noting("a", diary), broken, Noting("c", diary)]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary == ["a before 1", "b before 1", "a error ValueError"]
+        assert (dead.reason or "").startswith("ValueError: no")
+        assert lines.of("middleware.failed")[0]["middleware"] == "Noting"
+
+    async def test_after_fails_the_attempt(
+        self, app: Towpath, diary: list[str], lines: Lines
+    ) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell() -> None: ...
+
+        broken = Noting("b", diary, after=ValueError("no"))
+        async with working(app, middleware=[Noting("a", diary), broken]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary[-1] == "a error ValueError"
+        assert dead.state is State.DEAD
+        assert lines.of("middleware.failed")
+
+    async def test_on_an_error_is_what_the_others_see(
+        self, app: Towpath, diary: list[str]
+    ) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell() -> None:
+            raise LookupError
+
+        broken = Noting("b", diary, error=ValueError("worse"))
+        async with working(app, middleware=[Noting("a", diary), broken]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary[2:] == ["b error LookupError", "a error ValueError"]
+        assert (dead.reason or "").startswith("ValueError: worse")
+
+    async def test_may_be_a_verdict(self, app: Towpath, diary: list[str], lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        busy = Noting("a", diary, before=Snooze(hours(1)))
+        async with working(app, middleware=[busy]):
+            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+        assert job.attempts == 0
+        assert not lines.of("middleware.failed")

@@ -1,0 +1,189 @@
+"""What a worker tells: lines, metrics and spans of real jobs.
+
+That every line has the fields of the catalogue is checked by all tests here: see `lines`.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from tests.telemetry.streams import ROOT
+from tests.waiting import eventually_async
+from tests.worker.running import SOON, Lines, ended, working
+from towpath.app import Towpath
+from towpath.clock import hours, milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.retry import Fixed
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Snooze
+from towpath.worker.worker import Worker
+
+
+class TestMetrics:
+    async def test_count_what_became_of_jobs(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Fixed(milliseconds(1)), max_attempts=3)
+        async def sell(how: str, ctx: Context) -> None:
+            if how == "fail":
+                raise ValueError
+            if how == "fail once" and ctx.attempt == 1:
+                raise ValueError
+            if how == "snooze":
+                raise Snooze(hours(1))
+            if how == "discard":
+                raise Discard("old")
+
+        for how in ("fine", "fine", "fail", "fail once", "discard", "snooze"):
+            await sell.submit(how)
+        await app.engine.submit("shop", b"1", headers={"handler": "nobody"})
+        async with working(app):
+            job = await sell.submit("fine", delay=milliseconds(50))
+            await job.result(within=SOON)
+            await settled(app, "shop", dead=3, delayed=1)
+            text = await asyncio.to_thread(lambda: generate_latest(app.metrics.registry).decode())
+        counted = {
+            name: value(text, f"towpath_jobs_{name}_total", 'handler="sell",queue="shop"')
+            for name in ("submitted", "started", "completed", "failed", "dead", "snoozed")
+        }
+        assert counted == {
+            "submitted": 7, "started": 10, "completed": 4, "failed": 5, "dead": 2, "snoozed": 1,
+        }  # fmt: skip
+        assert value(text, "towpath_jobs_dead_total", 'handler="unknown",queue="shop"') == 1
+        assert value(text, "towpath_job_seconds_count", 'handler="sell",queue="shop"') == 4
+        assert value(text, "towpath_punctuality_seconds_count", 'handler="sell"') >= 1
+        assert value(text, "towpath_queue_depth", 'queue="shop",state="delayed"') == 1
+        assert value(text, "towpath_slots", 'state="free"') == 100
+        assert value(text, "towpath_queues_readable", "") == 1
+
+    async def test_go_on_without_gauges_when_the_worker_has_ended(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        await sell.submit()
+        await Worker(app).drain()
+        text = await asyncio.to_thread(lambda: generate_latest(app.metrics.registry).decode())
+        assert value(text, "towpath_jobs_completed_total", 'handler="sell"') == 1
+        assert value(text, "towpath_queues_readable", "") == 0
+
+    async def test_count_redeliveries(self, app: Towpath) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        job = await sell.submit()
+        await app.engine.claim("shop", worker="gone", lease=milliseconds(1))
+        async with working(app):
+            await job.result(within=SOON)
+        assert app.metrics.of("shop", "sell").redelivered._value.get() == 1  # noqa: SLF001 # pyright: ignore
+
+
+class TestLines:
+    async def test_tell_a_workers_life_in_order(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell(n: int) -> None: ...
+
+        async with working(app, name="till-3", concurrency=5, grace=seconds(2)):
+            await (await sell.submit(1)).result(within=SOON)
+        assert [line["event"] for line in lines.all] == [
+            "queue.configured",
+            "worker.started",
+            "job.started",
+            "job.completed",
+            "worker.draining",
+            "worker.stopped",
+        ]
+        assert {line["worker"] for line in lines.all} == {"till-3"}
+        started = lines.of("worker.started")[0]
+        assert (started["queues"], started["concurrency"], started["grace"]) == (["shop"], 5, 2.0)
+        stopped = lines.of("worker.stopped")[0]
+        assert (stopped["jobs"], stopped["released"], stopped["code"]) == (1, 0, 0)
+
+    async def test_tell_how_long_a_job_waited_and_ran(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop")
+        async def sell(ctx: Context) -> None:
+            ctx.progress("x")
+
+        async with working(app):
+            job = await sell.submit(delay=seconds(0.2))
+            await ended(job)
+            line = await lines.next("job.completed")
+        assert (line["job"], line["queue"], line["handler"]) == (job.id, "shop", "sell")
+        assert 0 <= line["waited"] < 5
+        assert 0 < line["ran"] < 5
+
+    async def test_hold_no_payload(self, app: Towpath, lines: Lines) -> None:
+        @app.handler("shop", max_attempts=1)
+        async def sell(secret: int) -> None: ...
+
+        async with working(app):
+            job = await app.engine.submit("shop", b'"canary"')
+            await app.engine.ended(job.job, within=SOON)
+            await lines.next("payload.invalid")
+        assert "canary" not in str(lines.all)
+
+
+class TestSpans:
+    def test_lead_from_the_request_to_the_end_of_its_job(self, server: EmbeddedServer) -> None:
+        spans = told(server.url)
+        request = named(spans, "request")
+        process = named(spans, "process shop", inside=named(spans, "inside 1"))
+        submit = next(it for it in spans if it["id"] == process["parent"])
+        assert (submit["name"], submit["parent"]) == ("submit shop", request["id"])
+        assert process["links"] == [submit["id"]]
+        assert process["trace"] == request["trace"]
+        assert process["kind"] == "CONSUMER"
+        assert process["status"][0] != "ERROR"
+
+        failed = named(spans, "process shop", inside=named(spans, "inside 2"))
+        assert failed["status"][0] == "ERROR"
+        assert failed["attributes"]["error.type"] == "ValueError"
+        assert "canary" not in str([it for it in spans if it["name"].startswith("process")])
+
+        snoozed = named(spans, "process shop", inside=named(spans, "inside 3"))
+        assert snoozed["status"][0] != "ERROR", "it was put off, not failed"
+
+        thread = named(spans, "in a thread")
+        assert named(spans, "process till")["id"] == thread["parent"]
+
+        alone = named(spans, "process shop", inside=named(spans, "inside 4"))
+        assert (alone["parent"], alone["links"]) == ("", [])
+
+
+def told(url: str) -> list[dict[str, Any]]:
+    """The spans of a program that submits and works."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.worker.traced_shop", url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(ran.stdout)
+
+
+def named(
+    spans: list[dict[str, Any]], name: str, *, inside: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The span of that name; with *inside*, the one around it."""
+    around = None if inside is None else inside["parent"]
+    [found] = [it for it in spans if it["name"] == name and around in (None, it["id"])]
+    return found
+
+
+def value(text: str, name: str, labels: str) -> float:
+    """A metric as a scraper reads it."""
+    wanted = [line for line in text.splitlines() if line.startswith(name) and labels in line]
+    assert wanted, f"no {name} with {labels}"
+    return float(wanted[0].rpartition(" ")[2])
+
+
+async def settled(app: Towpath, queue: str, *, dead: int, delayed: int) -> None:
+    """Return when nothing of *queue* is open but what was put off."""
+    async def so() -> bool:
+        counts = await app.engine.counts(queue)
+        return (counts.ready, counts.leased, counts.dead, counts.delayed) == (0, 0, dead, delayed)
+
+    await eventually_async(so)
