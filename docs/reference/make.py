@@ -14,9 +14,11 @@ from towpath import errors
 from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
+from towpath.ledger import errors as ledger_errors
 from towpath.telemetry import events, measures
 
 HERE = Path(__file__).parent
+MODULES = (errors, ledger_errors, calls_errors)
 
 
 ERRORS = """# Errors
@@ -76,7 +78,7 @@ are read from the queues at each scrape.
 
 def errors_page() -> str:
     """One table per module, one row per error, in the order of the module."""
-    return ERRORS + "".join(_errors_of(module) for module in (errors, calls_errors))
+    return ERRORS + "".join(_errors_of(module) for module in MODULES)
 
 
 def _errors_of(module: ModuleType) -> str:

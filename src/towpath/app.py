@@ -31,7 +31,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.recurring import Recurrence, Recurrences, keep_firing
+from towpath.worker.recurring import Recurrence, Recurrences, fire_due, keep_firing
 from towpath.worker.schedule import Missed, Schedule, schedule
 
 T = TypeVar("T")
@@ -166,6 +166,10 @@ class Towpath:
         """Fire the recurring work of *queues* until cancelled; return at once if there is none."""
         due = self.recurrences.of(queues)
         await keep_firing(self.engine, due, clock=self._clock, log=log)
+
+    async def fire_due(self, queues: Iterable[str], log: Log) -> None:
+        """Fire the recurring work of *queues* that is due now."""
+        await fire_due(self.engine, self.recurrences.of(queues), log=log)
 
     # ── the way to the server ────────────────────────────────────────────────────────────
 

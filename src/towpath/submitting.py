@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, Unpack, cast
@@ -41,7 +42,7 @@ class Way:
         self._engine: Engine | None = None
         self._entered = 0
         self._blocking: BlockingEngine | None = None
-        self._entering = asyncio.Lock()
+        self._entering, self._connecting = asyncio.Lock(), threading.Lock()
         self.metrics: Metrics | None = None
 
     async def enter(self, metrics: Metrics) -> None:
@@ -68,12 +69,13 @@ class Way:
     @property
     def blocking(self) -> BlockingEngine:
         """Connected at first use; closed when the program ends."""
-        if self._blocking is None:
-            blocking = BlockingEngine.around(self._connect())
-            blocking.__enter__()
-            atexit.register(blocking.__exit__)
-            self._blocking = blocking
-        return self._blocking
+        with self._connecting:
+            if self._blocking is None:
+                blocking = BlockingEngine.around(self._connect())
+                blocking.__enter__()
+                atexit.register(blocking.__exit__)
+                self._blocking = blocking
+            return self._blocking
 
     @contextmanager
     def anew(self) -> Generator[None]:

@@ -171,7 +171,8 @@ class TestTheAllowList:
             Caller(allow=[entry])
 
     async def test_permits_this_machine_by_its_name(self, receiver: Receiver) -> None:
-        async with Caller(allow=["localhost"], resolve=answering("127.0.0.1")) as caller:
+        """Found by the system's resolver, which may name an address of IPv6 first."""
+        async with Caller(allow=["localhost"]) as caller:
             assert (await caller.post(receiver.url("localhost"), b"")).status == 200
 
     def test_is_a_list(self) -> None:

@@ -84,6 +84,17 @@ class TestKeys:
             assert keys("keys", "create", *words).code == 2
         assert keys("keys", "list", "--json").objects == []
 
+    def test_are_those_of_the_data_directory_where_no_database_is_named(
+        self, towpath: Command
+    ) -> None:
+        """What `towpath up` has made is found without more words."""
+        data = towpath.directory / "towpath-data"
+        data.mkdir()
+        asyncio.run(migrated(f"sqlite:///{data}/towpath.db"))
+        assert towpath("keys", "list", "--json").objects == []
+        elsewhere = towpath("keys", "list", TOWPATH_DATA=str(towpath.directory / "elsewhere"))
+        assert elsewhere.code == 2
+
     def test_list_is_a_table_for_people(self, keys: Command) -> None:
         assert "no keys" in keys("keys", "list").err
         secret = keys("keys", "create", "shop", "--scope", "admin").out.strip()

@@ -214,13 +214,13 @@ class TestTheStoreIsAway:
 
     async def test_after_it_was_there_and_when_it_comes_back(self, ledger: Ledger) -> None:
         with EmbeddedServer() as server:
-            async with started(app_on(server.url, ledger)) as app:
-                async with client_of(app, await key_of(app, "admin")) as client:
-                    await post(client)
-                    server.stop()
-                    await away(app, "unhealthy")
-                    server.start()
-                    await post(client)
+            app = app_on(server.url, ledger)
+            async with started(app), client_of(app, await key_of(app, "admin")) as client:
+                await post(client)
+                server.stop()
+                await away(app, "unhealthy")
+                server.start()
+                await post(client)
 
 
 async def away(app: FastAPI, status: str) -> None:

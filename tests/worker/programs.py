@@ -13,7 +13,7 @@ from tests.waiting import eventually
 from towpath.clock import Duration, milliseconds, seconds
 
 ROOT = Path(__file__).parents[2]
-LEASE = seconds(2)
+LEASE, GRACE = seconds(2), seconds(20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Programs:
                 yield Entry(word, int(token), id, int(pid))
 
 
+def is_gone(pid: int | str) -> bool:
+    """Whether no such process runs, not even as a zombie."""
+    return not Path(f"/proc/{pid}").exists()
+
+
 def end(program: subprocess.Popen[bytes]) -> None:
     program.kill()
     program.wait()
@@ -82,7 +87,7 @@ def programs(
     folder: Path,
     *,
     lease: Duration = LEASE,
-    grace: Duration = seconds(20),
+    grace: Duration = GRACE,
     concurrency: int = 10,
 ) -> Generator[Programs]:
     started = Programs(url, folder, lease=lease, grace=grace, concurrency=concurrency)

@@ -13,6 +13,7 @@ from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
 from towpath.submitting import Ticket
+from towpath.telemetry.lines import Line
 from towpath.worker.worker import Worker
 
 SOON = seconds(20)
@@ -77,8 +78,9 @@ class Lines(logging.Handler):
         self.all: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if isinstance(record.msg, dict):
-            self.all.append(record.msg)
+        line: Any = record.msg
+        if type(line) is Line:
+            self.all.append(line)
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.all if line["event"] == event]

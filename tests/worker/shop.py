@@ -4,7 +4,7 @@
 
 Each line of the diary is written in one piece to a file that is only appended to: whatever ends
 the process, the lines before are whole. `began` is written by a handler with its token, id and
-process, `done` when the store accepted the end of a job.
+process; the rest are lines of the log, `job.completed` for what the store accepted.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from tests.waiting import eventually, eventually_async
 from towpath.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.retry import Fixed
+from towpath.telemetry.lines import Line
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 
@@ -107,9 +108,9 @@ class Accepted(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line: Any = record.msg
-        if isinstance(line, dict) and line["event"] == "job.completed":
-            write("done", 0, line["job"], os.getpid())
-        elif isinstance(line, dict) and line["event"] in ("job.stale_refused", "worker.draining"):
+        if type(line) is not Line:
+            return
+        if line["event"] in ("job.completed", "job.stale_refused", "worker.draining"):
             write(line["event"], 0, line.get("job", "-"), os.getpid())
 
 

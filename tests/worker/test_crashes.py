@@ -35,7 +35,7 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
             await kill_at_random(app.engine, workers, chance)
             await eventually_async(lambda: is_drained(app.engine, shop.QUEUE), within=30)
             found = await census(app.engine, shop.QUEUE)
-        began, done = workers.entries("began"), workers.entries("done")
+        began, done = workers.entries("began"), workers.entries("job.completed")
     assert found.ids(State.DONE) == {job.id for job in jobs}
     assert found.counts.totals["completed"] == JOBS
     assert {id: n for id, n in Counter(it.id for it in done).items() if n > 1} == {}

@@ -3,7 +3,7 @@
 Each case runs in all three places: in the worker's loop, in a thread, in a process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,11 +11,11 @@ import pytest
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
-from towpath.clock import Duration, hours, minutes, seconds
+from towpath.clock import hours, seconds
 from towpath.engine.inspect import Job
 from towpath.engine.retry import Fixed, Never
 from towpath.engine.states import State
-from towpath.submitting import AppHandler, Ticket
+from towpath.submitting import AppHandler
 from towpath.worker.handler import HandlerOptions, Place
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
@@ -44,18 +44,26 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 def speaker(app: Towpath, place: Place, **options: Any) -> Speaker:
     """A handler in that place that does what its job says."""
-    processes = 1 if place is Place.PROCESS else 0
-    wanted = HandlerOptions(processes=processes, **{"retry": Never(), **options})
+    options = {"processes": int(place is Place.PROCESS), "retry": Never()} | options
+    wanted = HandlerOptions(**options)
     return app.add("faces", PLACES[place], wanted)
 
 
-async def outcome(app: Towpath, handler: Speaker, how: str) -> Job:
-    """What becomes of such a job; a worker that went on afterwards did another."""
+async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[str, Job]:
+    """What becomes of such jobs; a worker that went on afterwards did another."""
     async with working(app, concurrency=1):
-        job = await handler.submit(how)
-        seen = await looked_at(job, lambda it: it.state is not State.LEASED and it.claimed_at)
+        jobs = {how: await handler.submit(how) for how in hows}
         assert await (await handler.submit("fine")).result(within=SOON) == "fine"
-    return seen
+        return {how: await looked_at(job, _was_tried) for how, job in jobs.items()}
+
+
+async def outcome(app: Towpath, handler: Speaker, how: str) -> Job:
+    """The same for one."""
+    return (await outcomes(app, handler, [how]))[how]
+
+
+def _was_tried(job: Job) -> bool:
+    return job.claimed_at is not None and job.state is not State.LEASED
 
 
 class TestWhatAHandlerMaySay:
@@ -90,62 +98,51 @@ class TestWhatAHandlerMaySay:
         assert _delay(job) == pytest.approx(600, abs=20)
 
 
+REASONS = {
+    "fail": "ValueError: broken",
+    "unpicklable": "Unpicklable: can't be sent anywhere",
+    "speechless": "Speechless: (its message can't be read)",
+    "surrogate": "ValueError: file \\udcff is gone",
+    "exit": "SystemExit: 3",
+    "interrupt": "KeyboardInterrupt",
+}
+"""How the reason of each begins; it ends with where in the code that was."""
+
+
 class TestWhatAHandlerMayDoWrong:
-    @pytest.mark.parametrize(
-        ("how", "reason"),
-        [
-            ("fail", "ValueError: broken"),
-            ("unpicklable", "Unpicklable: can't be sent anywhere"),
-            ("speechless", "Speechless: (its message can't be read)"),
-            ("surrogate", "ValueError: file \\udcff is gone"),
-            ("exit", "SystemExit: 3"),
-            ("interrupt", "KeyboardInterrupt"),
-        ],
-    )
-    async def test_an_exception_is_the_reason(
-        self, app: Towpath, place: Place, how: str, reason: str
-    ) -> None:
-        job = await outcome(app, speaker(app, place), how)
-        assert (job.state, job.attempts) == (State.DEAD, 1)
-        assert (job.reason or "").startswith(reason)
-        assert "pool.py:" in (job.reason or "")
+    async def test_an_exception_is_the_reason(self, app: Towpath, place: Place) -> None:
+        jobs = await outcomes(app, speaker(app, place), REASONS)
+        assert {(it.state, it.attempts) for it in jobs.values()} == {(State.DEAD, 1)}
+        begins = {how: (jobs[how].reason or "")[: len(words)] for how, words in REASONS.items()}
+        assert begins == REASONS
+        assert all("(pool.py:" in (it.reason or "") for it in jobs.values())
 
     async def test_an_enormous_message_is_cut(self, app: Towpath, place: Place) -> None:
         job = await outcome(app, speaker(app, place), "enormous")
         assert (job.reason or "").startswith("ValueError: xxx")
         assert len(job.reason or "") < 1200
 
-    @pytest.mark.parametrize(("how", "name"), [("stop", "StopIter"), ("close", "GeneratorExit")])
-    async def test_what_python_uses_itself_is_a_failure(
-        self, app: Towpath, place: Place, how: str, name: str
-    ) -> None:
-        job = await outcome(app, speaker(app, place), how)
-        assert job.state is State.DEAD
-        assert name in (job.reason or "")
+    async def test_what_python_uses_itself_is_a_failure(self, app: Towpath, place: Place) -> None:
+        """A cancellation too: nobody cancelled the job, so it must not look as if."""
+        names = {"stop": "StopIteration", "close": "GeneratorExit", "cancel": "CancelledError"}
+        jobs = await outcomes(app, speaker(app, place), names)
+        assert {it.state for it in jobs.values()} == {State.DEAD}
+        assert [how for how, name in names.items() if name not in (jobs[how].reason or "")] == []
 
-    async def test_a_cancellation_of_its_own_is_a_failure(self, app: Towpath, place: Place) -> None:
-        """Nobody cancelled the job, so it must not look as if."""
-        job = await outcome(app, speaker(app, place), "cancel")
-        assert job.state is State.DEAD
-        assert (job.reason or "").startswith("CancelledError")
-
-    async def test_a_result_that_is_too_big(
-        self, app: Towpath, place: Place, lines: Lines
-    ) -> None:
+    async def test_a_result_that_is_too_big(self, app: Towpath, place: Place, lines: Lines) -> None:
         """No other attempt can help."""
         job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "big")
         assert (job.state, job.attempts) == (State.DEAD, 1)
         assert (job.reason or "").startswith("ResultTooLarge: the handler returned 2000002 bytes")
         assert lines.of("result.invalid")
 
-    @pytest.mark.parametrize("how", ["object", "surrogate result"])
-    async def test_a_result_that_is_no_json(
-        self, app: Towpath, place: Place, lines: Lines, how: str
-    ) -> None:
-        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), how)
-        assert (job.state, job.attempts) == (State.DEAD, 1)
-        assert (job.reason or "").startswith("ResultInvalid: result of speak")
-        assert lines.of("result.invalid")
+    async def test_a_result_that_is_no_json(self, app: Towpath, place: Place, lines: Lines) -> None:
+        handler = speaker(app, place, retry=Fixed(seconds(1)))
+        jobs = await outcomes(app, handler, ["object", "surrogate result"])
+        for job in jobs.values():
+            assert (job.state, job.attempts) == (State.DEAD, 1)
+            assert (job.reason or "").startswith("ResultInvalid: result of speak")
+        assert len(lines.of("result.invalid")) == 2
 
     async def test_a_process_that_is_killed(self, app: Towpath, lines: Lines) -> None:
         job = await outcome(app, speaker(app, Place.PROCESS), "kill")
@@ -157,9 +154,7 @@ class TestVerdictsMadeCarelessly:
     """What nobody should raise must not end a worker either."""
 
     @pytest.mark.parametrize("reason", [ValueError("no"), None, 7, "", "x" * 1_000_000, "\udcff"])
-    async def test_a_reason_of_any_kind_ends_only_its_job(
-        self, app: Towpath, reason: Any
-    ) -> None:
+    async def test_a_reason_of_any_kind_ends_only_its_job(self, app: Towpath, reason: Any) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell(verdict: str) -> None:
             raise Discard(reason) if verdict == "discard" else Retry(reason)
@@ -169,7 +164,6 @@ class TestVerdictsMadeCarelessly:
             dead = [await ended(it) for it in jobs]
         assert {it.state for it in dead} == {State.DEAD}
         assert all(it.reason for it in dead)
-
 
     async def test_one_without_its_parts_is_a_failure(self, app: Towpath) -> None:
         class Bare(Snooze):

@@ -5,6 +5,7 @@ import os
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -115,14 +116,18 @@ class TestPayloads:
 
         at = datetime(2026, 11, 1, tzinfo=UTC)
         async with working(app):
-            assert await (await shout.submit(Note("hey", at))).result(within=SOON) == Note("HEY", at)
+            assert await (await shout.submit(Note("hey", at))).result(within=SOON) == Note(
+                "HEY", at
+            )
 
     async def test_plain_json_is_taken_as_it_comes(self, app: Towpath) -> None:
-        @app.handler("things")
-        async def same(thing):  # noqa: ANN001, ANN202 # pyright: ignore  -- without any annotation
-            return thing
+        handler: Any = app.handler("things")
 
-        value = {"a": [1, 2.5, None, True, "ü"], "b": {}}
+        @handler
+        async def same(thing):  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
+            return thing  # pyright: ignore[reportUnknownVariableType]
+
+        value: Any = {"a": [1, 2.5, None, True, "ü"], "b": {}}
         async with working(app):
             assert await (await same.submit(value)).result(within=SOON) == value
 

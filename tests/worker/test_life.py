@@ -186,7 +186,8 @@ class TestRunningAgain:
             assert await running == 0
 
     def test_in_another_event_loop(self, server: EmbeddedServer) -> None:
-        app, done = Towpath(server.url), []
+        app = Towpath(server.url)
+        done: list[int] = []
 
         @app.handler("shop")
         async def sell(n: int) -> None:

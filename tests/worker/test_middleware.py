@@ -118,9 +118,7 @@ class TestWhatItRaises:
         assert dead.state is State.DEAD
         assert lines.of("middleware.failed")
 
-    async def test_on_an_error_is_what_the_others_see(
-        self, app: Towpath, diary: list[str]
-    ) -> None:
+    async def test_on_an_error_is_what_the_others_see(self, app: Towpath, diary: list[str]) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell() -> None:
             raise LookupError

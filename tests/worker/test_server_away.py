@@ -9,7 +9,6 @@ import pytest
 
 from tests.faults.census import census, is_drained
 from tests.faults.meanwhile import meanwhile
-from towpath.testing.proxy import Faults, Hole, Proxy
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, working
 from towpath.app import Towpath
@@ -17,6 +16,7 @@ from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.states import State
+from towpath.testing.proxy import Faults, Hole, Proxy
 from towpath.worker.context import Context
 from towpath.worker.worker import ExitCode, Worker
 

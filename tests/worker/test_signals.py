@@ -4,18 +4,20 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.census import census
-from tests.waiting import eventually, eventually_async
+from tests.waiting import eventually
 from tests.worker import shop
-from tests.worker.programs import LEASE, Programs, programs
+from tests.worker.programs import LEASE, is_gone, programs
 from tests.worker.running import SOON, ended
 from towpath.app import Towpath
 from towpath.clock import Duration, seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
+from towpath.submitting import AppHandler
 
 
 @pytest.fixture
@@ -28,11 +30,6 @@ async def front(server: EmbeddedServer) -> AsyncIterator[Towpath]:
 
 def exit_code(program: subprocess.Popen[bytes], *, within: Duration) -> int:
     return program.wait(timeout=within.total_seconds())
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no such process runs, not even as a zombie."""
-    return not Path(f"/proc/{pid}").exists()
 
 
 async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
@@ -137,7 +134,7 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
         token = await job.result(within=SOON)
         frozen.send_signal(signal.SIGCONT)
         eventually(lambda: workers.entries("job.stale_refused"))
-        done = workers.entries("done")
+        done = workers.entries("job.completed")
     assert [it.id for it in done] == [job.id]
     assert token == new.token > old.token
     assert (await front.engine.counts(shop.QUEUE)).totals["completed"] == 1
@@ -145,7 +142,10 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
 
 @pytest.mark.parametrize("handler", [shop.leave, shop.leave_in_thread])
 async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path, handler: "shop.AppHandler[int, None, object]"
+    server: EmbeddedServer,
+    front: Towpath,
+    tmp_path: Path,
+    handler: AppHandler[int, None, Any],
 ) -> None:
     job = await handler.submit(7)
     with programs(server.url, tmp_path, lease=seconds(1)) as workers:

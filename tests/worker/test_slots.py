@@ -36,9 +36,7 @@ class Room:
 
 
 class TestConcurrency:
-    async def test_as_many_run_at_once_as_there_are_slots_and_no_more(
-        self, app: Towpath
-    ) -> None:
+    async def test_as_many_run_at_once_as_there_are_slots_and_no_more(self, app: Towpath) -> None:
         """Nothing is claimed for later either: another worker can have it at once."""
         room = Room()
 

@@ -3,11 +3,14 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
 from tests.worker import pool
+from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
@@ -83,7 +86,7 @@ class TestCancellingAJobThatRuns:
         watch = app.add("watch", pool.until_cancelled.function, options)
         async with working(app, lease=LEASE):
             job = await watch.submit(str(tmp_path / "begun"))
-            await meanwhile(lambda: (tmp_path / "begun").exists())
+            await meanwhile((tmp_path / "begun").exists)
             await job.cancel()
             assert await job.result(within=SOON) == "it was cancelled"
 
@@ -146,12 +149,12 @@ class TestALostLease:
         loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"))
-            await meanwhile(lambda: (tmp_path / "begun").exists())
+            await meanwhile((tmp_path / "begun").exists)
             pid = (tmp_path / "begun").read_text()
             await app.engine.cancel(job.job)
             await take_away(app.engine, job)
             await lines.next("job.lost")
-            await meanwhile(lambda: not Path(f"/proc/{pid}").exists())
+            await meanwhile(lambda: is_gone(pid))
         assert await job.state() is State.CANCELLED
 
 
@@ -175,8 +178,43 @@ class TestARenewedLease:
             assert await job.result(within=SOON) == "sold"
         assert (await app.engine.counts("shop")).totals["reaped"] == 0
 
+    async def test_lasts_until_the_end_is_handed_in(
+        self, app: Towpath, gate: threading.Event
+    ) -> None:
+        """A loop that is blocked just then must not cost a job that is done."""
 
-async def take_away(engine: Engine, job: Ticket[object]) -> None:
+        @app.handler("shop")
+        async def sell() -> str:
+            # It runs when the handler has returned, and before anything is sent.
+            asyncio.get_running_loop().call_soon(gate.wait, 20)
+            return "sold"
+
+        def look() -> list[Lease]:
+            return asyncio.run(claimed_by_another(app.url, gate))
+
+        watching = asyncio.get_running_loop().run_in_executor(None, look)
+        async with working(app, lease=LEASE):
+            job = await sell.submit()
+            assert await job.result(within=SOON) == "sold"
+            assert await watching == []
+        assert (await app.engine.job(job.job)).attempts == 1
+
+
+async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
+    """What another worker gets within two leases while this one's loop stands still."""
+    try:
+        async with Engine(url) as other:
+
+            async def leased() -> bool:
+                return (await other.counts("shop")).leased == 1
+
+            await eventually_async(leased)
+            return await other.claim("shop", worker="other", lease=LEASE, wait=2 * LEASE)
+    finally:
+        gate.set()
+
+
+async def take_away(engine: Engine, job: Ticket[Any]) -> None:
     """End the lease of whoever holds the job, as a reaper that was early would."""
     held = await engine.job(job.job)
     assert held.token is not None

@@ -182,6 +182,7 @@ def value(text: str, name: str, labels: str) -> float:
 
 async def settled(app: Towpath, queue: str, *, dead: int, delayed: int) -> None:
     """Return when nothing of *queue* is open but what was put off."""
+
     async def so() -> bool:
         counts = await app.engine.counts(queue)
         return (counts.ready, counts.leased, counts.dead, counts.delayed) == (0, 0, dead, delayed)

@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually
 from tests.worker import pool
+from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, until_slots, working
 from towpath.app import Towpath
 from towpath.blocking import BlockingEngine
@@ -188,10 +189,9 @@ class TestAHandlerInAProcess:
             first = await loop.submit(str(tmp_path / "1"))
             dead = await ended(first)
             second = await loop.submit(str(tmp_path / "2"))
-            await meanwhile(lambda: (tmp_path / "2").exists())
+            await meanwhile((tmp_path / "2").exists)
         pid = (tmp_path / "1").read_text()
-        assert not Path(f"/proc/{pid}").exists()
+        assert is_gone(pid)
         assert dead.reason == "TimeLimit: the handler took longer than 0:00:02"
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["killed"]
         assert (await app.engine.job(second.job)).state is State.READY
-

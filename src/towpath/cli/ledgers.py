@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,15 +20,20 @@ DatabaseOption = Annotated[
 
 
 def open_ledger(session: Session, database: str | None) -> Ledger:
-    """A ledger to enter: the one named, or that of the settings.
+    """A ledger to enter: the one named, that of the settings, or that of `towpath up`.
 
-    Raises InvalidOption if none is named, LedgerNotInstalled if it can't be had.
+    Raises InvalidOption if there is none, LedgerNotInstalled if it can't be had.
     """
     from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
     said = {} if database is None else {"database": database}
     settings = load(session.flags() | said)
-    if settings.database is None:
+    kept = file_in(settings.data)
+    if settings.database is not None:
+        url = settings.database.get_secret_value()
+    elif kept.exists():
+        url = f"sqlite:///{kept}"
+    else:
         rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL"
         raise InvalidOption("database", "", rule=rule)
     try:
@@ -36,4 +42,9 @@ def open_ledger(session: Session, database: str | None) -> Ledger:
         from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
 
         raise LedgerNotInstalled(error.name or "a library") from error
-    return Ledger(settings.database.get_secret_value(), limit=settings.timeout)
+    return Ledger(url, limit=settings.timeout)
+
+
+def file_in(data: Path) -> Path:
+    """Where `towpath up` keeps its database."""
+    return data.expanduser().absolute() / "towpath.db"

@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from towpath.ledger.errors import LedgerClosed
 
@@ -103,15 +104,18 @@ class JoinedWrites:
 def _behind_savepoint(connection: Connection, change: Change[Any]) -> Any:
     """The outcome of *change*, undone if it is an error.
 
-    SQLite undoes the whole transaction by itself when the disk is full or fails. Then there is
-    no savepoint to go back to, which raises here: all changes of the transaction have failed.
+    SQLite may undo the whole transaction by itself, when the disk is full for one. Then there is
+    no savepoint to go back to: all changes have failed, with what made this one fail.
     """
     savepoint = connection.begin_nested()
     outcome = _outcome(connection, change)
-    if isinstance(outcome, Exception):
-        savepoint.rollback()
-    else:
+    if not isinstance(outcome, Exception):
         savepoint.commit()
+        return outcome
+    try:
+        savepoint.rollback()
+    except OperationalError as gone:
+        raise outcome from gone
     return outcome
 
 

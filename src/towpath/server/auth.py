@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Protocol
 
-from fastapi import Depends, Request, Security
-from fastapi.security import APIKeyHeader, HTTPBearer
-from fastapi.security.http import HTTPAuthorizationCredentials
+from fastapi import Depends, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from towpath.ledger.key import KeyInfo, Scope
+from towpath.errors import TowpathError
+from towpath.ledger.key import KeyInfo
+from towpath.ledger.key import Scope as KeyScope
 from towpath.server.limits import Rates
-from towpath.server.problems import Refused
+from towpath.server.paths import decoded, keep_as_sent
+from towpath.server.problems import Refused, of_error
 
-_bearer = HTTPBearer(auto_error=False, description="`Authorization: Bearer tp_…`")
-_header = APIKeyHeader(name="X-API-Key", auto_error=False, description="The same key, plain.")
+OPEN = frozenset({"/livez", "/readyz", "/health"})
+"""What answers to everybody."""
+_KEY = "towpath.key"
 
 
 class Checks(Protocol):
@@ -23,32 +26,64 @@ class Checks(Protocol):
     async def check(self, secret: str) -> KeyInfo | None: ...
 
 
-async def _key(
-    request: Request,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-    plain: Annotated[str | None, Security(_header)],
-) -> KeyInfo:
-    """The key of the request. 401 without a valid one, 429 above its rate."""
-    secret = bearer.credentials if bearer is not None else plain
-    keys: Checks = request.app.state.keys
-    key = await keys.check(secret) if secret else None
-    if key is None:
-        raise Refused(
-            401,
-            "unauthorized",
-            "no key" if not secret else "the key is not valid",
-            remedy="Send `Authorization: Bearer <key>`; `towpath keys create` makes one.",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-    rates: Rates = request.app.state.rates
-    rates.take(key.id)
-    return key
+class Door:
+    """ASGI middleware: nothing of a request is looked at before its key is.
+
+    So who has no key learns neither which paths there are, nor how large a body may be.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Checks, rates: Rates) -> None:
+        self._app, self._keys, self._rates = app, keys, rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            try:
+                key = await self._checked(scope)
+            except Refused as refused:
+                await refused.response()(scope, receive, send)
+                return
+            except TowpathError as error:
+                await of_error(error)(scope, receive, send)
+                return
+            scope[_KEY] = key
+            keep_as_sent(scope)
+        await self._app(scope, receive, send)
+
+    async def _checked(self, scope: Scope) -> KeyInfo:
+        """The key of the request. 401 without a valid one, 429 above its rate."""
+        secret = _secret(scope)
+        key = await self._keys.check(secret) if secret else None
+        if key is None:
+            raise Refused(
+                401,
+                "unauthorized",
+                "the key is not valid" if secret else "no key",
+                remedy="Send `Authorization: Bearer <key>`; `towpath keys create` makes one.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        self._rates.take(key.id)
+        return key
+
+
+def _secret(scope: Scope) -> str:
+    """What was sent as a key; a bearer token wins over the plain header."""
+    plain = ""
+    for name, value in scope["headers"]:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip().decode("latin-1")
+        if name == b"x-api-key":
+            plain = value.decode("latin-1")
+    return plain
+
+
+def _key(request: Request) -> KeyInfo:
+    return request.scope[_KEY]
 
 
 Key = Annotated[KeyInfo, Depends(_key)]
 
 
-def scoped(scope: Scope) -> Callable[[Request, KeyInfo], Awaitable[KeyInfo]]:
+def scoped(scope: KeyScope) -> Callable[[Request, KeyInfo], Awaitable[KeyInfo]]:
     """A dependency: the request's key has *scope*, and for a path with a queue, that queue."""
 
     async def check(request: Request, key: Key) -> KeyInfo:
@@ -58,7 +93,7 @@ def scoped(scope: Scope) -> Callable[[Request, KeyInfo], Awaitable[KeyInfo]]:
     return check
 
 
-def require(key: KeyInfo, scope: Scope, queue: str | None) -> None:
+def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
     """403 unless *key* has *scope* for *queue*."""
     if not key.may(scope):
         raise Refused(
@@ -67,7 +102,7 @@ def require(key: KeyInfo, scope: Scope, queue: str | None) -> None:
             f"the key has no scope `{scope}`",
             remedy=f"Use a key with it: `towpath keys create --scope {scope}`.",
         )
-    if queue is not None and not key.covers(queue):
+    if queue is not None and not key.covers(_plain(queue)):
         raise Refused(
             403,
             "queue_forbidden",
@@ -76,7 +111,15 @@ def require(key: KeyInfo, scope: Scope, queue: str | None) -> None:
         )
 
 
-CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT))]
-CanWork = Annotated[KeyInfo, Depends(scoped(Scope.WORK))]
-CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
-CanAdmin = Annotated[KeyInfo, Depends(scoped(Scope.ADMIN))]
+def _plain(queue: str) -> str:
+    """The queue's name; what can't be one is covered by no pattern but `*`."""
+    try:
+        return decoded(queue)
+    except ValueError:
+        return queue
+
+
+CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT))]
+CanWork = Annotated[KeyInfo, Depends(scoped(KeyScope.WORK))]
+CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ))]
+CanAdmin = Annotated[KeyInfo, Depends(scoped(KeyScope.ADMIN))]

@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import contextmanager
+from math import ceil
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from towpath.clock import Duration, seconds, steady
 from towpath.server.problems import Refused
 
-_DEPTH_MOST = 64
+DEPTH_MOST = 64
+"""Levels of nesting in JSON."""
 _KEYS_MOST = 10_000
 
 
@@ -29,8 +31,6 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second and key; twice as many at once. 0 = no limit."""
     streams: int = 10_000
     """Event streams open at once."""
-    wait: Duration = seconds(60)
-    """How long a claim may wait."""
 
 
 class Rates:
@@ -49,7 +49,7 @@ class Rates:
         left, at = self._buckets.get(key, (full, now))
         left = min(full, left + (now - at) * self._rate)
         if left < 1:
-            after = max(1, round((1 - left) / self._rate))
+            after = max(1, ceil((1 - left) / self._rate))
             raise Refused(
                 429,
                 "rate_limited",
@@ -72,8 +72,7 @@ class Streams:
 
     @contextmanager
     def one_more(self) -> Generator[None]:
-        """Count a stream while it is open. 503 if there are too many."""
-        self.refuse_if_full()
+        """Count a stream while it is open."""
         self.open += 1
         try:
             yield
@@ -81,6 +80,7 @@ class Streams:
             self.open -= 1
 
     def refuse_if_full(self) -> None:
+        """503 if there are too many."""
         if self.open >= self._most:
             raise Refused(
                 503,
@@ -94,8 +94,8 @@ class Streams:
 class Bodies:
     """ASGI middleware: reads a body within its limits before anything else looks at it.
 
-    The length is counted as it comes, whatever Content-Length says. Nesting is bounded here
-    because parsers are recursive.
+    The length is counted as it comes, whatever Content-Length says. What gets past here is JSON
+    in UTF-8 that can be stored and shown again: no NaN, no half of a character, not too deep.
     """
 
     def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
@@ -106,7 +106,7 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         try:
-            body = await self._read(scope, receive)
+            body = await self._read(_headers(scope), receive)
         except Refused as refused:
             await refused.response()(scope, receive, send)
             return
@@ -114,27 +114,17 @@ class Bodies:
             return
         await self._app(scope, _replay(body, receive), send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The body; None if the client left."""
         limit = self._limits.body
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        declared = headers.get(b"content-length", b"")
         if declared.isdigit() and int(declared) > limit:
             raise _too_large(limit)
-        parts: list[bytes] = []
-        size = 0
+        if declared not in (b"", b"0") or b"transfer-encoding" in headers:
+            _check_type(headers)
         try:
             async with asyncio.timeout(self._limits.body_within.total_seconds()):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        return None
-                    part: bytes = message.get("body", b"")
-                    size += len(part)
-                    if size > limit:
-                        raise _too_large(limit)
-                    parts.append(part)
-                    if not message.get("more_body", False):
-                        break
+                body = await _collected(receive, limit)
         except TimeoutError:
             raise Refused(
                 408,
@@ -143,9 +133,31 @@ class Bodies:
                 remedy="Send it again.",
                 headers={"Connection": "close"},
             ) from None
-        body = b"".join(parts)
-        _check_depth(body)
+        if body:
+            _check_depth(body)
+            _check_json(body)
         return body
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    return dict(scope["headers"])
+
+
+async def _collected(receive: Receive, limit: int) -> bytes | None:
+    """All parts of the body, as long as they are not too many; None if the client left."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 def _too_large(limit: int) -> Refused:
@@ -154,8 +166,35 @@ def _too_large(limit: int) -> Refused:
         "body_too_large",
         f"at most {limit} bytes",
         remedy="Store the data elsewhere and send a reference.",
-        headers={"Connection": "close"},
     )
+
+
+_JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+
+def _check_type(headers: dict[bytes, bytes]) -> None:
+    """415 for what does not say that it is JSON, or comes packed."""
+    packed = headers.get(b"content-encoding", b"identity").lower() != b"identity"
+    if packed or _JSON_TYPE.fullmatch(headers.get(b"content-type", b"").strip()) is None:
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            "the body must be JSON, not packed",
+            remedy="Send `Content-Type: application/json` and no Content-Encoding.",
+        )
+
+
+def _check_json(body: bytes) -> None:
+    """400 for what is not JSON to the letter."""
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(
+            400,
+            "malformed_json",
+            str(error) if isinstance(error, msgspec.MsgspecError) else "the body is not JSON",
+            remedy="Send JSON in UTF-8.",
+        ) from None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -168,25 +207,32 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# ── depth ────────────────────────────────────────────────────────────────────────────────
+
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Matches wherever there is a quotation mark, so that it looks at each byte once."""
 _PAIRS = re.compile(rb"\[\]|\{\}")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def _check_depth(body: bytes) -> None:
-    """400 for JSON that is nested too deep. Each round takes one level away, in C."""
-    if body.count(b"[") + body.count(b"{") <= _DEPTH_MOST:
-        return
+def too_deep(body: bytes) -> bool:
+    """Whether JSON is nested deeper than parsers bear. Each round takes one level away, in C."""
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MOST:
+        return False
     left = _STRINGS.sub(b"", body).translate(None, _NO_BRACKETS)
-    for _ in range(_DEPTH_MOST):
+    for _ in range(DEPTH_MOST):
         left, taken = _PAIRS.subn(b"", left)
         if not taken:
             break
     # What is left over by a few brackets is malformed: the parser says it better.
-    if len(left) > _DEPTH_MOST or _PAIRS.search(left):
+    return len(left) > DEPTH_MOST or _PAIRS.search(left) is not None
+
+
+def _check_depth(body: bytes) -> None:
+    if too_deep(body):
         raise Refused(
             400,
             "nested_too_deep",
-            f"more than {_DEPTH_MOST} levels",
+            f"more than {DEPTH_MOST} levels",
             remedy="Flatten it, or send it as text.",
         )

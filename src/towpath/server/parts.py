@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Annotated
 
+import msgspec
 from fastapi import Depends, Header, Request
 
 from towpath.engine.engine import Engine
@@ -11,6 +13,7 @@ from towpath.engine.model import Call
 from towpath.server.auth import Key
 from towpath.server.gateway import Gateway
 from towpath.server.limits import Streams
+from towpath.server.polling import Poll
 
 
 def _gateway(request: Request) -> Gateway:
@@ -26,7 +29,28 @@ def _streams(request: Request) -> Streams:
     return request.app.state.streams
 
 
-def _call(
+class Repeatable(msgspec.Struct, frozen=True):
+    """A request that its sender gave a name: again under it, it has no effect and the same answer.
+
+    The name counts for the sender's own key, so that no other can guess the answers.
+    """
+
+    name: str
+
+    def call(self, content: bytes = b"") -> Call:
+        """The call of that name; with *content*, other content is another call."""
+        return Call(f"http/{_digest(self.name, content)}", 1)
+
+    def job_id(self, place: int) -> str:
+        """The id of the job at *place* that was sent without one: the same again."""
+        return f"call-{_digest(self.name, str(place).encode())[:32]}"
+
+
+def _digest(name: str, more: bytes) -> str:
+    return sha256(name.encode() + b"\0" + more).hexdigest()
+
+
+def _repeatable(
     key: Key,
     idempotency_key: Annotated[
         str | None,
@@ -34,16 +58,19 @@ def _call(
             max_length=255,
             description="Makes the request repeatable: the same key again within ten minutes has "
             "no effect and the same answer.",
+            examples=["5f0c2a7e-mail-17"],
         ),
     ] = None,
-) -> Call | None:
-    """The name of the caller's call: under his own key, so that no other can guess his answers."""
-    if not idempotency_key:
-        return None
-    return Call(f"http/{key.id}/{idempotency_key.encode().hex()}", 1)
+) -> Repeatable | None:
+    return Repeatable(f"{key.id}/{idempotency_key}") if idempotency_key else None
+
+
+def _poll(request: Request, engine: TheEngine) -> Poll:
+    return Poll(engine, request, request.app.state.draining)
 
 
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 TheEngine = Annotated[Engine, Depends(_engine)]
 TheStreams = Annotated[Streams, Depends(_streams)]
-NamedCall = Annotated[Call | None, Depends(_call)]
+ThePoll = Annotated[Poll, Depends(_poll)]
+Named = Annotated[Repeatable | None, Depends(_repeatable)]

@@ -18,6 +18,8 @@ from towpath.ledger.errors import LedgerError
 TYPES = "https://towpath.dev/problems/"
 """Where a problem's type points: a name that never changes, and a page about it."""
 RETRY_AFTER_S = 1
+_DETAIL_MOST = 1000
+"""Characters: a refusal repeats what was sent, up to here."""
 
 STATUSES: Mapping[type[TowpathError], int] = {
     errors.PayloadTooLarge: 413,
@@ -45,7 +47,25 @@ STATUSES: Mapping[type[TowpathError], int] = {
 class Problem(BaseModel):
     """What every refusal looks like (RFC 9457, `application/problem+json`)."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        use_attribute_docstrings=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": TYPES + "lease-lost",
+                    "title": "Lease lost",
+                    "status": 409,
+                    "detail": "job mails/m-17: token 7 no longer counts (now 9, worker w2)",
+                    "remedy": "Stop this attempt and discard its result; "
+                    "the job runs under a newer lease.",
+                    "holder": "w2",
+                    "current_token": 9,
+                    "state": "leased",
+                }
+            ]
+        },
+    )
 
     type: str
     """A name that never changes; the last part is the error's code."""
@@ -89,8 +109,10 @@ def of_error(error: TowpathError) -> JSONResponse:
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
     headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
+    text = str(error)
+    detail = text if len(text) <= _DETAIL_MOST else text[: _DETAIL_MOST - 1] + "…"
     return problem(
-        status, error.code, str(error), remedy=error.remedy, headers=headers, **_more(error)
+        status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error)
     )
 
 
@@ -105,6 +127,16 @@ def _more(error: TowpathError) -> dict[str, Any]:
     if isinstance(error, errors.JobNotDead | errors.JobOpen):
         return {"state": error.state}
     return {}
+
+
+class JobDiffers(errors.JobError):
+    """A job of that id exists, with another payload; nothing was changed."""
+
+    code = "job_differs"
+    remedy = "Use another id or Idempotency-Key, or send the same payload."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "exists with another payload")
 
 
 class Refused(Exception):
@@ -144,29 +176,29 @@ def install(app: FastAPI) -> None:
     async def plain(_: Request, error: Exception) -> JSONResponse:
         return _plain(cast("HTTPException", error))
 
+    async def defect(_: Request, error: Exception) -> JSONResponse:
+        """Nothing of the error is told: it may quote what is secret."""
+        text = "the server has a defect; its log says where"
+        return problem(500, "defect", text, remedy="Report it; try again later.")
+
     app.add_exception_handler(TowpathError, ours)
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, plain)
-
-
-_FORMS = {"json_invalid": 400}
+    app.add_exception_handler(Exception, defect)
 
 
 def _invalid(error: RequestValidationError) -> JSONResponse:
     """What does not fit, by place; never the value: it may be secret, and it may be large."""
     found = [
-        {"where": ".".join(str(part) for part in it["loc"]), "what": it["msg"]}
+        {"where": ".".join(str(part)[:100] for part in it["loc"][:10]), "what": it["msg"]}
         for it in cast("list[dict[str, Any]]", error.errors())[:20]
     ]
-    kinds = {it["type"] for it in cast("list[dict[str, Any]]", error.errors())}
-    status = 400 if kinds <= set(_FORMS) else 422
     detail = "; ".join(f"{it['where']}: {it['what']}" for it in found[:3])
-    code = "malformed_json" if status == 400 else "invalid_input"
-    return problem(status, code, detail, remedy="Follow /openapi.json.", errors=found)
+    return problem(422, "invalid_input", detail, remedy="Follow /openapi.json.", errors=found)
 
 
-_TITLES = {404: "not_found", 405: "method_not_allowed", 415: "unsupported_media_type"}
+_TITLES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def _plain(error: HTTPException) -> JSONResponse:
@@ -178,10 +210,18 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The refusals of a path, for its description. Those that every path has are added."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        status: {"description": _MEANINGS[status], "content": content}
-        for status in sorted({400, 401, 403, 408, 413, 422, 429, 503, *statuses})
+        status: {
+            "description": _MEANINGS[status],
+            "content": content,
+            **({"headers": _RETRY_AFTER} if status in (429, 503) else {}),
+        }
+        for status in sorted({400, 401, 403, 408, 413, 415, 422, 429, 503, *statuses})
     }
 
+
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+}
 
 _MEANINGS = {
     400: "The body is not JSON.",

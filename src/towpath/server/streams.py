@@ -5,11 +5,14 @@ All clients of one queue share one reader; a client costs an inbox and a socket.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from itertools import groupby
 
 import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
 
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
@@ -23,35 +26,53 @@ _PAGE = 1000
 def stream(events: AsyncGenerator[ServerSentEvent], streams: Streams) -> EventSourceResponse:
     """An answer that goes on. 503 if too many are open."""
     streams.refuse_if_full()
-    return EventSourceResponse(
-        _counted(events, streams),
-        ping=PING_S,
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return _Counted(events, streams)
 
 
-async def _counted(
-    events: AsyncGenerator[ServerSentEvent], streams: Streams
-) -> AsyncGenerator[ServerSentEvent]:
-    with streams.one_more():
-        async for event in events:
-            yield event
+class _Counted(EventSourceResponse):
+    """Counted from the first byte to the last, whoever ends it."""
+
+    def __init__(self, events: AsyncGenerator[ServerSentEvent], streams: Streams) -> None:
+        super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._streams.one_more():
+            await super().__call__(scope, receive, send)
+
+
+async def begun(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[ServerSentEvent]:
+    """*events* after the first of them: so the answer begins when nothing can be missed."""
+    first = await anext(events)
+
+    async def all_of_them() -> AsyncGenerator[ServerSentEvent]:
+        async with aclosing(events):
+            yield first
+            async for event in events:
+                yield event
+
+    return all_of_them()
 
 
 async def queue_events(
     engine: Engine, queue: str, last_id: str | None
 ) -> AsyncGenerator[ServerSentEvent]:
-    """What happens in *queue*: after *last_id* as far as it is kept, then as it happens."""
+    """What happens in *queue*: after *last_id* as far as it is kept, then as it happens.
+
+    Who reads too slowly is told so (`fell_behind`), and gets what is kept of what he missed.
+    """
+    seen = None if last_id is None else _place(last_id)
     async with engine.follow(queue) as live:
-        seen = ""
-        if last_id is not None:
-            async for event, place in _kept(engine, queue, *_place(last_id)):
-                seen = event.cursor
-                yield _sent(event, place)
+        yield ServerSentEvent(comment="following")
         while True:
+            if seen is not None:
+                async for event, place in _kept(engine, queue, *seen):
+                    seen = event.cursor, place
+                    yield _sent(event, place)
             try:
                 async for event, place in _placed(live):
-                    if _order(event.cursor) > _order(seen):
+                    if seen is None or _order(*seen) < _order(event.cursor, place):
+                        seen = event.cursor, place
                         yield _sent(event, place)
             except FellBehind as behind:
                 yield ServerSentEvent(event="fell_behind", data=str(behind))
@@ -64,7 +85,7 @@ async def _kept(
     before = _before(cursor)
     while page := await engine.events(queue, after=before, size=_PAGE):
         for place, event in _numbered(page):
-            if _order(event.cursor) > _order(cursor) or place > index:
+            if _order(event.cursor, place) > _order(cursor, index):
                 yield event, place
         before = page[-1].cursor
 
@@ -96,23 +117,25 @@ def check_last_id(last_id: str | None) -> None:
         _place(last_id)
 
 
+_ID = re.compile(r"([0-9]{1,15}-[0-9]{1,15})(?:\.([0-9]{1,6}))?")
+
+
 def _place(last_id: str) -> tuple[str, int]:
     """Cursor and place behind a `Last-Event-ID`. Raises InvalidOption."""
-    cursor, _, place = last_id.partition(".")
-    ms, _, number = cursor.partition("-")
-    if not (ms.isdecimal() and number.isdecimal() and (place or "0").isdecimal()):
+    match = _ID.fullmatch(last_id)
+    if match is None:
         raise InvalidOption("Last-Event-ID", last_id[:80], rule="must be the id of an event")
-    return cursor, int(place or 0)
+    return match[1], int(match[2] or 0)
 
 
-def _order(cursor: str) -> tuple[int, int]:
+def _order(cursor: str, place: int) -> tuple[int, int, int]:
     ms, _, number = cursor.partition("-")
-    return int(ms or 0), int(number or 0)
+    return int(ms), int(number), place
 
 
 def _before(cursor: str) -> str:
     """A cursor just before *cursor*, so that its own entry is read too."""
-    ms, number = _order(cursor)
+    ms, number, _ = _order(cursor, 0)
     if number:
         return f"{ms}-{number - 1}"
     return f"{ms - 1}-{10**17}" if ms else "0-0"

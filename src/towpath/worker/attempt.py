@@ -11,6 +11,9 @@ from towpath.engine.model import Lease
 from towpath.worker.context import Context, claimed_ms
 from towpath.worker.handler import Handler
 
+LONGEST_BEAT = 5.0
+"""A cancelled job hears of it with a renewal, however long its lease is."""
+
 
 class Stop(StrEnum):
     """Why an attempt has to end before its handler does."""
@@ -49,7 +52,7 @@ class Attempt:
         self.ttl: float = given if given > 0 else usual
         """Seconds that a renewal lasts: as long as the lease that the claim gave."""
         # From the moment it was asked for: the answer may have been long on its way.
-        self.renew_at = since + self.ttl / 3
+        self.renew_at = since + self.beat
         self.deadline = now + (handler.time_limit_s if handler else self.ttl)
         self.ctx: Context | None = None
         self.task: asyncio.Task[None] | None = None
@@ -81,6 +84,11 @@ class Attempt:
     @property
     def ttl_duration(self) -> Duration:
         return milliseconds(self.ttl * 1000)
+
+    @property
+    def beat(self) -> float:
+        """Seconds between renewals: one may be lost, and a cancel is heard of soon."""
+        return min(self.ttl / 3, LONGEST_BEAT)
 
     @property
     def waited(self) -> float:

@@ -88,6 +88,7 @@ class Crew:
         self._heartbeat = Heartbeat(
             lambda: self._app.new_engine(limits),
             held=lambda: list(self._held),
+            unsettled=lambda: [it for feeder in self._feeders for it in feeder.unsettled],
             stop=self.stop,
             give_up=self._given_up,
             log=self._log,

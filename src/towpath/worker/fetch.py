@@ -55,6 +55,7 @@ class Feeder:
         self._wake = asyncio.Event()
         self._share = slots.share(weight=weight, most=most, wake=self._wake.set)
         self._outbox: deque[Ended] = deque()
+        self._sending: Sequence[Ended] = ()
         # Not by the worker's name: another may have had it, and its calls are remembered.
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._hungry = True
@@ -73,6 +74,11 @@ class Feeder:
     def idle(self) -> bool:
         """Nothing runs, nothing waits to be settled, and the server had nothing more."""
         return not (self._hungry or self._outbox or self._share.held)
+
+    @property
+    def unsettled(self) -> list[Attempt]:
+        """Those that have ended and whose settlement is not answered. From any thread."""
+        return [attempt for attempt, _ in [*self._sending, *self._outbox]]
 
     def hand_in(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt has ended: its slot is free, its settlement goes with the next exchange."""
@@ -102,7 +108,10 @@ class Feeder:
                         self._rested()
                     await self._wake.wait()
                     continue
-                self._take(count, batch, await self._exchange(batch, count))
+                self._sending = batch
+                exchanged = await self._exchange(batch, count)
+                self._sending = ()
+                self._take(count, batch, exchanged)
         finally:
             self._share.wants = False
             self._look_no_more()

@@ -126,6 +126,8 @@ class _Signature(msgspec.Struct, frozen=True):
             hints = get_type_hints(function)
         except NameError as error:
             raise HandlerInvalid(name, rule=f"an annotation is not known: {error}") from error
+        except TypeError as error:
+            raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
         contexts = [it.name for it in parameters if hints.get(it.name) is Context]
         others = [it for it in parameters if it.name not in contexts]

@@ -37,12 +37,13 @@ class Heartbeat:
         connect: Callable[[], Engine],
         *,
         held: Callable[[], Sequence[Attempt]],
+        unsettled: Callable[[], Sequence[Attempt]],
         stop: Tell,
         give_up: Callable[[Attempt, Settlement, Outcome | None], None],
         log: Log,
     ) -> None:
         self._connect, self._held, self._stop, self._give_up = connect, held, stop, give_up
-        self._log = log
+        self._unsettled, self._log = unsettled, log
         self._begun, self._over = threading.Event(), threading.Event()
         self._answered = self._renewed = 0.0
         self._warned = False
@@ -99,6 +100,8 @@ class Heartbeat:
             if attempt.deadline <= now:
                 await self._out_of_time(engine, attempt, now)
         due = [it for it in held if it.renew_at <= now < it.deadline and it.stop is not Stop.LOST]
+        # What is done must not be done again because a blocked loop can't say so.
+        due += [it for it in self._unsettled() if it.renew_at <= now]
         if due:
             try:
                 outcomes = await engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
@@ -111,7 +114,7 @@ class Heartbeat:
 
     def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Lease):
-            attempt.renew_at = now + attempt.ttl / 3
+            attempt.renew_at = now + attempt.beat
             if outcome.cancel_requested:
                 self._tell(attempt, Stop.CANCELLED)
         elif not attempt.over:

@@ -122,6 +122,8 @@ class Worker:
         began = steady()
         async with self._app:
             await configure_queues(self._app, self.weights, self.log)
+            if leave_when_empty:
+                await self._app.fire_due(self.weights, self.log)
             crew = Crew(
                 self._app,
                 self._terms(leave_when_empty=leave_when_empty),
@@ -155,7 +157,8 @@ class Worker:
             beside.cancel()
             if not feeding.done():
                 await self._wind_down(crew, feeding)
-            await feeding
+            if self._code is not ExitCode.UNSETTLED:
+                await feeding
         finally:
             await _ended([beside, stopping, feeding])
 

@@ -107,7 +107,11 @@ class TestPushing:
     ) -> None:
         receiver.answer = http(body=b'{"text":"hi ann"}')
         async with pushing(server, engine, receiver) as messages:
-            sent = await send(messages, metadata={"thread": 7})
+            more: dict[str, Any] = {
+                "metadata": {"thread": 7},
+                "callback_url": "https://example.com/?token=t0k",
+            }
+            sent = await send(messages, **more)
             assert (await ended(engine, sent)).result == b'{"text":"hi ann"}'
         [request] = receiver.requests
         assert verify([SECRET], request.headers, request.body).id == sent.message_id
@@ -243,11 +247,13 @@ class TestCallingBack:
         options = MessagesOptions(secrets=(SECRET,))
         outgoing = Outgoing(options, resolve=answering("127.0.0.1"))
         async with outgoing, delivering(server, engine, options, outgoing) as messages:
-            sent = await send(messages, callback_url=receiver.url("hook.example.com"))
+            url = receiver.url("hook.example.com", path="/?token=t0k")
+            sent = await send(messages, callback_url=url)
             await answer(engine, b'"hi"')
             job = await delivered(engine, sent)
         assert job.state is State.DEAD
         assert "this machine" in str(job.reason)
+        assert "t0k" not in str(job.reason)
         assert [it.id for it in (await engine.list(CALLBACKS, State.DEAD)).jobs] == [job.id]
         assert receiver.connections == 0
 

@@ -183,6 +183,19 @@ class TestWatching:
             assert (await anext(watched)).answer == b'"hi"'
             assert [view async for view in watched] == []
 
+    async def test_tells_every_move_of_one_who_is_far_behind(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        """Further than those ahead are watched one by one."""
+        last = [await send(messages) for _ in range(130)][-1]
+        watched = messages.watch(last.message_id)
+        for place in range(129, 0, -1):
+            lease = await claim(engine)
+            while await state_of(watched) != ("queued", place):
+                pass
+            await engine.complete(lease)
+        await watched.aclose()
+
     async def test_a_listener_who_comes_late_gets_the_answer_at_once(
         self, messages: Messages, engine: Engine
     ) -> None:

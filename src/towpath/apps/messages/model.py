@@ -37,7 +37,7 @@ MESSAGE_OPTIONS = QueueOptions(
 )
 CALLBACK_OPTIONS = QueueOptions(
     max_attempts=10,
-    # About five hours in all: a receiver may be away for an afternoon.
+    # About three hours in all: a receiver may be away for a while.
     retry=Exponential(first=seconds(5), factor=3, longest=hours(1)),
     keep=KEEP,
     remember=days(1),

@@ -22,7 +22,7 @@
 -- full   refused
 -- short  plain_submit
 -- uses   keys clock calls meta record tell send sets known accept
--- runs   submit(cmsgpack.unpack(ARGV[4]))
+-- runs   submit(request)
 
 local function length()
   return redis.call('ZCARD', QUEUE) + redis.call('ZCARD', RETRY) + redis.call('ZCARD', WAITING)

@@ -9,10 +9,10 @@ from sse_starlette import EventSourceResponse
 
 from towpath.ids import queue_name
 from towpath.server.auth import CanRead
+from towpath.server.paths import Queue
 from towpath.server.parts import TheEngine, TheStreams
 from towpath.server.problems import documented
-from towpath.server.routes.jobs import Queue
-from towpath.server.streams import check_last_id, queue_events, stream
+from towpath.server.streams import begun, check_last_id, queue_events, stream
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
 
@@ -44,4 +44,5 @@ async def events(
     name = queue_name(queue)
     check_last_id(last_event_id)
     await engine.require_events(name)
-    return stream(queue_events(engine, name, last_event_id), streams)
+    streams.refuse_if_full()
+    return stream(await begun(queue_events(engine, name, last_event_id)), streams)

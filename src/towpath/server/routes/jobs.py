@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from towpath.clock import ZERO, hours
 from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.check import check_size
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
-from towpath.errors import TowpathError
+from towpath.errors import InvalidInput, TowpathError
 from towpath.server.auth import CanRead, CanSubmit
 from towpath.server.models import (
     ExplanationOut,
@@ -24,51 +26,56 @@ from towpath.server.models import (
     StateOut,
     SubmittedOut,
 )
-from towpath.server.parts import NamedCall, TheEngine
-from towpath.server.problems import Refused, documented
+from towpath.server.parts import Named, Repeatable, TheEngine
+from towpath.server.paths import Id, Queue
+from towpath.server.problems import JobDiffers, documented
 
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
 
 router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"])
 
-Queue = Annotated[str, Path(max_length=64, examples=["thumbnails"])]
-Id = Annotated[str, Path(max_length=512)]
 Jobs = Annotated[list[JobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
 Listed = Annotated[State, Query(description="Which jobs.")]
 After = Annotated[str | None, Query(max_length=2048, description="`after` of the last page.")]
 Size = Annotated[int, Query(ge=1, le=1000)]
+_LOCATION = {
+    "Location": {"description": "Where one job can be looked at.", "schema": {"type": "string"}}
+}
 
 
 @router.post(
     "",
     status_code=202,
     response_model=SubmittedOut | ManyOut,
-    responses={200: {"model": SubmittedOut, "description": "It existed."}, **documented(409)},
+    responses={202: {"headers": _LOCATION}, **documented(409)},
 )
 async def submit(
     queue: Queue,
     body: JobIn | Jobs,
     response: Response,
     engine: TheEngine,
-    call: NamedCall,
+    named: Named,
     _: CanSubmit,
 ) -> SubmittedOut | ManyOut:
     """Take a job in, or a list of them (answered one by one, in order).
 
-    The same id twice is one job: the second answer says `existed`, with status 200; other content
-    under the same id is refused with 409.
+    The same id twice is one job: the second answer says `existed`. Other content under the same
+    id, or under the same Idempotency-Key, is refused with 409. Of a list, a job that can't be
+    taken in is answered with its error, and the others are in.
     """
     if isinstance(body, list):
-        jobs = [await _new(engine, queue, job) for job in body]
-        answers = await engine.submit_many(queue, jobs, call=call)
-        return ManyOut(jobs=[_listed(it) for it in answers])
-    if call is not None:
-        [answer] = await engine.submit_many(queue, [await _new(engine, queue, body)], call=call)
-        return _one(queue, answer, response)
-    # Alone and without a name it may share its round trip with others.
-    submitted = await engine.submit(queue, body.data(), **await _options(engine, queue, body))
-    return _one(queue, submitted, response)
+        return ManyOut(jobs=[_listed(it) for it in await _submit_all(engine, queue, body, named)])
+    if named is not None:
+        [answer] = await _submit_all(engine, queue, [body], named)
+    else:
+        # Alone and without a name it may share its round trip with others.
+        options = await _options(engine, queue, body)
+        answer = await engine.submit(queue, body.data(), **options)
+    submitted = _taken(answer)
+    place = f"/api/v1/queues/{queue}/jobs/{quote(submitted.id, safe='')}"
+    response.headers["Location"] = place
+    return SubmittedOut.of(submitted)
 
 
 @router.get("", response_model=PageOut, responses=documented())
@@ -87,28 +94,49 @@ async def list_jobs(
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
-@router.get("/{id:path}/explain", response_model=ExplanationOut, responses=documented(404))
+@router.get("/{id}/explain", response_model=ExplanationOut, responses=documented(404))
 async def explain(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> ExplanationOut:
     """Why the job is not running, how many run before it, and about how long that takes."""
     ref = job_ref(queue, id)
     return ExplanationOut.of(await engine.explain(ref), await engine.position(ref))
 
 
-@router.get("/{id:path}", response_model=JobOut, responses=documented(404))
+@router.get("/{id}", response_model=JobOut, responses=documented(404))
 async def look(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> JobOut:
     """The job as it is now, with payload, result and progress."""
     return JobOut.of(await engine.job(job_ref(queue, id)))
 
 
-@router.delete("/{id:path}", response_model=StateOut, responses=documented(404, 409))
+@router.delete("/{id}", response_model=StateOut, responses=documented(404, 409))
 async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> StateOut:
     """End a job that has not ended: `cancelled`, or `leased` if its worker was asked to stop."""
     ref = job_ref(queue, id)
     return StateOut(id=id, state=await engine.cancel(ref))
 
 
-async def _new(engine: Engine, queue: str, job: JobIn) -> NewJob:
-    return new_job(job.data(), **await _options(engine, queue, job))
+async def _submit_all(
+    engine: Engine, queue: str, jobs: list[JobIn], named: Repeatable | None
+) -> list[Submitted | TowpathError]:
+    """The jobs' answers, in order; those that can't be right are not sent."""
+    made = [await _new(engine, queue, job, named, place) for place, job in enumerate(jobs)]
+    fit = [job for job in made if isinstance(job, NewJob)]
+    call = named.call(b"\n".join(repr(job).encode() for job in fit)) if named else None
+    answers = iter(await engine.submit_many(queue, fit, call=call) if fit else [])
+    return [next(answers) if isinstance(job, NewJob) else job for job in made]
+
+
+async def _new(
+    engine: Engine, queue: str, job: JobIn, named: Repeatable | None, place: int
+) -> NewJob | TowpathError:
+    try:
+        options = await _options(engine, queue, job)
+        if named is not None:
+            options.setdefault("id", named.job_id(place))
+        data = job.data()
+        check_size("payload", data, (await engine.known_options(queue)).max_payload)
+        return new_job(data, **options)
+    except InvalidInput as error:
+        return error
 
 
 async def _options(engine: Engine, queue: str, job: JobIn) -> JobOptions:
@@ -118,29 +146,17 @@ async def _options(engine: Engine, queue: str, job: JobIn) -> JobOptions:
     return options
 
 
-def _one(queue: str, answer: Submitted | TowpathError, response: Response) -> SubmittedOut:
+def _taken(answer: Submitted | TowpathError) -> Submitted:
+    """The job that exists now. Raises why not."""
     if isinstance(answer, TowpathError):
         raise answer
     if answer.same_payload is False:
-        raise Refused(
-            409,
-            "job_differs",
-            f"job {answer.job} exists with another payload",
-            remedy="Use another id, or send the same payload.",
-        )
-    response.headers["Location"] = f"/api/v1/queues/{queue}/jobs/{answer.id}"
-    if answer.existed:
-        response.status_code = 200
-    return SubmittedOut.of(answer)
+        raise JobDiffers(answer.job)
+    return answer
 
 
 def _listed(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
-    if isinstance(answer, TowpathError):
-        return RefusedOut.of(answer)
-    if answer.same_payload is False:
-        return RefusedOut(
-            error="job_differs",
-            detail=f"job {answer.job} exists with another payload",
-            remedy="Use another id, or send the same payload.",
-        )
-    return SubmittedOut.of(answer)
+    try:
+        return SubmittedOut.of(_taken(answer))
+    except TowpathError as error:
+        return RefusedOut.of(error)

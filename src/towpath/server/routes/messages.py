@@ -30,13 +30,13 @@ UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048
 
 
-class _Door(APIRoute):
+class _OldWords(APIRoute):
     """Says in the old broker's words that the store is away."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
-        async def at_the_door(request: Request) -> Response:
+        async def in_old_words(request: Request) -> Response:
             try:
                 return await handle(request)
             except TowpathError as error:
@@ -47,10 +47,10 @@ class _Door(APIRoute):
                     503, error.code, UNAVAILABLE, remedy=error.remedy, headers=again
                 ) from error
 
-        return at_the_door
+        return in_old_words
 
 
-router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_Door)
+router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldWords)
 health_router = APIRouter(tags=["health"])
 
 

@@ -7,16 +7,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from towpath.engine.model import job_ref
+from towpath.engine.engine import Engine
+from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobError
 from towpath.ids import queue_name
 from towpath.ledger.key import Scope
 from towpath.server.auth import CanAdmin, CanRead, Key, require
 from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
+from towpath.server.gateway import PROBE_QUEUE
 from towpath.server.parts import TheEngine
+from towpath.server.paths import Id, Queue
 from towpath.server.problems import documented
-from towpath.server.routes.jobs import After, Id, Queue, Size
+from towpath.server.routes.jobs import After, Size
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"])
 _PURGE_MOST = 10_000
@@ -26,7 +29,8 @@ _PURGE_MOST = 10_000
 async def queues(engine: TheEngine, key: Key) -> QueuesOut:
     """Every queue that the key may see, with its counts."""
     require(key, Scope.READ, None)
-    names = sorted(name for name in await engine.queues() if key.covers(name))
+    known = await engine.queues()
+    names = sorted(name for name in known if name != PROBE_QUEUE and key.covers(name))
     counts = await asyncio.gather(*(engine.counts(name) for name in names))
     return QueuesOut(
         queues=[CountsOut.of(name, it) for name, it in zip(names, counts, strict=True)]
@@ -61,7 +65,7 @@ async def dead(
 
 
 @router.post(
-    "/{queue}/dead/{id:path}/retry", response_model=StateOut, responses=documented(404, 409)
+    "/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409)
 )
 async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
     """Give a dead job its attempts back."""
@@ -79,12 +83,17 @@ async def purge(
     deleted = 0
     while deleted < most:
         page = await engine.list(queue, State.DEAD, size=min(100, most - deleted))
-        if not page.jobs:
+        outcomes = await asyncio.gather(*(_deleted(engine, job.ref) for job in page.jobs))
+        if not any(outcomes):
             break
-        for job in page.jobs:
-            try:
-                await engine.delete(job.ref)
-            except JobError:
-                continue  # somebody retried or removed it meanwhile
-            deleted += 1
+        deleted += sum(outcomes)
     return PurgedOut(deleted=deleted, left=(await engine.counts(queue)).dead)
+
+
+async def _deleted(engine: Engine, job: JobRef) -> bool:
+    """Whether it was there to be deleted: somebody may have retried it meanwhile."""
+    try:
+        await engine.delete(job)
+    except JobError:
+        return False
+    return True

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease, job_ref
+from towpath.engine.model import Call, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ids import Token
 from towpath.server.auth import CanWork
@@ -22,9 +22,10 @@ from towpath.server.models import (
     StateOut,
     note,
 )
-from towpath.server.parts import NamedCall, TheEngine
+from towpath.server.parts import Named, Repeatable, TheEngine, ThePoll
+from towpath.server.paths import Id, Queue
+from towpath.server.polling import Wish
 from towpath.server.problems import documented
-from towpath.server.routes.jobs import Id, Queue
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"])
 _OVER_HTTP = "http"
@@ -37,28 +38,39 @@ _OVER_HTTP = "http"
     responses={204: {"description": "There is nothing to do."}, **documented(409)},
 )
 async def claim(
-    queue: Queue, body: ClaimIn, engine: TheEngine, call: NamedCall, _: CanWork
+    queue: Queue, body: ClaimIn, engine: TheEngine, poll: ThePoll, named: Named, _: CanWork
 ) -> ClaimedOut | Response:
     """Lease up to `count` jobs: highest priority first, oldest first within it.
 
     With `wait`, an empty queue is waited on. With an `Idempotency-Key`, a claim whose answer was
     lost can be sent again: it gives those of its jobs that are still held, never new ones.
     """
-    leases = await engine.claim(
-        queue,
+    wish = Wish(
+        queue=queue,
         worker=body.worker,
         lease=seconds(body.lease),
         count=body.count,
-        lane=body.lane,
         wait=seconds(body.wait),
-        call=call,
     )
+    call = named.call() if named else None
+    if body.lane is not None or not body.wait:
+        leases = await engine.claim(
+            queue,
+            worker=wish.worker,
+            lease=wish.lease,
+            count=wish.count,
+            lane=body.lane,
+            wait=wish.wait,
+            call=call,
+        )
+    else:
+        leases = await (poll.claim_named(wish, call) if call else poll.claim(wish))
     if not leases:
         return Response(status_code=204)
     return ClaimedOut(jobs=[LeaseOut.of(lease) for lease in leases])
 
 
-@router.post("/jobs/{id:path}/renew", response_model=RenewedOut, responses=documented(404, 409))
+@router.post("/jobs/{id}/renew", response_model=RenewedOut, responses=documented(404, 409))
 async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWork) -> RenewedOut:
     """Hold the job for another `lease` seconds; 409 once another worker has it."""
     lease = _lease(queue, id, body.token)
@@ -70,22 +82,24 @@ async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWo
     )
 
 
-@router.post("/jobs/{id:path}/complete", response_model=StateOut, responses=documented(404, 409))
+@router.post("/jobs/{id}/complete", response_model=StateOut, responses=documented(404, 409))
 async def complete(
-    queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, call: NamedCall, _: CanWork
+    queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
     """End the job; `result` stays for as long as the job is kept. One completion at most counts."""
     result = note(body.result) if body.result is not None else b""
-    await engine.complete(_lease(queue, id, body.token), result, call=call)
+    lease = _lease(queue, id, body.token)
+    await engine.complete(lease, result, call=_call(named, "complete", lease))
     return StateOut(id=id, state=State.DONE)
 
 
-@router.post("/jobs/{id:path}/fail", response_model=StateOut, responses=documented(404, 409))
+@router.post("/jobs/{id}/fail", response_model=StateOut, responses=documented(404, 409))
 async def fail(
-    queue: Queue, id: Id, body: FailIn, engine: TheEngine, call: NamedCall, _: CanWork
+    queue: Queue, id: Id, body: FailIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
     """End this attempt: `delayed` until the next, or `dead` after the last."""
     lease = _lease(queue, id, body.token)
+    call = _call(named, "fail", lease)
     if body.dead:
         return StateOut(id=id, state=await engine.bury(lease, body.reason, call=call))
     if body.delay is not None:
@@ -95,14 +109,20 @@ async def fail(
     return StateOut(id=id, state=await engine.fail(known, body.reason, call=call))
 
 
-@router.post("/jobs/{id:path}/release", response_model=StateOut, responses=documented(404, 409))
+@router.post("/jobs/{id}/release", response_model=StateOut, responses=documented(404, 409))
 async def release(
-    queue: Queue, id: Id, body: ReleaseIn, engine: TheEngine, call: NamedCall, _: CanWork
+    queue: Queue, id: Id, body: ReleaseIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
     """Give the job back, now or after `delay` seconds; the attempt does not count."""
     lease = _lease(queue, id, body.token)
+    call = _call(named, "release", lease)
     state = await engine.release(lease, delay=seconds(body.delay), call=call)
     return StateOut(id=id, state=state)
+
+
+def _call(named: Repeatable | None, verb: str, lease: Lease) -> Call | None:
+    """A name that is used for several jobs by mistake still names one call each."""
+    return named.call(f"{verb} {lease.token} {lease.id}".encode()) if named else None
 
 
 def _lease(queue: str, id: str, token: int) -> Lease:

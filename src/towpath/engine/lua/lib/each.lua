@@ -1,11 +1,13 @@
 -- each: answer a batch item by item, in order, then write once.
+--
+-- uses   request
 
 local function first(item) return item[1] end
 
 -- *id_of* tells which record an item is about: those of the whole batch are read in one step.
 local function each(verb, id_of)
   if remembered then return remembered end
-  local items, ids, answers = cmsgpack.unpack(ARGV[4]), {}, {}
+  local items, ids, answers = request, {}, {}
   if id_of then
     for _, item in ipairs(items) do ids[#ids + 1] = id_of(item) end
     read_jobs(ids)

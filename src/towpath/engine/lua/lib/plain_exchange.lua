@@ -1,10 +1,10 @@
 -- plain_exchange: the short way of an exchange that completes only. If it is not that simple,
 -- nothing has been done, and `exchange` begins anew.
 --
--- uses   keys clock calls queue head publish plain_close plain_ends plain_leases
+-- uses   keys clock calls request queue head publish plain_close plain_ends plain_leases
 
 if not remembered then
-  local settle, wish = unpack(cmsgpack.unpack(ARGV[4]))
+  local settle, wish = request[1], request[2]
   local answers, plain, claims = {}, true, wish[3] > 0
   for i = 1, #settle do
     plain = plain and settle[i][1] == 'complete'

@@ -1,14 +1,15 @@
 -- plain_submit: the short way of a submit, for plain jobs that nobody knows yet. Anything else,
 -- and nothing has been done: `submit` begins anew.
 --
--- uses   keys clock calls queue head publish
+-- uses   keys clock calls request queue head publish
 
 -- Lists begin with room for one job: to grow them costs more than to fill them.
-local items = not remembered and options.length == 0 and cmsgpack.unpack(ARGV[4]) or {}
-local plain, names, place = #items > 0, { '' }, {}
-for i = 1, #items do
+local items, names, place = request, { '' }, {}
+local plain = #items > 0 and options.length == 0
+for i = 1, plain and #items or 0 do
   local id, load, more = items[i][1], items[i][2], items[i][3]
-  if more or place[id] or #load > options.payload then plain = false end
+  plain = not (more or place[id] or #load > options.payload)
+  if not plain then break end
   names[i], place[id] = JOB .. id, i
 end
 if plain then

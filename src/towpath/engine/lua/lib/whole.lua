@@ -1,7 +1,9 @@
 -- whole: answer a call that is one request, and remember only what a repeat needs.
+--
+-- uses   request
 
 local function whole(verb, memory_of, recall)
   if remembered then return recall(remembered) end
-  local answer = verb(unpack(cmsgpack.unpack(ARGV[4])))
+  local answer = verb(unpack(request))
   return close(answer, memory_of(answer))
 end

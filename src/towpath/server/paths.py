@@ -1,0 +1,27 @@
+"""Names in paths. A slash inside a name is written %2F, so paths are matched as they were sent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import unquote
+
+from fastapi import Path
+from pydantic import BeforeValidator
+from starlette.types import Scope
+
+PREFIX = "/api/v1/queues/"
+
+
+def keep_as_sent(scope: Scope) -> None:
+    """Match the path undecoded: `jobs/a%2Fexplain` is a job's name, `jobs/a/explain` a question."""
+    if scope["path"].startswith(PREFIX) and "raw_path" in scope:
+        scope["path"] = scope["raw_path"].decode("ascii", "replace")
+
+
+def decoded(name: str) -> str:
+    """A name as it was meant. Raises ValueError for what is no UTF-8."""
+    return unquote(name, errors="strict") if "%" in name else name
+
+
+Queue = Annotated[str, BeforeValidator(decoded), Path(max_length=64, examples=["thumbnails"])]
+Id = Annotated[str, BeforeValidator(decoded), Path(max_length=512, examples=["mail-17"])]
