@@ -239,6 +239,7 @@ MUTANTS = [
     Mutant("the short way knows no limit", ("plain_submit", " and options.length == 0", "")),
     Mutant(
         "a claim repeated the short way takes new jobs",
+        ("request", "not remembered and ", ""),
         ("plain_claim", "if not remembered then", "if true then"),
     ),
     Mutant(

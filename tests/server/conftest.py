@@ -1,6 +1,7 @@
-"""A server on an empty store, with a ledger of its own."""
+"""A server on an empty store, with a ledger of its own; and one that runs as a process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.server.messaging import app_on, client_of, key_of, started
+from tests.server.serving import Api, Serving, up
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -30,3 +32,27 @@ async def app(server: EmbeddedServer, ledger: Ledger) -> AsyncIterator[FastAPI]:
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(app, await key_of(app, "submit", "work", "read")) as client:
         yield client
+
+
+# ── the server as a process ──────────────────────────────────────────────────────────────
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """`towpath up`, one for all tests: each has a queue of its own."""
+    with up(tmp_path_factory.mktemp("up")) as it:
+        yield it
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that nobody has used."""
+    return f"queue-{next(_numbers)}"
+
+
+@pytest.fixture
+def api(running: Serving, queue: str) -> Api:
+    """The paths of that queue, with a key that may do everything."""
+    return running.api(queue)

@@ -150,7 +150,8 @@ class TestBadInput:
     async def test_a_lone_surrogate_is_no_text(self, client: httpx.AsyncClient) -> None:
         for field in HELLO:
             body = json.dumps({**HELLO, field: "\ud800"}).encode()
-            answer = await client.post("/api/v1/message", content=body)
+            json_ = {"Content-Type": "application/json"}
+            answer = await client.post("/api/v1/message", content=body, headers=json_)
             assert answer.status_code in {400, 422}, field
 
     async def test_a_user_that_none_can_be_has_no_queue(self, client: httpx.AsyncClient) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 from fastapi import FastAPI
 
+from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
+from towpath.clock import Duration, seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.server import problems
+from towpath.server.auth import Door
+from towpath.server.description import describe
 from towpath.server.gateway import Gateway
 from towpath.server.limits import Bodies, Rates, ServerLimits, Streams
 from towpath.server.routes import events, health, jobs, messages, queues, work
+from towpath.server.workers import working
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
@@ -31,6 +37,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     log: Log
     version: str
     messages: MessagesOptions = MessagesOptions()
+    app: Callable[[], Towpath] | None = None
+    """Makes the app whose handlers run beside the server; none = they run elsewhere."""
+    grace: Duration = seconds(10)
 
 
 def build(parts: Parts) -> FastAPI:
@@ -40,7 +49,10 @@ def build(parts: Parts) -> FastAPI:
     async def life(app: FastAPI) -> AsyncGenerator[None]:
         async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
             app.state.gateway = gateway
-            async with Messages(lambda: gateway.engine, parts.messages) as app.state.messages:
+            async with (
+                Messages(lambda: gateway.engine, parts.messages) as app.state.messages,
+                working(parts.app, parts.messages, grace=parts.grace, log=parts.log),
+            ):
                 yield
 
     app = FastAPI(
@@ -48,27 +60,20 @@ def build(parts: Parts) -> FastAPI:
         version=parts.version,
         summary="A broker for work that must be done once, in order and on time.",
         lifespan=life,
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
-        openapi_tags=_TAGS,
+        redirect_slashes=False,
     )
-    app.state.ledger, app.state.keys = parts.ledger, parts.ledger.keys
+    app.state.ledger = parts.ledger
     app.state.metrics = parts.metrics
-    app.state.rates, app.state.streams = Rates(parts.limits.rate), Streams(parts.limits.streams)
+    app.state.streams = Streams(parts.limits.streams)
+    app.state.draining = asyncio.Event()
     problems.install(app)
     app.add_middleware(Bodies, limits=parts.limits)
+    app.add_middleware(Door, keys=parts.ledger.keys, rates=Rates(parts.limits.rate))
     for subject in (health, work, jobs, queues, events):
         app.include_router(subject.router)
     app.include_router(messages.router)
     app.include_router(messages.health_router)
+    describe(app)
     return app
-
-
-_TAGS = [
-    {"name": "jobs", "description": "Submit, look, explain, list, cancel."},
-    {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
-    {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
-    {"name": "events", "description": "What happens, as a stream."},
-    {"name": "messages", "description": "One at a time per user: send, look, wait, cancel."},
-    {"name": "health", "description": "Needs no key."},
-]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from towpath.clock import Duration, seconds
+from towpath.clock import seconds, steady
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import ServerError, ServerUnreachable, TowpathError
@@ -17,6 +17,8 @@ from towpath.telemetry.logs import Log
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
 """A caller over HTTP is told within two seconds that the store is away."""
 _TRY_EVERY = 1.0
+PROBE_QUEUE = "towpath.readyz"
+"""Where readiness tries a write; it never holds a job, and is not listed."""
 
 
 class Gateway:
@@ -26,6 +28,7 @@ class Gateway:
         self._connect, self._log = connect, log
         self._engine: Engine | None = None
         self._trouble: TowpathError | None = None
+        self._away_since = 0.0
         self._connecting: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -45,19 +48,12 @@ class Gateway:
     def engine(self) -> Engine:
         """The engine. Raises ServerUnreachable while there is none."""
         if self._engine is None:
-            raise ServerUnreachable(f"the store is not connected: {self._trouble}")
+            raise ServerUnreachable("the store is not connected") from self._trouble
         return self._engine
 
-    @property
-    def trouble(self) -> TowpathError | None:
-        """Why there is no engine."""
-        return self._trouble
-
-    async def connected(self, *, within: Duration) -> bool:
-        """Whether there is an engine, at the latest after that time."""
-        if self._connecting is not None:
-            await asyncio.wait((self._connecting,), timeout=within.total_seconds())
-        return self._engine is not None
+    async def probe(self) -> None:
+        """See that the store takes a write. Raises ServerError."""
+        await self.engine.promote(PROBE_QUEUE, 1)
 
     async def _try(self) -> bool:
         engine = self._connect(LIMITS)
@@ -65,6 +61,7 @@ class Gateway:
             await engine.__aenter__()
         except ServerError as error:
             if self._trouble is None:
+                self._away_since = steady()
                 self._log.emit(
                     events.SERVER_UNREACHABLE,
                     server=str(engine.url),
@@ -73,6 +70,9 @@ class Gateway:
                 )
             self._trouble = error
             return False
+        if self._trouble is not None:
+            away = steady() - self._away_since
+            self._log.emit(events.SERVER_BACK, server=str(engine.url), away=away)
         self._engine, self._trouble = engine, None
         return True
 

@@ -13,6 +13,7 @@ from towpath.clock import seconds
 from towpath.engine.inspect import Counts, Explanation, Job, Position
 from towpath.engine.model import JobOptions, Lease, Submitted
 from towpath.errors import InvalidOption, TowpathError
+from towpath.server.limits import too_deep
 
 Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=512)]
@@ -24,14 +25,21 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
+class Answer(BaseModel):
+    """An answer's body."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def example(**values: Any) -> ConfigDict:
+    """What one looks like, for the description."""
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
 class JobIn(Body):
     """A job to be submitted."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"payload": {"path": "cat.png"}, "priority": 100, "lane": "ann"}]
-        }
-    )
+    model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
 
     payload: JsonValue = None
     """Any JSON value. Workers get it as it is."""
@@ -75,8 +83,10 @@ class JobIn(Body):
         return JobOptions(**options)
 
 
-class SubmittedOut(BaseModel):
+class SubmittedOut(Answer):
     """A job that exists."""
+
+    model_config = example(id="01M7GVED010SD2EKCZFPMACZNZ", state="ready", existed=False)
 
     id: str
     state: str
@@ -87,7 +97,7 @@ class SubmittedOut(BaseModel):
         return cls(id=submitted.id, state=submitted.state, existed=submitted.existed)
 
 
-class RefusedOut(BaseModel):
+class RefusedOut(Answer):
     """A job of a list that was not taken in."""
 
     error: str
@@ -100,13 +110,17 @@ class RefusedOut(BaseModel):
         return cls(error=error.code, detail=str(error), remedy=error.remedy)
 
 
-class ManyOut(BaseModel):
+class ManyOut(Answer):
     """The answer to a list: one per job, in order."""
+
+    model_config = example(
+        jobs=[{"id": "01M7GVED010SD2EKCZFPMACZNZ", "state": "ready", "existed": False}]
+    )
 
     jobs: list[SubmittedOut | RefusedOut]
 
 
-class JobOut(BaseModel):
+class JobOut(Answer):
     """A job as it is now."""
 
     id: str
@@ -156,7 +170,7 @@ class JobOut(BaseModel):
         )
 
 
-class PageOut(BaseModel):
+class PageOut(Answer):
     """A page of jobs; payloads are left out."""
 
     jobs: list[JobOut]
@@ -164,8 +178,12 @@ class PageOut(BaseModel):
     """Give it as `after` to get the next page; null on the last one."""
 
 
-class ExplanationOut(BaseModel):
+class ExplanationOut(Answer):
     """Why a job is not running."""
+
+    model_config = example(
+        why="no_worker", text="no worker asks for jobs of this queue; none ever asked", ahead=0
+    )
 
     why: str
     text: str
@@ -188,6 +206,8 @@ class ExplanationOut(BaseModel):
 class ClaimIn(Body):
     """A wish for work."""
 
+    model_config = example(worker="w1", count=1, wait=20, lease=60)
+
     worker: Text
     """Who asks: shown to those who look."""
     count: Annotated[int, Field(ge=1, le=100)] = 1
@@ -199,7 +219,7 @@ class ClaimIn(Body):
     """Only that lane's next job."""
 
 
-class LeaseOut(BaseModel):
+class LeaseOut(Answer):
     """A job in the worker's hands."""
 
     id: str
@@ -227,7 +247,22 @@ class LeaseOut(BaseModel):
         )
 
 
-class ClaimedOut(BaseModel):
+class ClaimedOut(Answer):
+    """What was leased to the worker."""
+
+    model_config = example(
+        jobs=[
+            {
+                "id": "01M7GVED010SD2EKCZFPMACZNZ",
+                "token": 1794787200000123,
+                "payload": {"path": "cat.png"},
+                "attempt": 1,
+                "expires_at": "2026-11-16T00:01:00Z",
+                "priority": 50,
+            }
+        ]
+    )
+
     jobs: list[LeaseOut]
 
 
@@ -235,6 +270,10 @@ Token = Annotated[int, Field(ge=1, le=2**63 - 1)]
 
 
 class RenewIn(Body):
+    """A lease to be renewed."""
+
+    model_config = example(token=1794787200000123, lease=60, progress={"done": 0.5})
+
     token: Token
     lease: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60
     """Seconds from now."""
@@ -243,11 +282,19 @@ class RenewIn(Body):
 
 
 class CompleteIn(Body):
+    """A job that is done."""
+
+    model_config = example(token=1794787200000123, result="cat.small.png")
+
     token: Token
     result: JsonValue = None
 
 
 class FailIn(Body):
+    """An attempt that did not work."""
+
+    model_config = example(token=1794787200000123, reason="the disk is full", delay=30)
+
     token: Token
     reason: Annotated[str, Field(min_length=1, max_length=4096)]
     delay: Seconds | None = None
@@ -257,23 +304,37 @@ class FailIn(Body):
 
 
 class ReleaseIn(Body):
+    """A job to be given back."""
+
+    model_config = example(token=1794787200000123, delay=5)
+
     token: Token
     delay: Seconds = 0
 
 
-class StateOut(BaseModel):
+class StateOut(Answer):
+    """Where a job is now."""
+
+    model_config = example(id="01M7GVED010SD2EKCZFPMACZNZ", state="done")
+
     id: str
     state: str
 
 
-class RenewedOut(BaseModel):
+class RenewedOut(Answer):
+    """A lease that was renewed."""
+
+    model_config = example(
+        id="01M7GVED010SD2EKCZFPMACZNZ", expires_at="2026-11-16T00:02:00Z", cancel_requested=False
+    )
+
     id: str
     expires_at: datetime
     cancel_requested: bool
     """Somebody wants the job to end: release it."""
 
 
-class CountsOut(BaseModel):
+class CountsOut(Answer):
     """How many jobs of a queue are where."""
 
     queue: str
@@ -306,11 +367,17 @@ class CountsOut(BaseModel):
         )
 
 
-class QueuesOut(BaseModel):
+class QueuesOut(Answer):
+    """Every queue, by name."""
+
     queues: list[CountsOut]
 
 
-class PurgedOut(BaseModel):
+class PurgedOut(Answer):
+    """How many dead jobs were removed."""
+
+    model_config = example(deleted=12, left=0)
+
     deleted: int
     left: int
 
@@ -320,9 +387,11 @@ def shown(name: str, data: bytes) -> dict[str, Any]:
     if not data:
         return {}
     try:
-        return {name: msgspec.json.decode(data)}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {f"{name}_base64": base64.b64encode(data).decode()}
+        if not too_deep(data):
+            return {name: msgspec.json.decode(data)}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # not ours to judge: whoever submitted it may have meant just these bytes
+    return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def from_base64(name: str, text: str) -> bytes:

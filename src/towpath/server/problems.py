@@ -111,9 +111,7 @@ def of_error(error: TowpathError) -> JSONResponse:
     headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
     text = str(error)
     detail = text if len(text) <= _DETAIL_MOST else text[: _DETAIL_MOST - 1] + "…"
-    return problem(
-        status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error)
-    )
+    return problem(status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error))
 
 
 def _more(error: TowpathError) -> dict[str, Any]:

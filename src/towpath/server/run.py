@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
+import logging
+import signal
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
 
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, seconds, steady
 from towpath.errors import InvalidOption, TowpathError
+from towpath.server.protocol import BoundedProtocol
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
 
 GRACE = seconds(10)
 _BACKLOG = 2048
@@ -35,7 +43,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        if error.errno in (98, 48):
+        if error.errno == errno.EADDRINUSE:
             raise PortTaken(host, port) from error
         rule = f"can't be listened on: {error.strerror or error}"
         raise InvalidOption("host", f"{host}:{port}", rule=rule) from error
@@ -53,29 +61,97 @@ async def serve(
     sock: socket.socket,
     *,
     started: Callable[[str], Awaitable[None]],
+    log: Log,
     grace: Duration = GRACE,
 ) -> None:
-    """Serve *app* until a signal ends it; open requests have *grace* to finish.
+    """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
 
     `started` is awaited with the address once requests are answered.
     """
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=max(1, round(grace.total_seconds())),
         timeout_keep_alive=65,
-        h11_max_incomplete_event_size=64 * 1024,
-        loop="auto",
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, app.state.draining)
     telling = asyncio.create_task(_tell(server, sock, started))
+    began = steady()
+    with _quiet(log):
+        try:
+            await server.serve(sockets=[sock])
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
+    log.emit(events.HTTP_STOPPED, reason=server.why, uptime=steady() - began)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which returns after a signal instead of raising it again: the caller goes on."""
+
+    def __init__(self, config: uvicorn.Config, draining: asyncio.Event) -> None:
+        super().__init__(config)
+        self._draining = draining
+        self.why = "it was asked to"
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        heard = (signal.SIGTERM, signal.SIGINT)
+        for number in heard:
+            loop.add_signal_handler(number, self._drain, number)
+        try:
+            yield
+        finally:
+            for number in heard:
+                loop.remove_signal_handler(number)
+
+    def _drain(self, number: signal.Signals) -> None:
+        self.why = f"{number.name} came"
+        self._draining.set()
+        self.handle_exit(number, None)
+
+
+class _Defects(logging.Filter):
+    """What uvicorn says about an error that nobody expected: where, never in the error's words.
+
+    They may quote what is secret.
+    """
+
+    def __init__(self, log: Log) -> None:
+        super().__init__()
+        self._log = log
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info or record.exc_info[1] is None:
+            return True
+        error = record.exc_info[1]
+        while isinstance(error, BaseExceptionGroup):
+            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        self._log.emit(events.HTTP_DEFECT, error=type(error).__qualname__, place=place)
+        return False
+
+
+_TALKATIVE = ("sse_starlette", "uvicorn", "uvicorn.error")
+"""They say at levels below what is for their own developers, or is somebody's data."""
+
+
+@contextmanager
+def _quiet(log: Log) -> Generator[None]:
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    defects, uvicorns = _Defects(log), logging.getLogger("uvicorn.error")
+    uvicorns.addFilter(defects)
     try:
-        await server.serve(sockets=[sock])
+        yield
     finally:
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
+        uvicorns.removeFilter(defects)
 
 
 async def _tell(

@@ -33,7 +33,7 @@ class _Counted(EventSourceResponse):
     """Counted from the first byte to the last, whoever ends it."""
 
     def __init__(self, events: AsyncGenerator[ServerSentEvent], streams: Streams) -> None:
-        super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})
+        super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- as the library has it
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -40,6 +40,7 @@ from towpath.engine.durability import Durability
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidOption
 from towpath.settings.groups import (
+    CallSettings,
     DeclaredDurability,
     HttpSettings,
     LogSettings,
@@ -56,6 +57,7 @@ SECRET = {
     "password": ("TOWPATH_PASSWORD",),
     "database": ("TOWPATH_DATABASE", "DATABASE_URL"),
     "api_key": ("TOWPATH_API_KEY",),
+    "messages_worker_url": ("TOWPATH_MESSAGES_WORKER_URL",),
 }
 """What may come from a file that a variable names; never repeated in a message."""
 
@@ -96,9 +98,10 @@ class Settings(BaseSettings):
     """Where `towpath up` keeps everything: jobs, database, files."""
     api_key: SecretStr | None = None
     """The first admin key; none = `up` makes one and shows it once."""
-    messages_worker_url: str | None = None
+    messages_worker_url: SecretStr | None = None
     """Where messages are pushed to; none = workers pull them."""
     http: HttpSettings = HttpSettings()
+    calls: CallSettings = CallSettings()
     worker: WorkerSettings = WorkerSettings()
     log: LogSettings = LogSettings()
 

@@ -110,10 +110,17 @@ class HttpSettings(BaseModel):
     """Event streams open at once."""
     grace: Time = seconds(10)
     """How long open requests may go on after SIGTERM."""
+
+
+class CallSettings(BaseModel):
+    """Calls that go out: pushes and callbacks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
     allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
-    """Private addresses that callbacks and pushes may go to: `10.0.0.0/8,worker.internal`."""
-    secret: SecretStr | None = None
-    """Signs outgoing calls (`whsec_…`); none = one is made and kept in the data directory."""
+    """Private networks, addresses and hosts that they may reach: `10.0.0.0/8,worker.internal`."""
+    secrets: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_listed)] = ()
+    """What they are signed with (`whsec_…`): one, or two during a rotation. `up` makes its own."""
 
 
 class LogSettings(BaseModel):

@@ -37,7 +37,7 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
-        "address": "Host and port that the worker's own metrics are served at.",
+        "address": "Where it is served: host and port, or a URL.",
         "attempt": "Which delivery of the job this is, from 1.",
         "away": "Seconds since the server answered last.",
         "blocked": "Seconds for which the event loop ran nothing else.",
@@ -58,6 +58,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "limit": "Seconds that the handler may take.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
+        "place": "File and line of the code.",
         "policy": "What is done about missed firings: skip, once or all.",
         "queue": "The queue's name.",
         "queues": "The names of the queues.",
@@ -244,6 +245,29 @@ SERVER_UNREACHABLE = LogEvent(
 )
 SERVER_BACK = LogEvent("server.back", "The server answered again.", ("server", "away"))
 METRICS_SERVED = LogEvent("metrics.served", "The worker's own metrics were opened.", ("address",))
+
+# ── the HTTP server ──────────────────────────────────────────────────────────────────────
+
+HTTP_STARTED = LogEvent(
+    "http.started", "The HTTP server began to answer requests.", ("address", "version")
+)
+HTTP_STOPPED = LogEvent(
+    "http.stopped",
+    "The HTTP server ended: open requests were answered, or their time was over.",
+    ("reason", "uptime"),
+)
+HTTP_DEFECT = LogEvent(
+    "http.defect",
+    "A request was answered with 500: the code has a defect. Report it.",
+    ("error", "place"),
+    ERROR,
+)
+STORE_RESTARTED = LogEvent(
+    "store.restarted",
+    "The private server had ended without being asked to; it was started again.",
+    ("server",),
+    WARNING,
+)
 
 # ── queues, duties, recurring work ───────────────────────────────────────────────────────
 

@@ -29,6 +29,7 @@ from towpath.worker.middleware import Middleware
 from towpath.worker.registry import Registry
 
 LEASE, GRACE = seconds(15), seconds(25)
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
 
@@ -66,6 +67,7 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
         metrics: Metrics | None = None,
+        signals: Sequence[signal.Signals] = STOPPING,
     ) -> None:
         self._app = app
         self.concurrency = whole("concurrency", concurrency, 1, 100_000)
@@ -75,6 +77,7 @@ class Worker:
         self.weights = _weights(app, queues)
         self.metrics = metrics or app.metrics
         self.middleware = tuple(middleware)
+        self._heard = tuple(signals)
         self.log = Log(worker=self.name)
         self._begin_anew()
 
@@ -217,18 +220,17 @@ class Worker:
 
     @contextmanager
     def _signals(self) -> Generator[None]:
-        """SIGTERM and SIGINT stop the worker. Only a program's main thread may hear them."""
+        """Its signals stop the worker. Only a program's main thread may hear them."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
-        heard = (signal.SIGTERM, signal.SIGINT)
-        for number in heard:
+        for number in self._heard:
             loop.add_signal_handler(number, self.stop, f"{number.name} came")
         try:
             yield
         finally:
-            for number in heard:
+            for number in self._heard:
                 loop.remove_signal_handler(number)
 
 

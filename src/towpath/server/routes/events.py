@@ -9,8 +9,8 @@ from sse_starlette import EventSourceResponse
 
 from towpath.ids import queue_name
 from towpath.server.auth import CanRead
-from towpath.server.paths import Queue
 from towpath.server.parts import TheEngine, TheStreams
+from towpath.server.paths import Queue
 from towpath.server.problems import documented
 from towpath.server.streams import begun, check_last_id, queue_events, stream
 

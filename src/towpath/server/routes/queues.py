@@ -14,8 +14,8 @@ from towpath.errors import JobError
 from towpath.ids import queue_name
 from towpath.ledger.key import Scope
 from towpath.server.auth import CanAdmin, CanRead, Key, require
-from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
 from towpath.server.gateway import PROBE_QUEUE
+from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
 from towpath.server.parts import TheEngine
 from towpath.server.paths import Id, Queue
 from towpath.server.problems import documented
@@ -64,9 +64,7 @@ async def dead(
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
-@router.post(
-    "/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409)
-)
+@router.post("/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409))
 async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
     """Give a dead job its attempts back."""
     return StateOut(id=id, state=await engine.retry(job_ref(queue, id)))

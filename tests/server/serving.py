@@ -1,0 +1,251 @@
+"""The server as a process: started from the command line, spoken to over real sockets."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from tests.cli.command import COMMAND
+from towpath.ledger.ledger import Ledger
+
+PATIENCE = 60.0
+"""Seconds: machines that run tests are busy."""
+
+
+@dataclass
+class Serving:
+    """A running `towpath up` or `towpath serve`."""
+
+    process: subprocess.Popen[str]
+    said: dict[str, Any]
+    database: str
+    log: Path
+    own_key: str = ""
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return self.said["address"]
+
+    @property
+    def key(self) -> str:
+        return self.own_key or self.said["api_key"]
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        url = httpx.URL(self.address)
+        assert url.port is not None
+        return url.host, url.port
+
+    def client(self, key: str | None = None) -> httpx.Client:
+        """Somebody with *key*; the first key without it, none for an empty one."""
+        secret = self.key if key is None else key
+        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        client = httpx.Client(base_url=self.address, headers=headers, timeout=PATIENCE)
+        self.clients.append(client)
+        return client
+
+    def api(self, queue: str, key: str | None = None) -> "Api":
+        return Api(self.client(key), queue)
+
+    def make_key(
+        self, *scopes: str, queues: tuple[str, ...] = ("*",), expires_at: datetime | None = None
+    ) -> tuple[str, str]:
+        """The id and the secret of a new key."""
+
+        async def make() -> tuple[str, str]:
+            async with Ledger(self.database) as ledger:
+                made = await ledger.keys.create(
+                    "test", scopes=scopes, queues=queues, expires_at=expires_at
+                )
+                return made.info.id, made.secret.get_secret_value()
+
+        return asyncio.run(make())
+
+    def revoke(self, id: str) -> None:
+        async def revoke() -> None:
+            async with Ledger(self.database) as ledger:
+                await ledger.keys.revoke(id)
+
+        asyncio.run(revoke())
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        """SIGTERM, and its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for client in self.clients:
+            client.close()
+        if self.process.poll() is None:
+            self.stop()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+class Api:
+    """One queue's paths."""
+
+    def __init__(self, client: httpx.Client, queue: str) -> None:
+        self.client, self.queue = client, queue
+        self.root = f"/api/v1/queues/{queue}"
+
+    def get(self, path: str = "", **params: Any) -> httpx.Response:
+        return self.client.get(self.root + path, params=params)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is None:
+            return self.client.post(self.root + path, headers=named)
+        return self.client.post(self.root + path, json=body, headers=named)
+
+    def delete(self, path: str, **params: Any) -> httpx.Response:
+        return self.client.delete(self.root + path, params=params)
+
+    def submit(self, payload: Any = None, **more: Any) -> Any:
+        answer = self.post("/jobs", {"payload": payload, **more})
+        assert answer.status_code == 202, answer.text
+        return answer.json()
+
+    def claim(self, **wish: Any) -> list[Any]:
+        answer = self.post("/claim", {"worker": "w1", **wish})
+        assert answer.status_code in (200, 204), answer.text
+        return answer.json()["jobs"] if answer.status_code == 200 else []
+
+    def say(self, verb: str, job: Any, **more: Any) -> httpx.Response:
+        """Renew, complete, fail or release *job* with its token."""
+        path = f"/jobs/{quote(job['id'], safe='')}/{verb}"
+        return self.post(path, {"token": job["token"], **more})
+
+    def look(self, id: str) -> Any:
+        answer = self.get(f"/jobs/{quote(id, safe='')}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def bury(self, id: str, reason: str = "hopeless") -> None:
+        self.submit(id=id)
+        [job] = self.claim()
+        assert self.say("fail", job, reason=reason, dead=True).json()["state"] == "dead"
+
+
+def problem(answer: httpx.Response, status: int) -> Any:
+    """The refusal that *answer* is; its type's last part is the code."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status
+    assert told["detail"]
+    assert told["title"]
+    if status in (429, 503):
+        assert int(answer.headers["retry-after"]) >= 1
+    return told
+
+
+def code(answer: httpx.Response, status: int) -> str:
+    return problem(answer, status)["type"].rpartition("/")[2]
+
+
+# ── starting ─────────────────────────────────────────────────────────────────────────────
+
+
+def begin(*words: str, log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """A server that was told to start; nobody has waited for it."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
+    with log.open("a") as lines:
+        return subprocess.Popen(
+            [COMMAND, *words, "--port", "0", "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=lines,
+            text=True,
+            env={**inherited, "PYTHONWARNINGS": "default", **(env or {})},
+            cwd=log.parent,
+        )
+
+
+def first_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    """What it says once it serves."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], PATIENCE)
+    line = process.stdout.readline() if readable else ""
+    assert line, f"it did not start:\n{log.read_text()}"
+    return json.loads(line)
+
+
+@contextmanager
+def serving(
+    *words: str, database: str, log: Path, env: dict[str, str] | None = None
+) -> Generator[Serving]:
+    process = begin(*words, log=log, env=env)
+    own_key = (env or {}).get("TOWPATH_API_KEY", "")
+    running = Serving(process, {}, database, log, own_key)
+    try:
+        running.said = first_line(process, log)
+        yield running
+    finally:
+        running.end()
+
+
+@contextmanager
+def up(home: Path, **env: str) -> Generator[Serving]:
+    """`towpath up` with its data in *home*."""
+    data = home / "data"
+    database = f"sqlite:///{data}/towpath.db"
+    with serving("up", "--data", str(data), database=database, log=home / "log", env=env) as it:
+        yield it
+
+
+@contextmanager
+def serve(home: Path, url: str, **env: str) -> Generator[Serving]:
+    """`towpath serve` on the store at *url*, with a database in *home*."""
+    database = f"sqlite:///{home}/ledger.db"
+    words = ("serve", "--url", url, "--database", database)
+    with serving(*words, database=database, log=home / "log", env=env) as it:
+        yield it
+
+
+# ── event streams ────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Told:
+    """One server-sent event."""
+
+    id: str = ""
+    event: str = ""
+    data: str = ""
+
+    @property
+    def job(self) -> str:
+        return json.loads(self.data)["job"]
+
+
+def told(lines: Iterator[str]) -> Iterator[Told]:
+    """The events of a stream, as they come."""
+    event = Told()
+    for line in lines:
+        name, _, value = line.partition(": ")
+        if name in ("id", "event", "data"):
+            setattr(event, name, value)
+        elif not line and event != Told():
+            yield event
+            event = Told()

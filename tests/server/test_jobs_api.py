@@ -1,0 +1,273 @@
+"""Jobs over HTTP: submit, look, explain, list, cancel."""
+
+from base64 import b64encode
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.server.serving import Api, code, problem
+from tests.waiting import eventually
+
+
+class TestSubmitting:
+    def test_answers_202_with_id_state_and_place(self, api: Api) -> None:
+        answer = api.post("/jobs", {"payload": {"path": "cat.png"}, "id": "cat"})
+        assert answer.status_code == 202
+        assert answer.json() == {"id": "cat", "state": "ready", "existed": False}
+        assert answer.headers["location"] == f"{api.root}/jobs/cat"
+
+    def test_makes_an_id_where_none_is_given(self, api: Api) -> None:
+        answer = api.post("/jobs", {"payload": 1})
+        there = api.client.get(answer.headers["location"])
+        assert there.json()["id"] == answer.json()["id"]
+
+    def test_the_same_id_twice_is_one_job(self, api: Api) -> None:
+        api.submit("x", id="once")
+        again = api.post("/jobs", {"payload": "x", "id": "once"})
+        assert again.status_code == 202
+        assert again.json() == {"id": "once", "state": "ready", "existed": True}
+        assert api.get().json()["ready"] == 1
+
+    def test_other_content_under_the_same_id_is_refused(self, api: Api) -> None:
+        api.submit("x", id="once")
+        assert code(api.post("/jobs", {"payload": "y", "id": "once"}), 409) == "job-differs"
+        assert api.look("once")["payload"] == "x"
+
+    @pytest.mark.parametrize(
+        "payload",
+        [None, 0, -1.5, 10**40, "", "é\u0000😀", [], {}, {"a": [1, {"b": None}]}, [[[]]], True],
+    )
+    def test_any_json_value_is_a_payload(self, api: Api, payload: Any) -> None:
+        id = api.submit(payload)["id"]
+        assert api.look(id)["payload"] == payload
+        [job] = api.claim()
+        assert job["payload"] == payload
+
+    @pytest.mark.parametrize("data", [b"\xff\x00", b"[" * 500 + b"]" * 500, b'"\\ud800"', b"NaN"])
+    def test_bytes_go_in_and_come_out_as_base64(self, api: Api, data: bytes) -> None:
+        text = b64encode(data).decode()
+        answer = api.post("/jobs", {"payload_base64": text})
+        found = api.look(answer.json()["id"])
+        assert (found["payload"], found["payload_base64"]) == (None, text)
+        [job] = api.claim()
+        assert (job["payload"], job["payload_base64"]) == (None, text)
+
+    def test_options_are_kept(self, api: Api) -> None:
+        options = {"priority": 90, "lane": "ann", "headers": {"trace": "t"}}
+        api.submit(1, id="a", delay=3600, **options)
+        found = api.look("a")
+        assert found["state"] == "delayed"
+        assert found["due_at"] > found["submitted_at"]
+        assert options == {name: found[name] for name in options}
+
+    def test_a_due_time_needs_its_time_zone(self, api: Api) -> None:
+        late = {"payload": 1, "due": "2999-01-01T00:00:00Z"}
+        assert api.post("/jobs", late).json()["state"] == "delayed"
+        assert code(api.post("/jobs", late | {"due": "2999-01-01T00:00:00"}), 422)
+
+    @pytest.mark.parametrize("id", ["a/b", "a/explain", "a b", "ü", "100%", "%2F", "a?b#c", "x:y"])
+    def test_an_id_may_hold_anything_a_person_types(self, api: Api, id: str) -> None:
+        answer = api.post("/jobs", {"payload": 1, "id": id})
+        place = answer.headers["location"]
+        assert place == f"{api.root}/jobs/{quote(id, safe='')}"
+        assert api.client.get(place).json()["id"] == id
+        assert api.client.get(f"{place}/explain").json()["why"] == "no_worker"
+        [job] = api.claim()
+        assert api.say("complete", job).json() == {"id": id, "state": "done"}
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"priority": 101},
+            {"priority": "high"},
+            {"delay": -1},
+            {"delay": 1, "due": "2999-01-01T00:00:00Z"},
+            {"max_attempts": 0},
+            {"id": ""},
+            {"id": "a\nb"},
+            {"id": "x" * 513},
+            {"lane": "\x00"},
+            {"lease": 0},
+            {"headers": {"Bad Name": "x"}},
+            {"headers": {"a": "x" * 5000}},
+            {"payload_base64": "?"},
+            {"payload_base64": "QQ=="},
+            {"colour": "red"},
+        ],
+        ids=str,
+    )
+    def test_a_value_that_cant_be_right_is_refused(self, api: Api, wrong: Any) -> None:
+        problem(api.post("/jobs", {"payload": 1, **wrong}), 422)
+        assert api.get().json()["ready"] == 0
+
+    @pytest.mark.parametrize("queue", ["UPPER", "a b", "-x", "x" * 65, "a%2Fb", "ü", "%ff"])
+    def test_a_name_that_no_queue_can_have_is_refused(self, api: Api, queue: str) -> None:
+        answer = api.client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1})
+        problem(answer, 422)
+
+    def test_a_payload_over_the_queue_s_limit_is_too_large(self, api: Api) -> None:
+        assert code(api.post("/jobs", {"payload": "x" * 1_100_000}), 413) == "payload-too-large"
+
+
+class TestSubmittingAList:
+    def test_is_answered_one_by_one_in_order(self, api: Api) -> None:
+        answer = api.post("/jobs", [{"payload": n, "id": f"j{n}"} for n in range(3)])
+        assert answer.status_code == 202
+        assert [it["id"] for it in answer.json()["jobs"]] == ["j0", "j1", "j2"]
+        assert api.get().json()["ready"] == 3
+
+    def test_a_job_that_cant_be_taken_in_does_not_stop_the_others(self, api: Api) -> None:
+        api.submit("old", id="there")
+        jobs = [
+            {"payload": 1, "id": "first"},
+            {"payload": "new", "id": "there"},
+            {"payload": 1, "id": "a\nb"},
+            {"payload": "x" * 1_100_000, "id": "large"},
+            {"payload": 1, "id": "last"},
+        ]
+        found = api.post("/jobs", jobs).json()["jobs"]
+        assert [it.get("error") or it["state"] for it in found] == [
+            "ready", "job_differs", "invalid_name", "payload_too_large", "ready",
+        ]  # fmt: skip
+        assert all(it["remedy"] for it in found if "error" in it)
+
+    def test_it_is_not_empty_and_not_endless(self, api: Api) -> None:
+        problem(api.post("/jobs", []), 422)
+        problem(api.post("/jobs", [{"payload": 1}] * 1001), 422)
+
+
+class TestAnIdempotencyKeyOnASubmit:
+    def test_gives_the_same_answer_and_adds_nothing(self, api: Api) -> None:
+        first, again = (api.post("/jobs", {"payload": 1}, idempotency_key="k") for _ in "12")
+        assert first.status_code == again.status_code == 202
+        assert first.json() == again.json()
+        assert first.headers["location"] == again.headers["location"]
+        assert api.get().json()["ready"] == 1
+
+    def test_holds_for_a_list_too(self, api: Api) -> None:
+        jobs = [{"payload": 1}, {"payload": 2, "id": "two"}, {"payload": 3, "id": "\n"}]
+        first, again = (api.post("/jobs", jobs, idempotency_key="k") for _ in "12")
+        assert first.json() == again.json()
+        assert api.get().json()["ready"] == 2
+
+    def test_answers_the_same_when_the_job_has_gone_on(self, api: Api) -> None:
+        first = api.post("/jobs", {"payload": 1}, idempotency_key="k")
+        [job] = api.claim()
+        api.say("complete", job)
+        assert api.post("/jobs", {"payload": 1}, idempotency_key="k").json() == first.json()
+        assert api.claim() == []
+
+    def test_with_other_content_is_refused(self, api: Api) -> None:
+        api.post("/jobs", {"payload": 1}, idempotency_key="k")
+        again = api.post("/jobs", {"payload": 2}, idempotency_key="k")
+        assert code(again, 409) == "job-differs"
+
+    def test_may_be_long(self, api: Api) -> None:
+        assert api.post("/jobs", {"payload": 1}, idempotency_key="k" * 255).status_code == 202
+        problem(api.post("/jobs", {"payload": 1}, idempotency_key="k" * 256), 422)
+
+    def test_counts_for_one_api_key_only(self, running: Any, api: Api) -> None:
+        api.post("/jobs", {"payload": 1}, idempotency_key="k")
+        _, other = running.make_key("submit")
+        running.api(api.queue, other).post("/jobs", {"payload": 1}, idempotency_key="k")
+        assert api.get().json()["ready"] == 2
+
+
+class TestLooking:
+    def test_shows_the_job_in_all_its_states(self, api: Api) -> None:
+        api.submit({"n": 1}, id="a")
+        assert api.look("a")["state"] == "ready"
+        [job] = api.claim(worker="ann")
+        leased = api.look("a")
+        assert (leased["state"], leased["worker"], leased["attempts"]) == ("leased", "ann", 1)
+        assert leased["expires_at"] == job["expires_at"]
+        api.say("complete", job, result=[1])
+        done = api.look("a")
+        assert (done["state"], done["result"], done["worker"]) == ("done", [1], None)
+
+    def test_an_unknown_job_is_not_found(self, api: Api) -> None:
+        assert code(api.get("/jobs/nobody"), 404) == "job-not-found"
+        assert code(api.get("/jobs/nobody/explain"), 404) == "job-not-found"
+        assert code(api.delete("/jobs/nobody"), 404) == "job-not-found"
+
+    def test_a_job_is_explained(self, api: Api) -> None:
+        api.submit(1, id="a")
+        told = api.get("/jobs/a/explain").json()
+        assert told["why"] == "no_worker"
+        assert told["ahead"] == 0
+        api.post("/pause")
+        assert api.get("/jobs/a/explain").json()["why"] == "paused"
+        api.submit(1, id="b", delay=3600)
+        assert api.get("/jobs/b/explain").json() == {
+            "why": "not_due", "text": api.get("/jobs/b/explain").json()["text"],
+            "ahead": None, "wait": None,
+        }  # fmt: skip
+
+
+class TestListing:
+    def test_pages_by_cursor(self, api: Api) -> None:
+        api.post("/jobs", [{"payload": n, "id": f"j{n}"} for n in range(7)])
+        seen: list[str] = []
+        after: dict[str, Any] = {}
+        for _ in range(4):
+            page = api.get("/jobs", state="ready", size=2, **after).json()
+            seen += [it["id"] for it in page["jobs"]]
+            after = {"after": page["after"]}
+        assert seen == [f"j{n}" for n in range(7)]
+        assert page["after"] is None
+
+    def test_leaves_payloads_out(self, api: Api) -> None:
+        api.submit("secret", id="a")
+        [job] = api.get("/jobs", state="ready").json()["jobs"]
+        assert (job["id"], job["payload"]) == ("a", None)
+
+    def test_is_by_state_and_by_lane(self, api: Api) -> None:
+        for n in range(3):
+            api.submit(n, id=f"j{n}", lane="ann")
+        api.submit(9, id="other", lane="bob")
+        waiting = api.get("/jobs", state="waiting", lane="ann").json()["jobs"]
+        assert [it["id"] for it in waiting] == ["j1", "j2"]
+        assert len(api.get("/jobs", state="ready").json()["jobs"]) == 2
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {},
+            {"state": "asleep"},
+            {"state": "gone"},
+            {"state": "ready", "size": 0},
+            {"state": "ready", "size": 1001},
+            {"state": "ready", "after": "?"},
+            {"state": "ready", "lane": "ann"},
+        ],
+        ids=str,
+    )
+    def test_refuses_what_makes_no_sense(self, api: Api, asked: dict[str, Any]) -> None:
+        problem(api.get("/jobs", **asked), 422)
+
+
+class TestCancelling:
+    def test_ends_a_job_that_waits(self, api: Api) -> None:
+        api.submit(1, id="a")
+        assert api.delete("/jobs/a").json() == {"id": "a", "state": "cancelled"}
+        assert api.claim() == []
+        assert api.look("a")["state"] == "cancelled"
+
+    def test_asks_a_running_one_to_stop(self, api: Api) -> None:
+        api.submit(1, id="a")
+        [job] = api.claim()
+        assert api.delete("/jobs/a").json() == {"id": "a", "state": "leased"}
+        assert api.say("renew", job).json()["cancel_requested"] is True
+
+    def test_is_too_late_for_one_that_has_ended(self, api: Api) -> None:
+        api.submit(1, id="a")
+        [job] = api.claim()
+        api.say("complete", job)
+        assert code(api.delete("/jobs/a"), 409) == "job-done"
+
+
+def test_a_delayed_job_runs_when_it_is_due(api: Api) -> None:
+    api.submit(1, id="a", delay=0.2)
+    assert api.claim() == []
+    eventually(lambda: api.claim())
