@@ -14,8 +14,8 @@ PROGRAMS ?= 5000
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-up: $(STAMP) ## start the product (for now: a live demonstration of the engine)
-	@$(BIN)/python -m towpath.demo
+up: $(STAMP) ## start everything: server, store and database, data in ./towpath-data
+	@$(BIN)/towpath up
 
 test: lint types contracts unit ## everything that must hold before a change lands
 

@@ -42,9 +42,7 @@ def test_its_links_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
-def test_make_up_shows_what_it_promises() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "towpath.demo"], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert ran.stdout.count(" ok ") == 5
+def test_make_up_starts_the_product() -> None:
+    """What it starts is tried in tests/server."""
+    ran = subprocess.run(["make", "-n", "up"], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ran.stdout.splitlines()[-1].endswith("towpath up")

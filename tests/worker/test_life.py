@@ -147,10 +147,11 @@ class TestStopping:
         job = await stubborn.submit()
         await lines.next("job.started")
         worker.stop()
-        assert await running == 0
+        code = await running
+        go.set()
+        assert code == 0
         assert await job.state() is State.READY
         assert lines.of("job.released")
-        go.set()
 
     async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
         @app.handler("shop")

@@ -53,10 +53,11 @@ class TestRepliesThatAreCut:
 
 
 class TestAServerThatIsAway:
+    @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
     async def test_and_back_within_the_lease_costs_nothing(
-        self, proxy: Proxy, lines: Lines
+        self, proxy: Proxy, lines: Lines, hole: Hole
     ) -> None:
-        """Handlers run on; their ends are handed in afterwards."""
+        """Handlers run on; their ends are handed in afterwards, under the name of the first try."""
         app = Towpath(proxy.url, limits=QUICK)
 
         @app.handler("shop")
@@ -71,7 +72,7 @@ class TestAServerThatIsAway:
             tickets = await sell.submit_many(range(40))
             async with working(app, concurrency=10):
                 await meanwhile(lambda: len(begun) == 10)
-                proxy.faults.hole = Hole.REQUESTS
+                proxy.faults.hole = hole
                 go.set()
                 await lines.next("server.unreachable")
                 proxy.faults.hole = Hole.NOTHING
@@ -79,7 +80,9 @@ class TestAServerThatIsAway:
                 for ticket in tickets:
                     assert not isinstance(ticket, Exception)
                     await ticket.result(within=SOON)
+                reaped = (await app.engine.counts("shop")).totals["reaped"]
         assert sorted(begun) == list(range(40))
+        assert reaped == 0
         assert not {"job.lost", "job.stale_refused"} & lines.events()
 
     async def test_for_longer_than_the_lease_changes_no_outcome(
