@@ -17,6 +17,9 @@ from urllib.parse import quote
 import httpx
 
 from tests.cli.command import COMMAND
+from towpath.embedded.resp import ask
+from towpath.engine.keys import keys_of
+from towpath.ids import QueueName
 from towpath.ledger.ledger import Ledger
 
 PATIENCE = 60.0
@@ -82,6 +85,15 @@ class Serving:
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    @property
+    def store(self) -> Path:
+        """The socket of its private Valkey."""
+        return Path(self.said["data"]) / "valkey" / "server.sock"
+
+    def asked_for(self, queue: str) -> bool:
+        """Whether a worker has asked for jobs of *queue*."""
+        return ask(self.store, "HGET", keys_of(QueueName(queue)).meta, "asked_at") is not None
 
     def kill(self) -> None:
         self.process.kill()

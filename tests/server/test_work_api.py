@@ -70,9 +70,9 @@ class TestWaitingForWork:
     def test_is_over_after_its_time(self, api: Api) -> None:
         assert api.claim(wait=0.2) == []
 
-    def test_ends_with_the_job_that_comes(self, api: Api) -> None:
+    def test_ends_with_the_job_that_comes(self, running: Serving, api: Api) -> None:
         with in_background(lambda: api.claim(wait=50)) as claimed:
-            eventually(lambda: asked(api))
+            eventually(lambda: running.asked_for(api.queue))
             api.submit(1, id="a")
             assert [it["id"] for it in claimed()] == ["a"]
 
@@ -92,7 +92,7 @@ class TestWaitingForWork:
             head = f"POST {api.root}/claim HTTP/1.1\r\nHost: x\r\nX-API-Key: {running.key}\r\n"
             kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             line.sendall((head + kind).encode() + body)
-            eventually(lambda: asked(api))
+            eventually(lambda: running.asked_for(api.queue))
         with in_background(lambda: api.claim(worker="here", wait=50, lease=60)) as claimed:
             api.submit(1, id="a")
             [job] = claimed()
@@ -224,12 +224,6 @@ def eventually_claimed(api: Api) -> list[Any]:
 
 def needed(verb: str) -> dict[str, Any]:
     return {"reason": "no disk", "delay": 1} if verb == "fail" else {}
-
-
-def asked(api: Api) -> bool:
-    """Whether a worker has asked for jobs of the queue: a job would not be explained by that."""
-    api.submit(1, id="probe", delay=3600)
-    return api.get("/jobs/probe/explain").status_code == 200 and api.get().json()["delayed"] == 1
 
 
 class in_background:  # noqa: N801 -- read as a verb

@@ -7,7 +7,6 @@ from towpath.engine.inspect import Lane
 from towpath.engine.states import State
 from towpath.ids import JobId
 
-
 A = JobId("a")
 
 
@@ -39,3 +38,22 @@ class TestLookingAtALane:
         await submit_ids(engine, "a", "b", lane="octo")
         await engine.fail(await claim_one(engine), "not now", delay=seconds(10))
         assert await engine.lane(REVIEWS, "octo") == Lane(A, State.DELAYED, 1)
+
+
+class TestLanesInWhichSomebodyWaits:
+    async def test_are_those_with_a_job_that_nobody_works_on(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", lane="busy")
+        await submit_ids(engine, "b", "c", lane="busy-and-waiting")
+        assert len(await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2)) == 2
+        await submit_ids(engine, "d", "e", lane="waiting")
+        await submit_ids(engine, "f")
+        assert await engine.lanes_waiting(REVIEWS) == 2
+
+    async def test_count_again_when_a_lease_has_ended(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "a", lane="busy")
+        await claim_one(engine)
+        assert await engine.lanes_waiting(REVIEWS) == 0
+        clock.advance(LEASE)
+        assert await engine.lanes_waiting(REVIEWS) == 1

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,9 +63,11 @@ def until_cancelled(path: str, ctx: Context) -> str:
 
 @app.handler("loops", processes=1)
 def never_end(path: str) -> None:
-    """The same, and never looks whether it should end."""
-    Path(path).write_text(str(os.getpid()))
-    eventually(lambda: False, within=60)
+    """The same, with a process of its own beside it; never looks whether it should end."""
+    with subprocess.Popen(["sleep", "60"]) as beside:
+        Path(f"{path}.part").write_text(f"{os.getpid()} {beside.pid}")
+        Path(f"{path}.part").rename(path)
+        eventually(lambda: False, within=60)
 
 
 @app.handler("faces", processes=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, looked_at, working
@@ -135,6 +136,19 @@ class TestWhatAHandlerMayDoWrong:
         assert (job.state, job.attempts) == (State.DEAD, 1)
         assert (job.reason or "").startswith("ResultTooLarge: the handler returned 2000002 bytes")
         assert lines.of("result.invalid")
+
+    async def test_a_result_for_which_the_queue_has_no_room_any_more(self, app: Towpath) -> None:
+        """Its limit was lowered while the handler ran."""
+
+        @app.handler("shop")
+        async def sell() -> str:
+            stored = await app.engine.options("shop")
+            await app.engine.reconfigure("shop", replace(stored, max_payload=100))
+            return "x" * 500
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert dead.reason == "ResultTooLarge: 502 bytes, at most 100 are kept"
 
     async def test_a_result_that_is_no_json(self, app: Towpath, place: Place, lines: Lines) -> None:
         handler = speaker(app, place, retry=Fixed(seconds(1)))

@@ -2,43 +2,24 @@
 
 import asyncio
 import os
+import signal
 import threading
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
-import msgspec
 import pytest
-from pydantic import BaseModel
 
+from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
+from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
 from towpath.clock import hours, minutes, seconds
-from towpath.embedded import EmbeddedServer
-from towpath.engine.model import HIGH, new_job
+from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.errors import HandlerInvalid, JobUnfinished, PayloadInvalid
+from towpath.errors import HandlerInvalid, JobUnfinished
 from towpath.submitting import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
-
-
-class Order(BaseModel):
-    item: str
-    count: int = 1
-
-
-@dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Note(msgspec.Struct):
-    text: str
-    at: datetime
 
 
 class TestWhereAHandlerRuns:
@@ -75,6 +56,18 @@ class TestWhereAHandlerRuns:
         assert len(pids) == 1
         assert os.getpid() not in pids
 
+    async def test_a_process_that_died_while_it_was_idle_costs_no_attempt(
+        self, app: Towpath
+    ) -> None:
+        own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
+        async with working(app):
+            first = await (await own_pid.submit(1)).result(within=SOON)
+            os.kill(first, signal.SIGKILL)
+            await meanwhile(lambda: is_gone(first))
+            job = await own_pid.submit(2)
+            assert await job.result(within=SOON) != first
+        assert (await app.engine.job(job.job)).attempts == 1
+
     async def test_calling_one_runs_it_here_and_now(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
@@ -88,138 +81,6 @@ class TestWhereAHandlerRuns:
         assert await double(21) == 42
         assert half(21) == (10.5, 1, "halves")
         assert (await app.engine.counts("sums")).totals["submitted"] == 0
-
-
-class TestPayloads:
-    async def test_a_pydantic_model(self, app: Towpath) -> None:
-        @app.handler("orders")
-        async def sell(order: Order) -> Order:
-            return Order(item=order.item, count=order.count + 1)
-
-        async with working(app):
-            sold = await (await sell.submit(Order(item="tea"))).result(within=SOON)
-        assert sold == Order(item="tea", count=2)
-
-    async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
-        @app.handler("points")
-        async def mirror(points: list[Point]) -> list[Point]:
-            return [Point(it.y, it.x) for it in points]
-
-        async with working(app):
-            mirrored = await (await mirror.submit([Point(1, 2), Point(3)])).result(within=SOON)
-        assert mirrored == [Point(2, 1), Point(0, 3)]
-
-    async def test_a_msgspec_struct(self, app: Towpath) -> None:
-        @app.handler("notes")
-        def shout(note: Note) -> Note:
-            return Note(note.text.upper(), note.at)
-
-        at = datetime(2026, 11, 1, tzinfo=UTC)
-        async with working(app):
-            assert await (await shout.submit(Note("hey", at))).result(within=SOON) == Note(
-                "HEY", at
-            )
-
-    async def test_plain_json_is_taken_as_it_comes(self, app: Towpath) -> None:
-        handler: Any = app.handler("things")
-
-        @handler
-        async def same(thing):  # pyright: ignore[reportUnknownParameterType, reportMissingParameterType]
-            return thing  # pyright: ignore[reportUnknownVariableType]
-
-        value: Any = {"a": [1, 2.5, None, True, "ü"], "b": {}}
-        async with working(app):
-            assert await (await same.submit(value)).result(within=SOON) == value
-
-    async def test_bytes_are_left_as_they_are(self, app: Towpath) -> None:
-        @app.handler("blobs")
-        async def reverse(blob: bytes) -> bytes:
-            return blob[::-1]
-
-        async with working(app):
-            job = await reverse.submit(b"\x00\xff{")
-            assert await job.result(within=SOON) == b"{\xff\x00"
-            assert await (await reverse.submit(b"")).result(within=SOON) == b""
-        assert (await app.engine.job(job.job)).payload == b"\x00\xff{"
-
-    async def test_none_at_all(self, app: Towpath) -> None:
-        @app.handler("ticks")
-        async def tick() -> str:
-            return "tock"
-
-        async with working(app):
-            assert await (await tick.submit()).result(within=SOON) == "tock"
-
-    async def test_through_a_process(self, app: Towpath) -> None:
-        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
-        async with working(app):
-            receipt = await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
-        assert receipt.text == "1 tea 1 sell"
-        assert receipt.pid != os.getpid()
-
-
-class TestPayloadsThatDoNotFit:
-    async def test_are_refused_before_anything_is_sent(
-        self, app: Towpath, server: EmbeddedServer
-    ) -> None:
-        @app.handler("orders")
-        async def sell(order: Order) -> None: ...
-
-        @app.handler("points")
-        async def draw(point: Point) -> None: ...
-
-        @app.handler("blobs")
-        async def store(blob: bytes) -> None: ...
-
-        @app.handler("things")
-        async def take(thing: object) -> None: ...
-
-        keys = server.ask("DBSIZE")
-        for handler, wrong in (
-            (sell, {"count": 3}),
-            (sell, "tea"),
-            (draw, Point("one")),  # pyright: ignore[reportArgumentType]
-            (draw, None),
-            (store, "text"),
-            (take, object()),
-            (take, {1, object()}),
-            (take, "\udcff"),
-        ):
-            with pytest.raises(PayloadInvalid):
-                await handler.submit(wrong)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(PayloadInvalid):
-            await draw.submit_many([Point(1), None])  # pyright: ignore[reportArgumentType]
-        assert server.ask("DBSIZE") == keys
-
-    async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
-        self, app: Towpath, lines: Lines
-    ) -> None:
-        """Whoever submitted them: another language, or an older release."""
-
-        @app.handler("orders")
-        async def sell(order: Order) -> int:
-            return order.count
-
-        wrong = [b"", b"{", b'{"item": 1}', b"\xff", b"null", b"[" * 5000]
-        async with working(app):
-            jobs = await app.engine.submit_many("orders", [new_job(it) for it in wrong])
-            fine = await sell.submit(Order(item="tea"))
-            assert await fine.result(within=SOON) == 1
-            dead = [await app.engine.ended(it.job, within=SOON) for it in jobs]  # pyright: ignore
-        assert {it.state for it in dead} == {State.DEAD}
-        assert {it.attempts for it in dead} == {1}
-        assert all("payload of sell" in (it.reason or "") for it in dead)
-        assert len(lines.of("payload.invalid")) == len(wrong)
-
-    async def test_are_dead_in_a_process_too(self, app: Towpath, lines: Lines) -> None:
-        sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
-        async with working(app):
-            wrong = await app.engine.submit("orders", b"{}")
-            dead = await app.engine.ended(wrong.job, within=SOON)
-            await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
-        assert dead.state is State.DEAD
-        assert dead.reason == "payload of sell: item: Field required"
-        assert lines.of("payload.invalid")
 
 
 class TestTheContext:

@@ -150,11 +150,11 @@ class TestALostLease:
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"))
             await meanwhile((tmp_path / "begun").exists)
-            pid = (tmp_path / "begun").read_text()
+            pids = (tmp_path / "begun").read_text().split()
             await app.engine.cancel(job.job)
             await take_away(app.engine, job)
             await lines.next("job.lost")
-            await meanwhile(lambda: is_gone(pid))
+            await meanwhile(lambda: all(is_gone(pid) for pid in pids))
         assert await job.state() is State.CANCELLED
 
 

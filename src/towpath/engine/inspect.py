@@ -200,6 +200,15 @@ class Inspector:
         record, _, _, facts = await self._look(ref)
         return _explain(_job(ref, record, facts), facts)
 
+    async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
+        """Lanes in which at least one job waits: all that have jobs, but for those whose only job
+        is being worked on. Exact up to *limit* leased jobs, too high beyond. O(leased jobs).
+        """
+        name = queue_name(queue)
+        limit = whole("limit", limit, 1, 10_000)
+        alone, _ = await self._store.read("alone", name, limit)
+        return max((await self.counts(name)).lanes - alone, 0)
+
     async def list(
         self,
         queue: str,

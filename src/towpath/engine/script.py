@@ -37,6 +37,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "forget": ("name",),
         "recurring": ("clock",),
         "look": ("clock", "id"),
+        "alone": ("clock", "limit"),
         "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),

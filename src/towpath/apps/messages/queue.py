@@ -126,10 +126,9 @@ class MessageQueue:
     async def load(self) -> Load:
         """All users' queues in two numbers."""
         counts = await self.engine.counts(MESSAGES)
-        # Exact while nothing is in process or nothing waits behind what is. Between, users count
-        # whose only message is in process: the store counts lanes, not those with somebody behind.
-        waiting = counts.ready + counts.delayed + counts.waiting
-        return Load(min(counts.lanes, waiting), counts.leased)
+        if counts.leased == 0 or counts.lanes == 0:
+            return Load(counts.lanes, counts.leased)
+        return Load(await self.engine.lanes_waiting(MESSAGES), counts.leased)
 
     async def get_active_queue_count(self) -> int:
         """Users with a message that waits."""

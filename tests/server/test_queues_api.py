@@ -1,0 +1,93 @@
+"""Queues over HTTP: counts, pause and resume, dead jobs."""
+
+import pytest
+
+from tests.server.serving import Api, Serving, code, problem
+
+
+class TestCounts:
+    def test_say_what_is_where(self, api: Api) -> None:
+        api.submit(1)
+        api.submit(2)
+        api.submit(3, delay=3600)
+        api.submit(4, lane="ann")
+        api.submit(5, lane="ann")
+        api.claim()
+        found = api.get().json()
+        wanted = {"ready": 2, "delayed": 1, "waiting": 1, "leased": 1, "dead": 0, "lanes": 1}
+        assert {name: found[name] for name in wanted} == wanted
+        assert found["queue"] == api.queue
+        assert found["totals"]["submitted"] == 5
+        assert found["oldest"] >= 0
+
+    def test_of_a_queue_that_nobody_used_are_nought(self, api: Api) -> None:
+        found = api.get().json()
+        assert (found["ready"], found["oldest"], found["paused"]) == (0, None, False)
+
+    def test_are_listed_for_every_queue(self, api: Api) -> None:
+        api.submit(1)
+        listed = api.client.get("/api/v1/queues").json()["queues"]
+        assert [it["ready"] for it in listed if it["queue"] == api.queue] == [1]
+        assert listed == sorted(listed, key=lambda it: it["queue"])
+
+    def test_readiness_leaves_no_queue_behind(self, api: Api) -> None:
+        assert api.client.get("/readyz").status_code == 200
+        names = [it["queue"] for it in api.client.get("/api/v1/queues").json()["queues"]]
+        assert not [name for name in names if name.startswith("towpath")]
+
+
+class TestPausing:
+    def test_hands_out_nothing_until_resumed(self, api: Api) -> None:
+        api.submit(1)
+        assert api.post("/pause").status_code == 204
+        assert api.get().json()["paused"] is True
+        assert api.claim() == []
+        assert api.post("/resume").status_code == 204
+        assert len(api.claim()) == 1
+
+    def test_twice_does_no_harm(self, api: Api) -> None:
+        assert [api.post("/pause").status_code for _ in "12"] == [204, 204]
+        assert [api.post("/resume").status_code for _ in "12"] == [204, 204]
+
+
+class TestDeadJobs:
+    def test_are_listed_with_their_reasons_page_by_page(self, api: Api) -> None:
+        for n in range(3):
+            api.bury(f"j{n}", reason=f"reason {n}")
+        first = api.get("/dead", size=2).json()
+        rest = api.get("/dead", size=2, after=first["after"]).json()
+        found = [(it["id"], it["reason"]) for it in first["jobs"] + rest["jobs"]]
+        assert found == [(f"j{n}", f"reason {n}") for n in range(3)]
+        assert rest["after"] is None
+
+    def test_get_their_attempts_back(self, api: Api) -> None:
+        api.bury("a/b")
+        assert api.post("/dead/a%2Fb/retry").json() == {"id": "a/b", "state": "ready"}
+        [job] = api.claim()
+        assert (job["id"], job["attempt"]) == ("a/b", 1)
+
+    def test_only_dead_jobs_are_retried(self, api: Api) -> None:
+        api.submit(1, id="a")
+        told = problem(api.post("/dead/a/retry"), 409)
+        assert told["type"].endswith("/job-not-dead")
+        assert told["state"] == "ready"
+        assert code(api.post("/dead/nobody/retry"), 404) == "job-not-found"
+
+    def test_are_removed_oldest_first_up_to_a_number(self, api: Api) -> None:
+        for n in range(5):
+            api.bury(f"j{n}")
+        assert api.delete("/dead", most=2).json() == {"deleted": 2, "left": 3}
+        assert [it["id"] for it in api.get("/dead").json()["jobs"]] == ["j2", "j3", "j4"]
+        assert api.delete("/dead").json() == {"deleted": 3, "left": 0}
+        assert api.delete("/dead").json() == {"deleted": 0, "left": 0}
+
+    @pytest.mark.parametrize("most", [0, 10_001, "x"])
+    def test_the_number_has_its_bounds(self, api: Api, most: object) -> None:
+        problem(api.delete("/dead", most=most), 422)
+
+
+def test_a_key_sees_only_its_queues(running: Serving, api: Api) -> None:
+    api.submit(1)
+    _, other = running.make_key("read", queues=(f"{api.queue}-*",))
+    seen = running.client(other).get("/api/v1/queues").json()["queues"]
+    assert seen == []
