@@ -251,7 +251,7 @@ class Oracle(Places):
         elif self._used_up(job):
             self._bury(job, "LEASE_ENDED")
         else:
-            job.state = "ready"  # at its old place
+            job.state, job.reason = "ready", "LEASE_ENDED"  # at its old place
 
     def promote(self, limit: int) -> int:
         """Due jobs become ready in order of due time, then submission, within a batch."""

@@ -44,6 +44,18 @@ class TestReaping:
         await engine.reap(REVIEWS)
         assert (await claim_one(engine)).attempt == 2
 
+    async def test_tells_the_next_worker_why_the_job_came_again(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine)
+        assert not lease.was_silent
+        clock.advance(LEASE)
+        again = await claim_one(engine, worker="berta")
+        assert again.was_silent
+        assert again.reason is not None
+        assert lease.worker in again.reason
+        assert (await engine.job(lease.job)).reason == again.reason
+
     async def test_ends_a_job_without_attempts_left(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -68,7 +68,7 @@ class TestMetrics:
         assert value(text, "towpath_jobs_completed_total", 'handler="sell"') == 1
         assert value(text, "towpath_queues_readable", "") == 0
 
-    async def test_count_redeliveries(self, app: Towpath) -> None:
+    async def test_count_redeliveries(self, app: Towpath, lines: Lines) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
@@ -76,6 +76,7 @@ class TestMetrics:
         await app.engine.claim("shop", worker="gone", lease=milliseconds(1))
         async with working(app):
             await job.result(within=SOON)
+        assert [line["attempt"] for line in lines.of("job.redelivered")] == [2]
         assert app.metrics.of("shop", "sell").redelivered._value.get() == 1  # noqa: SLF001 # pyright: ignore
 
 

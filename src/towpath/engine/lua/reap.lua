@@ -17,11 +17,13 @@
 local function reap_job(job)
   count('reaped')
   note('reap', job.id)
+  local reason = 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended'
   if job.cancel then
     cancel_now(job)
   elseif used_up(job) then
-    bury(job, 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended')
+    bury(job, reason)
   else
+    set(job, 'reason', reason)
     enter_ready(job)
   end
 end

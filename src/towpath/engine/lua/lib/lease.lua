@@ -1,6 +1,6 @@
 -- lease: a job in a worker's hands, and how a repeated claim finds it again.
 
-local ANSWERED = { 'priority', 'lane', 'due', 'max_attempts', 'retry', 'headers' }
+local ANSWERED = { 'priority', 'lane', 'due', 'max_attempts', 'retry', 'headers', 'reason' }
 
 local function lease_job(job, worker, lease)
   local ttl = job.lease or lease

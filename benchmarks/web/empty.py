@@ -1,0 +1,54 @@
+"""The measure for `POST /api/v1/message`: the same body and key, and nothing done with them.
+
+`python -m benchmarks.web.empty DATABASE` says where it serves as one JSON object. It runs as ours
+does, with the same settings of uvicorn; what is missing is ours: limits on bodies, and the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from towpath.ledger.ledger import Ledger
+from towpath.server.auth import Door
+from towpath.server.limits import Rates
+from towpath.server.routes.messages import CanSend, MessageIn, QueuedOut
+from towpath.server.run import listen, serve
+from towpath.telemetry.logs import Log
+
+
+def build(database: str) -> FastAPI:
+    ledger = Ledger(database)
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncGenerator[None]:
+        async with ledger:
+            yield
+
+    app = FastAPI(lifespan=life)
+    app.state.draining = asyncio.Event()
+    app.add_middleware(Door, keys=ledger.keys, rates=Rates(0))
+    app.add_api_route("/api/v1/message", _send, methods=["POST"], response_model=QueuedOut)
+    return app
+
+
+async def _send(body: MessageIn, _: CanSend) -> QueuedOut:
+    return QueuedOut(status="queued", queue_position=1, message_id=body.user_id)
+
+
+async def _started(address: str) -> None:
+    print(json.dumps({"address": address}), flush=True)
+
+
+async def _main(database: str) -> None:
+    with listen("127.0.0.1", 0) as sock:
+        await serve(build(database), sock, started=_started, log=Log())
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1]))

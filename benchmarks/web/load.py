@@ -1,0 +1,91 @@
+"""Load: a number of connections, each of which sends its next request when it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from time import perf_counter
+
+import msgspec
+
+from benchmarks.bench import Bench
+from benchmarks.measure import Cost
+from benchmarks.web.serving import KEY, Serving
+from benchmarks.web.wire import Answer, Wire, request
+
+CONNECTIONS = 32
+_SETTLED = (200, 202)
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What a number of requests took."""
+
+    cost: Cost
+    """`client` is the load's own CPU, `server` the store's."""
+    web: float
+    """Seconds of CPU of the process that answered."""
+    times_ms: list[float]
+    """From the request to its answer, each."""
+
+    @property
+    def web_us(self) -> float:
+        return self.web / self.cost.jobs * 1e6
+
+    def spent(self) -> str:
+        """Where the time of one request went, in words."""
+        cost = self.cost
+        return (
+            f"{cost.wall_us:.0f} µs, {self.web_us:.0f} of the server process's CPU, "
+            f"{cost.server_us:.0f} of the store's and {cost.client_us:.0f} of the client's"
+        )
+
+
+async def load(it: Bench, serving: Serving, bodies: Iterable[bytes]) -> Trial:
+    """Post each of *bodies* once, as fast as they are answered. Any other answer is an error."""
+    requests = [request("POST", "/api/v1/message", KEY, body) for body in bodies]
+    senders = [_Sender(requests[n::CONNECTIONS]) for n in range(CONNECTIONS)]
+    loop = asyncio.get_running_loop()
+    for sender in senders:
+        await loop.create_connection(lambda to=sender: to.wire, *serving.place)
+    web = serving.cpu()
+    try:
+        cost = await it.meter.cost(len(requests), asyncio.gather(*(one.go() for one in senders)))
+    finally:
+        for sender in senders:
+            sender.wire.close()
+    times = [ms for sender in senders for ms in sender.times_ms]
+    assert len(times) == len(requests), "not all were answered"
+    return Trial(cost, serving.cpu() - web, times)
+
+
+class _Sender:
+    """One connection. No task wakes between an answer and the next request: that is cheap."""
+
+    def __init__(self, requests: list[bytes]) -> None:
+        self.wire = Wire(self._answered, self._lost)
+        self.times_ms: list[float] = []
+        self._left = requests[::-1]
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent = 0.0
+
+    async def go(self) -> None:
+        self._next()
+        await self._done
+
+    def _next(self) -> None:
+        if self._left:
+            self._sent = perf_counter()
+            self.wire.send(self._left.pop())
+        else:
+            self._done.set_result(None)
+
+    def _answered(self, answer: Answer) -> None:
+        self.times_ms.append((perf_counter() - self._sent) * 1000)
+        if answer.status in _SETTLED:
+            self._next()
+        elif not self._done.done():
+            self._done.set_exception(AssertionError(f"{answer.status}: {answer.body[:200]!r}"))
+
+    def _lost(self) -> None:
+        if not self._done.done():
+            self._done.set_exception(AssertionError("the server closed a connection"))

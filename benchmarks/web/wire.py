@@ -1,0 +1,97 @@
+"""HTTP/1.1 by hand: a client that costs little beside the server that it measures."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple, TypeAlias, cast
+
+Place: TypeAlias = tuple[str, int]
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class Left(Exception):
+    """The server closed the connection."""
+
+
+def request(method: str, path: str, key: str, body: bytes | None = None) -> bytes:
+    """A request as it goes over the wire."""
+    lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"Authorization: Bearer {key}"]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
+
+
+class Wire(asyncio.Protocol):
+    """One connection that is kept, with one request in flight. *answered* hears each answer."""
+
+    def __init__(self, answered: Callable[[Answer], None], lost: Callable[[], None]) -> None:
+        self._answered, self._lost = answered, lost
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+
+    def send(self, data: bytes) -> None:
+        assert self._transport is not None, "not connected"
+        self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        """An answer mostly comes in one piece."""
+        self._buffer = data = self._buffer + data if self._buffer else data
+        end = data.find(b"\r\n\r\n") + 4
+        if end < 4:
+            return
+        length = _LENGTH.search(data, 0, end)
+        whole = end + (int(length[1]) if length else 0)
+        if len(data) >= whole:
+            self._buffer = b""
+            self._answered(Answer(int(data[9:12]), data[end:whole]))
+
+
+class Client:
+    """One who asks and waits for the answer."""
+
+    def __init__(self, wire: Callable[[Client], Wire]) -> None:
+        self.wire = wire(self)
+        self._answer: asyncio.Future[Answer] | None = None
+
+    async def ask(self, data: bytes) -> Answer:
+        """The answer, whatever its status. Raises Left."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.wire.send(data)
+        return await self._answer
+
+    def heard(self, answer: Answer) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def lost(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(Left())
+
+
+@asynccontextmanager
+async def client(place: Place) -> AsyncGenerator[Client]:
+    """A connection of its own. At the end it is cut off, as that of a process that is killed."""
+    it = Client(lambda self: Wire(self.heard, self.lost))
+    await asyncio.get_running_loop().create_connection(lambda: it.wire, *place)
+    try:
+        yield it
+    finally:
+        it.wire.close()

@@ -1,0 +1,201 @@
+"""Who may do what: nothing but health answers without a key."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+
+from tests.server.serving import Api, Serving, code, problem
+from tests.waiting import eventually
+
+JOBS = "/api/v1/queues/mails/jobs"
+CLAIM = {"worker": "w"}
+"""A body that fits every path that takes one, so that only the key decides."""
+
+
+class TestWithoutAKey:
+    @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+    def test_health_answers(self, running: Serving, path: str) -> None:
+        assert running.client(key="").get(path).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("GET", "/"),
+            ("GET", "/docs"),
+            ("GET", "/redoc"),
+            ("GET", "/openapi.json"),
+            ("GET", "/metrics"),
+            ("GET", "/api/v1/queues"),
+            ("GET", "/api/v1/queues/"),
+            ("GET", "/api/v1/queues/mails/events"),
+            ("GET", f"{JOBS}/a"),
+            ("POST", JOBS),
+            ("PUT", JOBS),
+            ("OPTIONS", JOBS),
+            ("HEAD", JOBS),
+            ("DELETE", "/api/v1/queues/mails/dead"),
+            ("POST", "/api/v1/message"),
+            ("GET", "/api/v1/nothing"),
+            ("GET", "/livez/"),
+            ("GET", "//livez"),
+            ("GET", "/livez/../api/v1/queues"),
+        ],
+    )
+    def test_all_else_answers_the_same(self, running: Serving, method: str, path: str) -> None:
+        """Whether there is such a path, method or job can't be learned."""
+        answer = running.client(key="").request(method, path)
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert method == "HEAD" or code(answer, 401) == "unauthorized"
+        assert "allow" not in answer.headers
+
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"x" * 3_000_000, b"[" * 100_000], ids=["none", "half", "large", "deep"]
+    )
+    def test_the_body_does_not_matter(self, running: Serving, body: bytes) -> None:
+        assert code(running.client(key="").post(JOBS, content=body), 401) == "unauthorized"
+
+
+class TestAKey:
+    def test_is_sent_as_bearer_or_plain(self, running: Serving) -> None:
+        client = running.client(key="")
+        for headers in (
+            {"Authorization": f"Bearer {running.key}"},
+            {"Authorization": f"bearer {running.key}"},
+            {"X-API-Key": running.key},
+            {"Authorization": "Basic eDp5", "X-API-Key": running.key},
+        ):
+            assert client.get("/api/v1/queues", headers=headers).status_code == 200
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"Authorization": "Bearer tp_wrong"},
+            {"Authorization": "Bearer"},
+            {"Authorization": "Basic eDp5"},
+            {"X-API-Key": ""},
+            {"X-API-Key": "x" * 10_000},
+            {"X-API-Key": b"\xff\xfe"},
+        ],
+        ids=str,
+    )
+    def test_that_is_wrong_is_no_key(self, running: Serving, headers: dict[str, str]) -> None:
+        answer = running.client(key="").get("/api/v1/queues", headers=headers)
+        assert code(answer, 401) == "unauthorized"
+        assert running.key not in answer.text
+
+    def test_that_was_revoked_ends_within_seconds(self, running: Serving) -> None:
+        id, secret = running.make_key("read")
+        client = running.client(secret)
+        assert client.get("/api/v1/queues").status_code == 200
+        running.revoke(id)
+        eventually(lambda: client.get("/api/v1/queues").status_code == 401, within=5.5)
+
+    def test_that_has_expired_ends_by_itself(self, running: Serving) -> None:
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        _, secret = running.make_key("read", expires_at=soon)
+        client = running.client(secret)
+        assert client.get("/api/v1/queues").status_code == 200
+        eventually(lambda: client.get("/api/v1/queues").status_code == 401)
+        assert datetime.now(UTC) >= soon
+
+    def test_two_live_at_once_for_a_rotation(self, running: Serving) -> None:
+        (old_id, old), (_, new) = running.make_key("read"), running.make_key("read")
+        assert running.client(old).get("/api/v1/queues").status_code == 200
+        running.revoke(old_id)
+        assert running.client(new).get("/api/v1/queues").status_code == 200
+
+
+NEEDS = {
+    "submit": [("POST", "/jobs"), ("DELETE", "/jobs/a")],
+    "work": [
+        ("POST", "/claim"),
+        ("POST", "/jobs/a/renew"),
+        ("POST", "/jobs/a/complete"),
+        ("POST", "/jobs/a/fail"),
+        ("POST", "/jobs/a/release"),
+    ],
+    "read": [
+        ("GET", ""),
+        ("GET", "/jobs?state=ready"),
+        ("GET", "/jobs/a"),
+        ("GET", "/jobs/a/explain"),
+        ("GET", "/dead"),
+        ("GET", "/events"),
+    ],
+    "admin": [
+        ("POST", "/dead/a/retry"),
+        ("DELETE", "/dead"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
+    ],
+}
+
+
+def asked(client: httpx.Client, method: str, path: str) -> httpx.Response:
+    body = {"json": CLAIM} if method == "POST" else {}
+    with client.stream(method, path, **body) as answer:
+        if answer.status_code != 200:
+            answer.read()
+        return answer
+
+
+@pytest.mark.parametrize("scope", NEEDS)
+def test_a_scope_opens_its_own_paths_and_no_others(
+    running: Serving, queue: str, scope: str
+) -> None:
+    _, secret = running.make_key(scope)
+    api = running.api(queue, secret)
+    for needed, paths in NEEDS.items():
+        for method, path in paths:
+            answer = asked(api.client, method, api.root + path)
+            if scope in (needed, "admin"):
+                assert answer.status_code not in (401, 403), (method, path)
+            else:
+                assert code(answer, 403) == "scope-missing", (method, path)
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/queues"])
+def test_reading_all_needs_the_scope_read(running: Serving, path: str) -> None:
+    _, work = running.make_key("work")
+    assert code(running.client(work).get(path), 403) == "scope-missing"
+    _, read = running.make_key("read")
+    assert running.client(read).get(path).status_code == 200
+
+
+def test_the_description_needs_any_key_and_there_is_no_page_that_runs_scripts(
+    running: Serving,
+) -> None:
+    _, secret = running.make_key("submit", queues=("nothing",))
+    client = running.client(secret)
+    assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
+    assert code(client.get("/docs"), 404) == "not-found"
+    assert code(client.put("/metrics"), 405) == "method-not-allowed"
+
+
+class TestQueuePatterns:
+    def test_a_key_is_for_the_queues_that_it_names(self, running: Serving) -> None:
+        _, secret = running.make_key("admin", queues=("mails-*", "news"))
+        client = running.client(secret)
+        for queue in ("mails-a", "news", "%6eews"):
+            assert client.get(f"/api/v1/queues/{queue}").status_code == 200
+        for queue in ("mails", "newspaper", "a%2Fnews", "news%00", "%ff"):
+            answer = client.get(f"/api/v1/queues/{queue}")
+            assert code(answer, 403) == "queue-forbidden", queue
+        for method, path in [it for paths in NEEDS.values() for it in paths]:
+            answer = asked(client, method, f"/api/v1/queues/other{path}")
+            assert code(answer, 403) == "queue-forbidden", (method, path)
+
+    def test_it_learns_nothing_about_others(self, running: Serving, api: Api) -> None:
+        """There or not there: the same answer."""
+        api.submit(1, id="there")
+        _, secret = running.make_key("admin", queues=("mine",))
+        other = running.api(api.queue, secret)
+        answers = [other.get(f"/jobs/{id}") for id in ("there", "nobody")]
+        assert problem(answers[0], 403) == problem(answers[1], 403)
+
+    def test_messages_are_a_queue_like_others(self, running: Serving) -> None:
+        _, secret = running.make_key("admin", queues=("mine",))
+        answer = running.client(secret).get("/api/v1/queue/ann")
+        assert code(answer, 403) == "queue-forbidden"

@@ -1,0 +1,251 @@
+"""Limits: how large, how deep, how slow and how often. Memory stays flat."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.serving import Serving, code, problem, serve
+from towpath.embedded import EmbeddedServer
+
+JOBS = "/api/v1/queues/mails/jobs"
+MB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def narrow(
+    tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
+) -> Iterator[Serving]:
+    """A server with little patience: bodies within a second, five requests a second."""
+    limits = {"TOWPATH_HTTP__BODY_WITHIN": "1s", "TOWPATH_HTTP__RATE": "5"}
+    with serve(tmp_path_factory.mktemp("serve"), running_server.url, **limits) as it:
+        yield it
+
+
+class Line:
+    """A connection that sends what it likes."""
+
+    def __init__(self, it: Serving) -> None:
+        self._socket = socket.create_connection(it.host_and_port, timeout=60)
+
+    def __enter__(self) -> "Line":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, text: str | bytes) -> None:
+        self._socket.sendall(text.encode() if isinstance(text, str) else text)
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the next answer."""
+        with self._socket.makefile("rb") as lines:
+            status = int(lines.readline().split()[1])
+            headers: dict[str, str] = {}
+            while line := lines.readline().strip():
+                name, _, value = line.decode().partition(": ")
+                headers[name.lower()] = value
+            return status, headers, lines.read(int(headers.get("content-length", 0)))
+
+    def closed(self) -> bool:
+        """Whether the other side ends the connection; waits for it."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def head(it: Serving, *more: str, path: str = JOBS) -> str:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"X-API-Key: {it.key}", *more]
+    return "\r\n".join([*lines, "", ""])
+
+
+JSON = "Content-Type: application/json"
+
+
+class TestABody:
+    @pytest.mark.parametrize("form", ["declared", "streamed"])
+    def test_over_the_limit_is_refused_and_the_client_hears_it(
+        self, running: Serving, form: str
+    ) -> None:
+        content: Any = b"x" * (25 * MB) if form == "declared" else chunks(25)
+        headers = {"Content-Type": "application/json"}
+        answer = running.client().post(JOBS, content=content, headers=headers)
+        assert code(answer, 413) == "body-too-large"
+
+    def test_of_exactly_the_limit_is_read(self, running: Serving) -> None:
+        body = b'{"payload": "' + b"x" * (2 * MB - 15) + b'"}'
+        assert len(body) == 2 * MB
+        headers = {"Content-Type": "application/json"}
+        answer = running.client().post(JOBS, content=body, headers=headers)
+        assert code(answer, 413) == "payload-too-large"  # the queue's limit, not the server's
+
+    def test_of_25_mb_leaves_memory_flat(self, running: Serving) -> None:
+        """Ten of them, one after the other and streamed, cost less than half of one."""
+        client, before = running.client(), memory(running)
+        headers = {"Content-Type": "application/json"}
+        for _ in range(10):
+            client.post(JOBS, content=chunks(25), headers=headers)
+        assert memory(running) - before < 10 * MB
+
+    def test_many_at_once_leave_memory_flat(self, running: Serving) -> None:
+        """They have declared 25 MB each and never send more than the sockets hold."""
+        before = memory(running)
+        lines = [Line(running) for _ in range(30)]
+        for line in lines:
+            line.send(head(running, JSON, "Transfer-Encoding: chunked"))
+            line.send(b"100000\r\n" + b" " * MB + b"\r\n")
+        grown = memory(running) - before
+        for line in lines:
+            line.__exit__()
+        assert grown < 30 * 3 * MB
+
+    def test_that_comes_too_slowly_is_given_up(self, narrow: Serving) -> None:
+        with Line(narrow) as line:
+            line.send(head(narrow, JSON, "Content-Length: 100") + '{"payload":')
+            status, headers, body = line.answer()
+            assert (status, headers["connection"]) == (408, "close")
+            assert json.loads(body)["type"].endswith("/body-too-slow")
+            assert line.closed()
+
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "x"])
+    def test_that_is_not_json_by_its_type_is_refused(self, running: Serving, kind: str) -> None:
+        answer = running.client().post(
+            JOBS, content=b'{"payload": 1}', headers={"Content-Type": kind}
+        )
+        assert code(answer, 415) == "unsupported-media-type"
+
+    def test_that_is_packed_is_refused(self, running: Serving) -> None:
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        answer = running.client().post(JOBS, content=b"\x1f\x8b", headers=headers)
+        assert code(answer, 415) == "unsupported-media-type"
+
+    @pytest.mark.parametrize(
+        "kind", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
+    )
+    def test_that_is_json_by_another_spelling_is_taken(self, running: Serving, kind: str) -> None:
+        headers = {"Content-Type": kind}
+        answer = running.client().post(JOBS, content=b'{"payload": 1}', headers=headers)
+        assert answer.status_code == 202
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"{",
+            b"{'payload': 1}",
+            b'{"payload": NaN}',
+            b'{"payload": 1e999}',
+            b'{"payload": 1}}',
+            b'{"payload": "\\ud800"}',
+            b'{"payload": "\xff"}',
+            '{"payload": 1}'.encode("utf-16"),
+            b'\xef\xbb\xbf{"payload": 1}',
+            b'{"payload": ' + b"1" * 5000 + b"}",
+            b"\x00",
+        ],
+        ids=lambda it: repr(it[:24]),
+    )
+    def test_that_is_not_json_to_the_letter_is_refused(self, running: Serving, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        answer = running.client().post(JOBS, content=body, headers=headers)
+        assert code(answer, 400) == "malformed-json"
+
+    @pytest.mark.parametrize("body", [b"null", b"1", b'"x"', b"[1]", b"[[]]", b""])
+    def test_that_is_json_but_no_job_is_refused(self, running: Serving, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        answer = running.client().post(JOBS, content=body, headers=headers)
+        assert code(answer, 422) == "invalid-input"
+
+    def test_may_be_nested_64_deep_and_no_deeper(self, running: Serving) -> None:
+        client = running.client()
+        assert client.post(JOBS, json={"payload": nested(63)}).status_code == 202
+        assert code(client.post(JOBS, json={"payload": nested(64)}), 400) == "nested-too-deep"
+
+    def test_brackets_in_text_are_not_nesting(self, running: Serving) -> None:
+        text = '[{"' * 1000 + "\\"
+        assert running.client().post(JOBS, json={"payload": text}).status_code == 202
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"[" * 2_000_000,
+            b"[" * 65 + b'"' + b'\\"' * 900_000,
+            b"[" * 65 + b'"\\' * 900_000,
+            b'[{"a":' * 300_000,
+            b"[]" * 1_000_000,
+            b"[" * 1_000_000 + b"]" * 1_000_000,
+        ],
+        ids=lambda it: repr(it[60:76]),
+    )
+    def test_hostile_nesting_is_refused_quickly(self, running: Serving, body: bytes) -> None:
+        headers = {"Content-Type": "application/json"}
+        began = time.monotonic()
+        problem(running.client().post(JOBS, content=body, headers=headers), 400)
+        assert time.monotonic() - began < 4
+
+
+class TestAHead:
+    def test_that_is_too_large_is_refused(self, running: Serving) -> None:
+        for lines in ([f"X-Long: {'x' * 70_000}"], [f"X-{n}: {'x' * 50}" for n in range(1500)]):
+            with Line(running) as line:
+                line.send(head(running, *lines))
+                status, _, body = line.answer()
+                assert status == 431
+                assert json.loads(body)["type"].endswith("/head-too-large")
+
+    def test_that_never_ends_is_cut_off(self, running: Serving) -> None:
+        with Line(running) as line:
+            line.send(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 100_000)
+            assert line.answer()[0] == 431
+            assert line.closed()
+
+    def test_of_an_ordinary_size_is_fine(self, running: Serving) -> None:
+        headers = {"X-Long": "x" * 30_000}
+        assert running.client().get("/api/v1/queues", headers=headers).status_code == 200
+
+    def test_that_is_no_http_is_refused(self, running: Serving) -> None:
+        with Line(running) as line:
+            line.send("hello\r\n\r\n")
+            status, headers, _ = line.answer()
+            assert (status, headers["content-type"]) == (400, "application/problem+json")
+
+
+class TestTheRate:
+    def test_is_per_key(self, narrow: Serving) -> None:
+        (_, busy), (_, calm) = narrow.make_key("read"), narrow.make_key("read")
+        client = narrow.client(busy)
+        answers = [client.get("/api/v1/queues") for _ in range(40)]
+        refused = [it for it in answers if it.status_code != 200]
+        assert 10 <= len(answers) - len(refused) < 40
+        assert {code(it, 429) for it in refused} == {"rate-limited"}
+        assert narrow.client(calm).get("/api/v1/queues").status_code == 200
+
+    def test_does_not_count_health(self, narrow: Serving) -> None:
+        client = narrow.client(key="")
+        assert {client.get("/livez").status_code for _ in range(40)} == {200}
+
+
+# ── what these tests have in common ──────────────────────────────────────────────────────
+
+
+def chunks(megabytes: int) -> Iterator[bytes]:
+    for _ in range(megabytes):
+        yield b" " * MB
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def memory(it: Serving) -> int:
+    """Bytes that the server's process holds."""
+    text = Path(f"/proc/{it.process.pid}/status").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024

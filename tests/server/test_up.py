@@ -1,0 +1,206 @@
+"""`towpath up`: one command, everything in one directory, and never a job lost."""
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import COMMAND
+from tests.server.serving import PATIENCE, Api, Serving, begin, first_line, serve, up
+from tests.server.test_work_api import in_background
+from tests.waiting import eventually
+from towpath.embedded import EmbeddedServer
+
+CANARY = "canary-7f3a-in-a-payload"
+
+
+class TestItsFirstWords:
+    def test_are_address_data_and_a_key_that_works(self, running: Serving) -> None:
+        assert set(running.said) == {"address", "data", "api_key"}
+        assert running.address.startswith("http://127.0.0.1:")
+        assert Path(running.said["data"]).is_dir()
+        assert running.key.startswith("tp_")
+        assert running.client().get("/api/v1/queues").status_code == 200
+
+    def test_for_people_name_three_commands_that_run(self, tmp_path: Path) -> None:
+        process = subprocess.Popen(
+            [COMMAND, "up", "--port", "0", "--data", "data"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            facts = [process.stdout.readline() for _ in range(3)]
+            assert [it.split()[0] for it in facts] == ["serving", "data", "api"]
+            told = "".join(iter(process.stderr.readline, ""[:0] or "\n")) + "".join(
+                process.stderr.readline() for _ in range(5)
+            )
+            script = told[told.index("try ") :].removeprefix("try ")
+            ran = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True)
+            assert '"ready":true' in ran.stdout
+            assert '"existed":false' in ran.stdout
+            assert '"payload":"hello"' in ran.stdout
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+
+
+class TestStopping:
+    def test_drains_and_ends_with_0(self, tmp_path: Path) -> None:
+        """Who waits for work is answered, streams end, what is leased stays leased."""
+        with up(tmp_path) as it:
+            api = it.api("mails")
+            api.submit(1, id="leased")
+            api.claim(lease=600)
+            long = it.api("mails")
+            with in_background(lambda: long.post("/claim", {"worker": "w", "wait": 60})) as waits:
+                named = it.api("news")
+                wish = {"worker": "w", "wait": 60}
+                with (
+                    in_background(lambda: named.post("/claim", wish, idempotency_key="k")) as too,
+                    api.client.stream("GET", f"{api.root}/events") as stream,
+                ):
+                    eventually(lambda: it.asked_for("news"))
+                    it.process.send_signal(signal.SIGTERM)
+                    assert waits().status_code == 204
+                    assert too().status_code == 204
+                    stream.read()
+            assert it.process.wait(PATIENCE) == 0
+            assert it.events()[-1]["event"] == "http.stopped"
+        with up(tmp_path) as it:
+            assert it.client(it.make_key("read")[1]).get(f"{api.root}").json()["leased"] == 1
+
+    def test_a_start_goes_on_where_it_was(self, tmp_path: Path) -> None:
+        with up(tmp_path) as it:
+            key = it.key
+            it.api("mails").submit("hello", id="a")
+            assert it.stop() == 0
+        with up(tmp_path) as it:
+            assert "api_key" not in it.said  # shown once, ever
+            assert it.api("mails", key).look("a")["payload"] == "hello"
+
+    def test_so_does_a_start_after_a_crash(self, tmp_path: Path) -> None:
+        with up(tmp_path) as it:
+            key, api = it.key, it.api("mails")
+            for n in range(20):
+                api.submit(n, id=f"j{n}")
+            [job] = api.claim(lease=600)
+            it.kill()
+        with up(tmp_path) as it:
+            api = it.api("mails", key)
+            assert api.get().json()["ready"] == 19
+            assert api.say("complete", job).json()["state"] == "done"
+            assert [j["payload"] for j in api.claim(count=100)] == list(range(1, 20))
+
+
+class TestStarting:
+    def test_a_second_one_on_the_same_data_is_refused(
+        self, running: Serving, tmp_path: Path
+    ) -> None:
+        ended = begin("up", "--data", running.said["data"], log=tmp_path / "log")
+        assert ended.communicate(timeout=PATIENCE)[0] == ""
+        assert ended.returncode not in (0, 1)
+        told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+        assert told["refused"] == "data_directory_in_use"
+        assert "another data directory" in told["do"]
+        assert running.client().get("/readyz").status_code == 200
+
+    def test_on_a_port_that_is_taken_is_refused_and_makes_no_key(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = str(other.getsockname()[1])
+            ran = subprocess.run(
+                [COMMAND, "up", "--data", "data", "--port", port, "--json"],
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=tmp_path,
+                timeout=PATIENCE,
+            )
+        assert ran.stdout == ""
+        told = json.loads(ran.stderr.splitlines()[-1])
+        assert told["refused"] == "port_taken"
+        assert "--port" in told["do"]
+        with up(tmp_path) as it:
+            assert it.said["api_key"]
+
+    def test_with_a_key_of_one_s_own(self, tmp_path: Path) -> None:
+        with up(tmp_path, TOWPATH_API_KEY="own-key-0123456789abcdef") as it:
+            assert "api_key" not in it.said
+            it.api("mails").submit(1)
+            assert it.client(key="").get("/api/v1/queues").status_code == 401
+
+    def test_where_its_valkey_dies_it_is_started_again(self, tmp_path: Path) -> None:
+        with up(tmp_path) as it:
+            api = it.api("mails")
+            api.submit(1, id="a")
+            children = Path(f"/proc/{it.process.pid}/task").glob("*/children")
+            [valkey] = {int(pid) for path in children for pid in path.read_text().split()}
+            import os
+
+            os.kill(valkey, signal.SIGKILL)
+            eventually(lambda: api.get("/jobs/a").status_code == 200, within=PATIENCE)
+            eventually(lambda: "store.restarted" in it.log.read_text(), within=PATIENCE)
+
+
+class TestServing:
+    def test_needs_a_database(self, tmp_path: Path, server: EmbeddedServer) -> None:
+        process = begin("serve", "--url", server.url, log=tmp_path / "log")
+        process.communicate(timeout=PATIENCE)
+        told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+        assert (told["refused"], process.returncode) == ("invalid_option", 2)
+
+    def test_to_everybody_without_a_key_is_refused(
+        self, tmp_path: Path, server: EmbeddedServer
+    ) -> None:
+        words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/l.db")
+        process = begin(*words, "--host", "0.0.0.0", log=tmp_path / "log")
+        process.communicate(timeout=PATIENCE)
+        told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+        assert process.returncode == 2
+        assert "keys create" in told["message"]
+
+    def test_several_side_by_side_are_one(self, tmp_path: Path, server: EmbeddedServer) -> None:
+        with serve(tmp_path, server.url) as one:
+            words = ("serve", "--url", server.url, "--database", one.database)
+            process = begin(*words, log=tmp_path / "log2")
+            two = Serving(process, first_line(process, tmp_path / "log2"), one.database, one.log)
+            two.own_key = one.key
+            try:
+                one.api("mails").submit("hello", id="a")
+                [job] = two.api("mails").claim()
+                assert one.api("mails").say("complete", job).json()["state"] == "done"
+            finally:
+                two.end()
+
+
+def test_no_secret_is_in_the_log(tmp_path: Path, server: EmbeddedServer) -> None:
+    """Keys, wrong keys, payloads, results, reasons: at the level that says most, with refusals."""
+    key, wrong = "canary-key-0123456789abcdef", "canary-wrong-0123456789abcdef"
+    with serve(tmp_path, server.url, TOWPATH_API_KEY=key, TOWPATH_LOG__LEVEL="debug") as it:
+        api = it.api("mails")
+        with api.client.stream("GET", f"{api.root}/events"):
+            everything(api)
+        assert it.client(wrong).get("/api/v1/queues").status_code == 401
+        it.client().get(f"/api/v1/queues?api_key={CANARY}")
+        it.stop()
+        text = it.log.read_text()
+    assert "http.started" in text
+    assert "canary" not in text
+
+
+def everything(api: Api) -> None:
+    api.submit({"secret": CANARY}, id="a", headers={"trace": CANARY})
+    [job] = api.claim()
+    api.say("renew", job, progress=CANARY)
+    api.say("complete", job, result=CANARY)
+    api.bury("b", reason=CANARY)
+    api.post("/jobs", {"payload": CANARY, "priority": CANARY})
+    api.post("/jobs", {"payload": CANARY, "id": f"{CANARY}\n"})
+    message = {"user_id": "u", "org_id": "o", "client_id": "c", "message": CANARY}
+    assert api.client.post("/api/v1/message", json=message).status_code == 200
