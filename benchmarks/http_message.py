@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from itertools import count
-from statistics import median
 
 import msgspec
 
@@ -108,8 +107,7 @@ def _rates(trials: list[Trial]) -> list[float]:
 
 def _typical(trials: list[Trial]) -> Trial:
     """The trial in the middle."""
-    middle = median(sorted(_rates(trials))[: len(trials) // 2 * 2 + 1])
-    return min(trials, key=lambda trial: abs(trial.cost.rate - middle))
+    return sorted(trials, key=lambda trial: trial.cost.rate)[len(trials) // 2]
 
 
 _numbers = count(1)

@@ -28,6 +28,7 @@ _SETTINGS = {
     "TOWPATH_API_KEY": KEY,
     # The limit per key is there for callers, and all of a bench's requests are one caller's.
     "TOWPATH_HTTP__RATE": "0",
+    "TOWPATH_LOG__LEVEL": "warning",
 }
 
 

@@ -13,6 +13,7 @@ from towpath.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, ServerUnreachable
@@ -328,3 +329,23 @@ async def renewed(app: Towpath, job: JobRef, before: datetime) -> None:
         return ends is not None and ends > before
 
     await eventually_async(later)
+
+
+class TestAHeartbeatThatFails:
+    async def test_ends_the_worker_instead_of_its_leases(self, server: EmbeddedServer) -> None:
+        """Without it every job would be given to another while it still runs here."""
+
+        class Unlucky(Towpath):
+            def new_engine(self, limits: Limits | None = None) -> Engine:
+                if limits is not None:
+                    raise RuntimeError("no threads left")
+                return super().new_engine()
+
+        app = Unlucky(server.url)
+
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        with pytest.raises(ExceptionGroup) as failure:
+            await Worker(app).run()
+        assert failure.group_contains(RuntimeError, match="no threads left")

@@ -23,5 +23,13 @@ def decoded(name: str) -> str:
     return unquote(name, errors="strict") if "%" in name else name
 
 
-Queue = Annotated[str, BeforeValidator(decoded), Path(max_length=64, examples=["thumbnails"])]
+Queue = Annotated[
+    str,
+    BeforeValidator(decoded),
+    Path(
+        max_length=64,
+        examples=["thumbnails"],
+        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"},
+    ),
+]
 Id = Annotated[str, BeforeValidator(decoded), Path(max_length=512, examples=["mail-17"])]

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import msgspec
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
@@ -30,15 +30,25 @@ def stream(events: AsyncGenerator[ServerSentEvent], streams: Streams) -> EventSo
 
 
 class _Counted(EventSourceResponse):
-    """Counted from the first byte to the last, whoever ends it."""
+    """Counted from the first byte to the last, whoever ends it; ended in good form."""
 
     def __init__(self, events: AsyncGenerator[ServerSentEvent], streams: Streams) -> None:
         super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- as the library has it
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        open_ended = True
+
+        async def noted(message: Message) -> None:
+            nonlocal open_ended
+            open_ended = message.get("more_body", open_ended)
+            await send(message)
+
         with self._streams.one_more():
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, noted)
+            if open_ended:
+                # A server that drains: the library breaks off, the client should see an end.
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def begun(events: AsyncGenerator[ServerSentEvent]) -> AsyncGenerator[ServerSentEvent]:

@@ -107,6 +107,10 @@ class Crew:
         await self._processes.close()
         self._threads.close()
 
+    async def heart_fails(self) -> None:
+        """Raise what ended the heartbeat, if something does."""
+        await self._heartbeat.died()
+
     @property
     def running(self) -> int:
         return len(self._held)

@@ -47,6 +47,7 @@ class Heartbeat:
         self._begun, self._over = threading.Event(), threading.Event()
         self._answered = self._renewed = 0.0
         self._warned = False
+        self._error: Exception | None = None
         self._told: dict[Attempt, float] = {}
 
     def start(self) -> None:
@@ -67,10 +68,18 @@ class Heartbeat:
         await self._ended.wait()
         self._thread.join()
 
+    async def died(self) -> None:
+        """Raise what ended it, if it ends before it is closed: jobs would be lost one by one."""
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
+
     def _run(self) -> None:
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._beat())
+        except Exception as error:  # noqa: BLE001 -- told to the worker's own loop, see `died`
+            self._error = error
         finally:
             self._in_loop(self._ended.set)
 

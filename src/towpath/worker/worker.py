@@ -151,7 +151,7 @@ class Worker:
     async def _live(self, crew: Crew) -> None:
         if self._stop.is_set():
             crew.claim_no_more()
-        beside = asyncio.create_task(self._beside())
+        beside = asyncio.create_task(self._beside(crew))
         feeding = asyncio.create_task(crew.feed())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -165,10 +165,11 @@ class Worker:
         finally:
             await _ended([beside, stopping, feeding])
 
-    async def _beside(self) -> None:
+    async def _beside(self, crew: Crew) -> None:
         """What a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._app.keep_firing(self.weights, self.log))
+            group.create_task(crew.heart_fails())
             group.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
 
     async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:

@@ -1,0 +1,136 @@
+"""1,000 clients that wait for their answers share one reader: no connection to the store each."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.bench import WORKER, Bench, Plan, bench
+from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.web.listening import Listeners
+from benchmarks.web.serving import KEY, Serving, served
+from benchmarks.web.wire import Place, client, request
+from towpath import Complete, minutes
+
+ROUNDS = 3
+FEW = 32
+"""Clients that come first: what the server loads and connects for them is for all that follow."""
+_BATCH = 100
+
+
+class Seen(NamedTuple):
+    """One server with its clients."""
+
+    bytes_each: float
+    idle: float
+    """The server's connections to the store without clients."""
+    few: float
+    """With a few of them."""
+    all: float
+    """With all of them."""
+    answers_s: float
+    """From the first completion to the last client's answer."""
+
+
+async def run(plan: Plan) -> list[Figure]:
+    clients = plan.count(1_000, 100)
+    seen: list[Seen] = []
+    for _ in range(ROUNDS):
+        with_files(2 * clients + 1_000)
+        seen.append(await _round(clients))
+    return _figures(clients, seen)
+
+
+def _figures(clients: int, seen: Sequence[Seen]) -> list[Figure]:
+    name, everybody = "http_streams", f"{clients:,} waiting SSE clients"
+    grown = f"the pool grew from {seen[0].few:.0f} to {seen[0].all:.0f}: it may, up to its limit"
+    return [
+        measured(
+            name,
+            f"{everybody}: memory of the server process",
+            "kB/client",
+            [it.bytes_each / 1000 for it in seen],
+        ),
+        measured(
+            f"{name}.connections",
+            f"{everybody}: connections to the store",
+            "connections",
+            [it.all for it in seen],
+            at_most(1, f"{FEW} clients"),
+            beside=Beside(f"with {FEW} clients", [it.few for it in seen]),
+            bound=grown,
+        ),
+        measured(
+            f"{name}.idle", "the same without clients", "connections", [it.idle for it in seen]
+        ),
+        measured(
+            f"{name}.answers",
+            f"{everybody}: from the first completion to the last answer",
+            "s",
+            [it.answers_s for it in seen],
+        ),
+    ]
+
+
+async def _round(clients: int) -> Seen:
+    async with bench() as it:
+        await it.clear()
+        own = _connections(it)
+        async with served(it) as (serving, _), Listeners(serving.place) as listeners:
+            ids = await _send(serving.place, clients)
+            idle = _connections(it) - own
+            await listeners.add(ids[:FEW])
+            resident, few = serving.resident(), _connections(it) - own
+            await listeners.add(ids[FEW:])
+            grown = serving.resident() - resident
+            everybody = _connections(it) - own
+            took = await _answered(it, listeners, clients)
+    return Seen(grown / (clients - FEW), idle, few, everybody, took)
+
+
+def _connections(it: Bench) -> int:
+    return int(it.meter.info("clients")["connected_clients"])
+
+
+async def _send(place: Place, clients: int) -> list[str]:
+    """A message of each of so many users; their ids."""
+    ids: list[str] = []
+    async with client(place) as sender:
+        for number in range(clients):
+            body = msgspec.json.encode(
+                {
+                    "user_id": f"user-{number}",
+                    "org_id": "acme",
+                    "message": "Where is my parcel?",
+                    "client_id": "bench",
+                }
+            )
+            answer = await sender.ask(request("POST", "/api/v1/message", KEY, body))
+            ids.append(msgspec.json.decode(answer.body)["message_id"])
+    return ids
+
+
+async def _answered(it: Bench, listeners: Listeners, clients: int) -> float:
+    """Complete every message; the seconds until each client has its answer."""
+    began = perf_counter()
+    for _ in range(0, clients, _BATCH):
+        leases = await it.engine.claim(
+            "messages", worker=WORKER, lease=minutes(5), count=_BATCH
+        )
+        await it.engine.settle([Complete(lease, b'"here"') for lease in leases])
+    await listeners.answered()
+    return perf_counter() - began
+
+
+def with_files(wanted: int) -> None:
+    """Let this process and those that it starts have so many files open, as far as they may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -1,0 +1,137 @@
+"""The API is what it says it is: OpenAPI 3.1, looked through by schemathesis."""
+
+import os
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.server.serving import Serving, problem
+
+SEED = int(os.environ.get("SCHEMA_SEED", "20260716"))
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "25"))
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+QUEUES, IDS = ("schema-a", "schema-b"), ("there", "a/b", "ü")
+"""So that some requests are about jobs that exist."""
+
+
+@pytest.fixture(scope="module")
+def description(running: Serving) -> Any:
+    client = running.client()
+    for queue in QUEUES:
+        for id in IDS:
+            client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1, "id": id})
+    return client.get("/openapi.json").json()
+
+
+def operations(description: Any) -> list[tuple[str, str, Any]]:
+    return [
+        (method.upper(), path, operation)
+        for path, methods in description["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_it_is_openapi_3_1_with_a_sentence_for_everything(description: Any) -> None:
+    assert description["openapi"].startswith("3.1")
+    for method, path, operation in operations(description):
+        assert operation["description"], (method, path)
+        assert operation["tags"], (method, path)
+
+
+def test_every_body_has_an_example(description: Any) -> None:
+    schemas = description["components"]["schemas"]
+    for method, path, operation in operations(description):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            schema = content["schema"]
+            refs = [it.get("$ref", "") for it in [schema, *schema.get("anyOf", [])]]
+            named = [schemas[ref.rpartition("/")[2]] for ref in refs if ref]
+            assert any(it.get("examples") for it in named), (method, path)
+
+
+def test_every_path_but_health_needs_a_key_and_says_so(description: Any) -> None:
+    for method, path, operation in operations(description):
+        is_open = path in ("/livez", "/readyz", "/health")
+        assert bool(operation["security"]) is not is_open, (method, path)
+        assert is_open or "401" in operation["responses"], (method, path)
+
+
+def test_every_refusal_is_a_problem(description: Any) -> None:
+    for method, path, operation in operations(description):
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400 and path != "/readyz":
+                assert list(answer["content"]) == ["application/problem+json"], (method, path)
+            if status in ("429", "503") and path != "/readyz":
+                assert "Retry-After" in answer["headers"], (method, path)
+
+
+def test_no_request_is_answered_otherwise_than_described(
+    running: Serving, description: Any
+) -> None:
+    """Sensible and senseless requests to every path: no 500, no answer that is not described."""
+    print(f"SCHEMA_SEED={SEED} SCHEMA_EXAMPLES={EXAMPLES}")
+    schema = schemathesis.openapi.from_dict(description)
+    statuses: set[tuple[str, int]] = set()
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if not operation.path.endswith("/events"):  # they never end, and have tests of their own
+            statuses |= look_through(running, operation)
+    assert {200, 202, 204, 404, 409, 422} <= {status for _, status in statuses}
+    told = {e["event"] for e in running.events()}
+    assert "http.defect" not in told
+
+
+def look_through(running: Serving, operation: Any) -> set[tuple[str, int]]:
+    """All statuses that requests to *operation* brought."""
+    seen: set[tuple[str, int]] = set()
+    cases = st.one_of(
+        operation.as_strategy(generation_mode=mode) for mode in schemathesis.GenerationMode
+    )
+
+    @seed(SEED)
+    @settings(
+        max_examples=EXAMPLES,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases, queue=st.sampled_from([*QUEUES, None]), id=st.sampled_from([*IDS, None]))
+    def ask(case: Any, queue: str | None, id: str | None) -> None:
+        for name, value in (("queue", queue), ("id", id)):
+            if value is not None and name in case.path_parameters:
+                case.path_parameters[name] = value
+        if isinstance(case.body, dict) and isinstance(case.body.get("wait"), int | float):
+            case.body["wait"] = min(case.body["wait"], 0.01)
+        headers = {"X-API-Key": running.key}
+        answer = case.call(base_url=running.address, headers=headers, timeout=60)
+        seen.add((operation.label, answer.status_code))
+        case.validate_response(answer, checks=CHECKS)
+
+    ask()
+    return seen
+
+
+def test_an_unknown_path_and_a_wrong_method_are_problems_too(running: Serving) -> None:
+    client = running.client()
+    problem(client.get("/api/v1/nothing"), 404)
+    problem(client.get("/api/v1/queues/"), 404)
+    problem(client.get("/api/v1/queues/mails/"), 404)
+    wrong = client.put("/api/v1/queues/mails/jobs")
+    problem(wrong, 405)
+    assert wrong.headers["allow"]

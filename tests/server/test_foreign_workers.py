@@ -1,0 +1,77 @@
+"""Workers in other languages, with nothing but HTTP: the examples, run."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+from tests.server.serving import PATIENCE, Api, Serving
+from tests.waiting import eventually
+
+EXAMPLES = ROOT / "examples"
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+
+
+@contextmanager
+def working(running: Serving, queue: str, *command: str) -> Iterator[subprocess.Popen[str]]:
+    """The example at work on *queue*; stopped by SIGTERM, which it must obey."""
+    _, key = running.make_key("work", queues=(queue,))
+    worker = subprocess.Popen(
+        [*command, queue],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TOWPATH_ADDRESS": running.address, "TOWPATH_API_KEY": key},
+    )
+    try:
+        yield worker
+    finally:
+        worker.terminate()
+        _, errors = worker.communicate(timeout=PATIENCE)
+        assert (worker.returncode, errors) == (0, "")
+
+
+def done(api: Api, *ids: str) -> bool:
+    return all(api.look(id)["state"] == "done" for id in ids)
+
+
+@needs_node
+def test_in_javascript(running: Serving, api: Api) -> None:
+    names = {"a": "ann", "b/c": "bob", "ü d": "eve"}
+    for id, name in names.items():
+        api.submit({"to": name}, id=id)
+    with working(running, api.queue, "node", str(EXAMPLES / "worker.mjs")):
+        eventually(lambda: done(api, *names), within=PATIENCE)
+        api.submit({"to": "later"}, id="later")
+        eventually(lambda: done(api, "later"), within=PATIENCE)
+    assert [api.look(id)["result"] for id in names] == ["hello ann", "hello bob", "hello eve"]
+
+
+@needs_node
+def test_in_javascript_a_failure_is_told(running: Serving, api: Api) -> None:
+    api.submit(None, id="a", max_attempts=1)
+    with working(running, api.queue, "node", str(EXAMPLES / "worker.mjs")):
+        eventually(lambda: api.look("a")["state"] == "dead", within=PATIENCE)
+    assert "TypeError" in api.look("a")["reason"]
+
+
+@needs_curl
+def test_in_shell(running: Serving, api: Api) -> None:
+    for n in range(3):
+        api.submit(f"hello {n}", id=f"j{n}")
+    with working(running, api.queue, "sh", str(EXAMPLES / "worker.sh")):
+        eventually(lambda: done(api, "j0", "j1", "j2"), within=PATIENCE)
+    assert [api.look(f"j{n}")["result"] for n in range(3)] == ["HELLO 0", "HELLO 1", "HELLO 2"]
+
+
+@pytest.mark.parametrize("name", ["worker.mjs", "worker.sh"])
+def test_they_are_short(name: str) -> None:
+    lines = Path(EXAMPLES / name).read_text().splitlines()
+    code = [line for line in lines if line.strip() and not line.startswith(("//", "#"))]
+    assert len(code) <= 30

@@ -1,0 +1,169 @@
+"""The store or the database is away: refused within two seconds, and back by itself."""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.serving import PATIENCE, Api, Serving, code, problem, serve
+from tests.waiting import eventually
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+WITHIN = 2.0
+SLACK = 1.5
+"""For a machine that does much else at the same time."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A Valkey that may be frozen and killed."""
+    with EmbeddedServer(data=tmp_path / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def it(tmp_path: Path, store: EmbeddedServer) -> Iterator[Serving]:
+    with serve(tmp_path, store.url) as it:
+        yield it
+
+
+def timed(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """The answer, which came within two seconds."""
+    began = time.monotonic()
+    answer = ask()
+    assert time.monotonic() - began < WITHIN + SLACK
+    return answer
+
+
+def every_kind_is_refused(api: Api) -> None:
+    asks: list[Callable[[], httpx.Response]] = [
+        lambda: api.post("/jobs", {"payload": 1}),
+        lambda: api.post("/claim", {"worker": "w"}),
+        lambda: api.post("/claim", {"worker": "w", "wait": 50}),
+        lambda: api.post("/jobs/a/complete", {"token": 1}),
+        lambda: api.get("/jobs/a"),
+        lambda: api.get(),
+    ]
+    for ask in asks:
+        assert code(timed(ask), 503) == "server-unreachable"
+
+
+def part_is_named(client: httpx.Client, part: str) -> None:
+    answer = timed(lambda: client.get("/readyz"))
+    assert answer.status_code == 503
+    assert int(answer.headers["retry-after"]) >= 1
+    told = answer.json()
+    assert told["ready"] is False
+    assert [name for name, it in told["parts"].items() if not it["ok"]] == [part]
+    assert told["parts"][part]["remedy"]
+    assert client.get("/livez").text == "ok"
+
+
+class TestTheStore:
+    def test_frozen(self, it: Serving, store: EmbeddedServer) -> None:
+        api = it.api("mails")
+        api.submit(1, id="a")
+        store.pause()
+        try:
+            every_kind_is_refused(api)
+            part_is_named(api.client, "store")
+        finally:
+            store.unpause()
+        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        assert api.look("a")["payload"] == 1
+
+    def test_killed_and_started_again(self, it: Serving, store: EmbeddedServer) -> None:
+        api = it.api("mails")
+        api.submit(1, id="a")
+        store.kill()
+        every_kind_is_refused(api)
+        part_is_named(api.client, "store")
+        store.start()
+        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        assert api.look("a")["payload"] == 1
+        assert api.post("/jobs", {"payload": 2}).status_code == 202
+
+    def test_not_there_at_the_start(self, tmp_path: Path, store: EmbeddedServer) -> None:
+        store.stop()
+        with serve(tmp_path, store.url) as it:
+            api = it.api("mails")
+            every_kind_is_refused(api)
+            part_is_named(api.client, "store")
+            store.start()
+            eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+            assert api.submit(1)["state"] == "ready"
+            assert [e["event"] for e in it.events() if e["event"].startswith("server")] == [
+                "server.unreachable",
+                "server.back",
+            ]
+
+    def test_full_refuses_submits_and_lets_workers_drain(
+        self, it: Serving, store: EmbeddedServer
+    ) -> None:
+        api = it.api("mails")
+        api.submit(1, id="a")
+        store.ask("CONFIG", "SET", "maxmemory", "1")
+        assert code(api.post("/jobs", {"payload": 1}), 503) == "memory-full"
+        [job] = api.claim()
+        assert api.say("complete", job).json()["state"] == "done"
+
+
+class TestTheDatabase:
+    """Keys that were seen a moment ago still count; nobody gets in unchecked."""
+
+    def refused(self, api: Api) -> None:
+        def is_refused() -> bool:
+            return timed(lambda: api.get()).status_code == 503
+
+        eventually(is_refused, within=PATIENCE)
+        told = problem(api.get(), 503)
+        assert "ledger" in told["type"]
+        part_is_named(api.client, "ledger")
+
+    def back(self, api: Api) -> None:
+        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        assert api.get().status_code == 200
+
+    def test_locked_by_somebody_else(self, it: Serving, tmp_path: Path) -> None:
+        """Reading goes on beside a writer; readiness says that nothing can be written."""
+        client = it.client()
+        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        part_is_named(client, "ledger")
+        assert client.get("/api/v1/queues").status_code == 200
+        other.execute("ROLLBACK")
+        other.close()
+        eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
+
+    def test_without_its_tables(self, it: Serving, tmp_path: Path) -> None:
+        api = it.api("mails")
+        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        tables = [
+            name
+            for (name,) in other.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            if name.startswith("towpath")
+        ]
+        for name in tables:
+            other.execute(f"ALTER TABLE {name} RENAME TO {name}_away")
+        self.refused(api)
+        assert it.client(key="").get("/api/v1/queues").status_code == 401
+        for name in tables:
+            other.execute(f"ALTER TABLE {name}_away RENAME TO {name}")
+        other.close()
+        self.back(api)
+
+    def test_not_there_at_the_start(self, tmp_path: Path, server: EmbeddedServer) -> None:
+        """It can't be served without knowing who may ask: the way out is told, at once."""
+        from tests.server.serving import begin
+
+        words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/no/such.db")
+        process = begin(*words, log=tmp_path / "log")
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 75
+        assert "ledger_unreachable" in (tmp_path / "log").read_text()
