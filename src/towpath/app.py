@@ -77,7 +77,7 @@ class Towpath:
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
         self.recurrences = Recurrences()
-        self._way = Way(self.new_engine)
+        self._way = Way(self.new_engine, lambda: self.metrics)
         self.metrics = Metrics()
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────
@@ -174,7 +174,7 @@ class Towpath:
     # ── the way to the server ────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        await self._way.enter(self.metrics)
+        await self._way.enter()
         return self
 
     async def __aexit__(self, *_: object) -> None:

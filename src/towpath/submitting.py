@@ -21,6 +21,8 @@ from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobUnfinished, TowpathError
 from towpath.ids import JobId
 from towpath.telemetry import traces
+from towpath.telemetry.events import JOB_SUBMITTED
+from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
@@ -37,16 +39,15 @@ _NOTHING: Any = None
 class Way:
     """The way to the server that an app's handlers share."""
 
-    def __init__(self, connect: Callable[[], Engine]) -> None:
-        self._connect = connect
+    def __init__(self, connect: Callable[[], Engine], metrics: Callable[[], Metrics]) -> None:
+        self._connect, self._metrics = connect, metrics
         self._engine: Engine | None = None
         self._entered = 0
         self._blocking: BlockingEngine | None = None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
-        self.metrics: Metrics | None = None
+        self._log = Log()
 
-    async def enter(self, metrics: Metrics) -> None:
-        self.metrics = metrics
+    async def enter(self) -> None:
         async with self._entering:
             if self._engine is None:
                 engine = self._connect()
@@ -80,7 +81,7 @@ class Way:
     @contextmanager
     def anew(self) -> Generator[None]:
         """As if nobody had connected, until the end of the block; then as it was before."""
-        before = self._engine, self._entered, self._blocking, self._entering, self.metrics
+        before = self._engine, self._entered, self._blocking, self._entering
         self._engine, self._entered, self._blocking = None, 0, None
         self._entering = asyncio.Lock()
         try:
@@ -89,7 +90,14 @@ class Way:
             if self._blocking is not None:
                 atexit.unregister(self._blocking.__exit__)
                 self._blocking.__exit__()
-            self._engine, self._entered, self._blocking, self._entering, self.metrics = before
+            self._engine, self._entered, self._blocking, self._entering = before
+
+    def tell(self, submitted: Submitted, handler: str) -> None:
+        """Count a job that is new, and log it for those who want to see each."""
+        if not submitted.existed:
+            job = submitted.job
+            self._metrics().of(job.queue, handler).submitted.inc()
+            self._log.emit(JOB_SUBMITTED, job=job.id, queue=job.queue, handler=handler)
 
 
 class Ticket(msgspec.Struct, Generic[R], frozen=True):
@@ -195,8 +203,9 @@ class AppHandler(Handler[T, R, C]):
 
         A refused one's answer is its error; the others are in. All payloads are checked first.
         """
-        with traces.producer_span(self.queue, handler=self.name):
-            jobs = self.new_jobs(payloads, options)
+        values = list(payloads)
+        with traces.producer_span(self.queue, handler=self.name, jobs=len(values)):
+            jobs = self.new_jobs(values, options)
             answers = await self._way.engine.submit_many(self.queue, jobs, durability=durability)
         return self.tickets(answers)
 
@@ -225,8 +234,7 @@ class AppHandler(Handler[T, R, C]):
         )
 
     def ticket(self, submitted: Submitted) -> Ticket[R]:
-        if self._way.metrics is not None and not submitted.existed:
-            self._way.metrics.of(self.queue, self.name).submitted.inc()
+        self._way.tell(submitted, self.name)
         return Ticket(submitted, self._way, self.result)
 
     def tickets(self, answers: list[Submitted | TowpathError]) -> list[Ticket[R] | TowpathError]:
@@ -266,7 +274,8 @@ class BlockingHandler(Generic[T, R]):
     ) -> list[Ticket[R] | TowpathError]:
         """Take many jobs in, answered one by one."""
         handler = self._handler
-        with traces.producer_span(handler.queue, handler=handler.name):
-            jobs = handler.new_jobs(payloads, options)
+        values = list(payloads)
+        with traces.producer_span(handler.queue, handler=handler.name, jobs=len(values)):
+            jobs = handler.new_jobs(values, options)
             answers = self._way.blocking.submit_many(handler.queue, jobs, durability=durability)
         return handler.tickets(answers)

@@ -138,12 +138,13 @@ class TestWhatAHandlerMayDoWrong:
         assert lines.of("result.invalid")
 
     async def test_a_result_for_which_the_queue_has_no_room_any_more(self, app: Towpath) -> None:
-        """Its limit was lowered while the handler ran."""
+        """Its limit was lowered elsewhere, while the handler ran."""
 
         @app.handler("shop")
         async def sell() -> str:
-            stored = await app.engine.options("shop")
-            await app.engine.reconfigure("shop", replace(stored, max_payload=100))
+            async with app.new_engine() as elsewhere:
+                stored = await elsewhere.options("shop")
+                await elsewhere.reconfigure("shop", replace(stored, max_payload=100))
             return "x" * 500
 
         async with working(app):

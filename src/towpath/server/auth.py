@@ -76,7 +76,7 @@ def _secret(scope: Scope) -> str:
     return plain
 
 
-def _key(request: Request) -> KeyInfo:
+async def _key(request: Request) -> KeyInfo:
     return request.scope[_KEY]
 
 

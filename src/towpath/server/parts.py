@@ -1,4 +1,8 @@
-"""What a request handler may ask for: the parts of the running server."""
+"""What a request handler may ask for: the parts of the running server.
+
+Dependencies are coroutines, also those that wait for nothing: FastAPI runs a plain function in a
+thread, and the way there and back costs more than most requests.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,16 @@ from towpath.server.limits import Streams
 from towpath.server.polling import Poll
 
 
-def _gateway(request: Request) -> Gateway:
+async def _gateway(request: Request) -> Gateway:
     return request.app.state.gateway
 
 
-def _engine(request: Request) -> Engine:
+async def _engine(request: Request) -> Engine:
     gateway: Gateway = request.app.state.gateway
     return gateway.engine
 
 
-def _streams(request: Request) -> Streams:
+async def _streams(request: Request) -> Streams:
     return request.app.state.streams
 
 
@@ -50,7 +54,7 @@ def _digest(name: str, more: bytes) -> str:
     return sha256(name.encode() + b"\0" + more).hexdigest()
 
 
-def _repeatable(
+async def _repeatable(
     key: Key,
     idempotency_key: Annotated[
         str | None,
@@ -65,7 +69,7 @@ def _repeatable(
     return Repeatable(f"{key.id}/{idempotency_key}") if idempotency_key else None
 
 
-def _poll(request: Request, engine: TheEngine) -> Poll:
+async def _poll(request: Request, engine: TheEngine) -> Poll:
     return Poll(engine, request, request.app.state.draining)
 
 

@@ -9,7 +9,7 @@ from fastapi import Path
 from pydantic import BeforeValidator
 from starlette.types import Scope
 
-PREFIX = "/api/v1/queues/"
+PREFIX = "/api/v1/"
 
 
 def keep_as_sent(scope: Scope) -> None:

@@ -74,13 +74,12 @@ class Crew:
         self._notes = Notes(engine)
         self._threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
         self._processes = Processes(note=self._notes.send, log=self._log)
-        self._largest = {q: (await engine.options(q)).max_payload for q in terms.weights}
         self._runner = Runner(
             threads=self._threads,
             processes=self._processes,
             middleware=terms.middleware,
             note=self._notes.send,
-            largest=lambda queue: self._largest[QueueName(queue)],
+            largest=self._largest,
             log=self._log,
         )
         self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
@@ -106,6 +105,10 @@ class Crew:
                 attempt.task.cancel()
         await self._processes.close()
         self._threads.close()
+
+    async def _largest(self, queue: str) -> int:
+        """Bytes of a result that the queue keeps, as last heard of."""
+        return (await self._app.engine.known_options(queue)).max_payload
 
     async def heart_fails(self) -> None:
         """Raise what ended the heartbeat, if something does."""

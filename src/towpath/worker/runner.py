@@ -6,7 +6,7 @@ The only place with a broad except: whatever a handler raises ends its attempt, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from towpath.clock import steady
@@ -38,7 +38,7 @@ class Runner:
         processes: Processes,
         middleware: Sequence[Middleware],
         note: Note,
-        largest: Callable[[str], int],
+        largest: Callable[[str], Awaitable[int]],
         log: Log,
     ) -> None:
         self._threads, self._processes = threads, processes
@@ -86,7 +86,7 @@ class Runner:
         if most is not None and lease.attempt > most:
             return Bury(lease, f"delivered {lease.attempt - 1} times without an end")
         if handler.place is Place.PROCESS:
-            return self._completed(attempt, await self._surrounded(attempt, b"", None))
+            return await self._completed(attempt, await self._surrounded(attempt, b"", None))
         payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         ctx = self._context(attempt, handler)
         if self._middleware:
@@ -95,7 +95,9 @@ class Runner:
             value = await handler.invoke(payload, ctx)
         else:
             value = await self._threads.run(lambda: handler.invoke(payload, ctx))
-        return self._encoded(attempt, handler, value)
+        if value is None:
+            return Complete(attempt.lease)
+        return await self._encoded(attempt, handler, value)
 
     async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context | None) -> Any:
         """The handler's value, with the middleware around it."""
@@ -165,19 +167,19 @@ class Runner:
         attempt.ctx, attempt.started = ctx, steady()
         return ctx
 
-    def _encoded(self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any) -> Settlement:
+    async def _encoded(
+        self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any
+    ) -> Settlement:
         """A result that can't be kept is a defect of the handler: another attempt can't help."""
-        if value is None:
-            return Complete(attempt.lease)
         try:
             result = handler.result.encode(value)
         except TowpathError as error:
             attempt.error = "ResultInvalid"
             return Bury(attempt.lease, f"ResultInvalid: {error}")
-        return self._completed(attempt, result)
+        return await self._completed(attempt, result)
 
-    def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
-        limit = self._largest(attempt.lease.queue)
+    async def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
+        limit = await self._largest(attempt.lease.queue) if result else 0
         if len(result) <= limit:
             return Complete(attempt.lease, result)
         attempt.error = "ResultTooLarge"

@@ -5,7 +5,7 @@ Paths, bodies and names are those of the broker that this replaces; so is the te
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from towpath.apps.messages.model import MESSAGES, Message, MessageState, MessageView
@@ -23,6 +23,7 @@ from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import Key, require
 from towpath.server.models import Body, shown
 from towpath.server.parts import TheStreams
+from towpath.server.paths import decoded
 from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.server.streams import stream
 
@@ -54,12 +55,12 @@ router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldWords)
 health_router = APIRouter(tags=["health"])
 
 
-def _messages(request: Request) -> Messages:
+async def _messages(request: Request) -> Messages:
     return request.app.state.messages
 
 
-def _may(scope: Scope) -> Callable[[KeyInfo], KeyInfo]:
-    def check(key: Key) -> KeyInfo:
+def _may(scope: Scope) -> Callable[[KeyInfo], Awaitable[KeyInfo]]:
+    async def check(key: Key) -> KeyInfo:
         require(key, scope, MESSAGES)
         return key
 
@@ -70,8 +71,8 @@ TheMessages = Annotated[Messages, Depends(_messages)]
 CanSend = Annotated[KeyInfo, Depends(_may(Scope.SUBMIT))]
 CanLook = Annotated[KeyInfo, Depends(_may(Scope.READ))]
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
-UserId = Annotated[str, Path(max_length=_LONGEST_NAME, examples=["ann"])]
-MessageId = Annotated[str, Path(max_length=_LONGEST_NAME)]
+UserId = Annotated[str, BeforeValidator(decoded), Path(max_length=_LONGEST_NAME, examples=["ann"])]
+MessageId = Annotated[str, BeforeValidator(decoded), Path(max_length=_LONGEST_NAME)]
 
 
 class MessageIn(Body):
