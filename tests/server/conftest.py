@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.server.messaging import app_on, client_of, key_of, started
-from tests.server.serving import Api, Serving, up
+from tests.server.serving import Api, Serving, serve, up
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -43,6 +43,20 @@ _numbers = count(1)
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """`towpath up`, one for all tests: each has a queue of its own."""
     with up(tmp_path_factory.mktemp("up")) as it:
+        yield it
+
+
+@pytest.fixture(scope="session")
+def narrow(
+    tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
+) -> Iterator[Serving]:
+    """`towpath serve` with little patience: bodies within 1 s, 5 requests a second, 2 streams."""
+    limits = {
+        "TOWPATH_HTTP__BODY_WITHIN": "1s",
+        "TOWPATH_HTTP__RATE": "5",
+        "TOWPATH_HTTP__STREAMS": "2",
+    }
+    with serve(tmp_path_factory.mktemp("serve"), running_server.url, **limits) as it:
         yield it
 
 

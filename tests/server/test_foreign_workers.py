@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,22 +19,24 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 @contextmanager
-def working(running: Serving, queue: str, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """The example at work on *queue*; stopped by SIGTERM, which it must obey."""
-    _, key = running.make_key("work", queues=(queue,))
+def working(running: Serving, api: Api, *command: str) -> Generator[None]:
+    """The example at work on the queue; after SIGTERM it ends what it has, and then itself."""
+    _, key = running.make_key("work", queues=(api.queue,))
     worker = subprocess.Popen(
-        [*command, queue],
+        [*command, api.queue],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TOWPATH_ADDRESS": running.address, "TOWPATH_API_KEY": key},
     )
     try:
-        yield worker
+        yield
     finally:
         worker.terminate()
+        api.submit({"to": "last"}, id="last")
         _, errors = worker.communicate(timeout=PATIENCE)
         assert (worker.returncode, errors) == (0, "")
+        assert api.look("last")["state"] in ("done", "ready")
 
 
 def done(api: Api, *ids: str) -> bool:
@@ -46,7 +48,7 @@ def test_in_javascript(running: Serving, api: Api) -> None:
     names = {"a": "ann", "b/c": "bob", "ü d": "eve"}
     for id, name in names.items():
         api.submit({"to": name}, id=id)
-    with working(running, api.queue, "node", str(EXAMPLES / "worker.mjs")):
+    with working(running, api, "node", str(EXAMPLES / "worker.mjs")):
         eventually(lambda: done(api, *names), within=PATIENCE)
         api.submit({"to": "later"}, id="later")
         eventually(lambda: done(api, "later"), within=PATIENCE)
@@ -56,18 +58,19 @@ def test_in_javascript(running: Serving, api: Api) -> None:
 @needs_node
 def test_in_javascript_a_failure_is_told(running: Serving, api: Api) -> None:
     api.submit(None, id="a", max_attempts=1)
-    with working(running, api.queue, "node", str(EXAMPLES / "worker.mjs")):
+    with working(running, api, "node", str(EXAMPLES / "worker.mjs")):
         eventually(lambda: api.look("a")["state"] == "dead", within=PATIENCE)
     assert "TypeError" in api.look("a")["reason"]
 
 
 @needs_curl
 def test_in_shell(running: Serving, api: Api) -> None:
-    for n in range(3):
-        api.submit(f"hello {n}", id=f"j{n}")
-    with working(running, api.queue, "sh", str(EXAMPLES / "worker.sh")):
-        eventually(lambda: done(api, "j0", "j1", "j2"), within=PATIENCE)
-    assert [api.look(f"j{n}")["result"] for n in range(3)] == ["HELLO 0", "HELLO 1", "HELLO 2"]
+    payloads = {"a": "hello", "b/c": None, "ü d": {"to": 'é "quoted"'}}
+    for id, payload in payloads.items():
+        api.submit(payload, id=id)
+    with working(running, api, "sh", str(EXAMPLES / "worker.sh")):
+        eventually(lambda: done(api, *payloads), within=PATIENCE)
+    assert [api.look(id)["result"] for id in payloads] == [8, 5, 28]
 
 
 @pytest.mark.parametrize("name", ["worker.mjs", "worker.sh"])

@@ -134,8 +134,7 @@ NEEDS = {
 
 
 def asked(client: httpx.Client, method: str, path: str) -> httpx.Response:
-    body = {"json": CLAIM} if method == "POST" else {}
-    with client.stream(method, path, **body) as answer:
+    with client.stream(method, path, json=CLAIM if method == "POST" else None) as answer:
         if answer.status_code != 200:
             answer.read()
         return answer

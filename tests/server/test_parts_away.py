@@ -1,36 +1,44 @@
 """The store or the database is away: refused within two seconds, and back by itself."""
 
-import asyncio
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.server.serving import PATIENCE, Api, Serving, code, problem, serve
+from tests.server.serving import PATIENCE, Api, Serving, begin, code, problem, serve
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
-from towpath.ledger.ledger import Ledger
 
 WITHIN = 2.0
 SLACK = 1.5
 """For a machine that does much else at the same time."""
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[EmbeddedServer]:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("away")
+
+
+@pytest.fixture(scope="module")
+def store(home: Path) -> Iterator[EmbeddedServer]:
     """A Valkey that may be frozen and killed."""
-    with EmbeddedServer(data=tmp_path / "valkey") as server:
+    with EmbeddedServer(data=home / "valkey") as server:
         yield server
 
 
-@pytest.fixture
-def it(tmp_path: Path, store: EmbeddedServer) -> Iterator[Serving]:
-    with serve(tmp_path, store.url) as it:
+@pytest.fixture(scope="module")
+def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
+    with serve(home, store.url) as it:
         yield it
+
+
+@pytest.fixture
+def api(it: Serving, queue: str) -> Api:
+    return it.api(queue)
 
 
 def timed(ask: Callable[[], httpx.Response]) -> httpx.Response:
@@ -48,10 +56,11 @@ def every_kind_is_refused(api: Api) -> None:
         lambda: api.post("/claim", {"worker": "w", "wait": 50}),
         lambda: api.post("/jobs/a/complete", {"token": 1}),
         lambda: api.get("/jobs/a"),
-        lambda: api.get(),
+        api.get,
     ]
-    for ask in asks:
-        assert code(timed(ask), 503) == "server-unreachable"
+    with ThreadPoolExecutor(len(asks)) as askers:
+        answers = list(askers.map(timed, asks))
+    assert {code(it, 503) for it in answers} == {"server-unreachable"}
 
 
 def part_is_named(client: httpx.Client, part: str) -> None:
@@ -66,8 +75,7 @@ def part_is_named(client: httpx.Client, part: str) -> None:
 
 
 class TestTheStore:
-    def test_frozen(self, it: Serving, store: EmbeddedServer) -> None:
-        api = it.api("mails")
+    def test_frozen(self, api: Api, store: EmbeddedServer) -> None:
         api.submit(1, id="a")
         store.pause()
         try:
@@ -78,8 +86,7 @@ class TestTheStore:
         eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
         assert api.look("a")["payload"] == 1
 
-    def test_killed_and_started_again(self, it: Serving, store: EmbeddedServer) -> None:
-        api = it.api("mails")
+    def test_killed_and_started_again(self, api: Api, store: EmbeddedServer) -> None:
         api.submit(1, id="a")
         store.kill()
         every_kind_is_refused(api)
@@ -89,11 +96,11 @@ class TestTheStore:
         assert api.look("a")["payload"] == 1
         assert api.post("/jobs", {"payload": 2}).status_code == 202
 
-    def test_not_there_at_the_start(self, tmp_path: Path, store: EmbeddedServer) -> None:
-        store.stop()
+    def test_not_there_at_the_start(self, tmp_path: Path) -> None:
+        store = EmbeddedServer(data=tmp_path / "valkey")
         with serve(tmp_path, store.url) as it:
             api = it.api("mails")
-            every_kind_is_refused(api)
+            assert code(timed(api.get), 503) == "server-unreachable"
             part_is_named(api.client, "store")
             store.start()
             eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
@@ -102,16 +109,19 @@ class TestTheStore:
                 "server.unreachable",
                 "server.back",
             ]
+        store.stop()
 
     def test_full_refuses_submits_and_lets_workers_drain(
-        self, it: Serving, store: EmbeddedServer
+        self, api: Api, store: EmbeddedServer
     ) -> None:
-        api = it.api("mails")
         api.submit(1, id="a")
         store.ask("CONFIG", "SET", "maxmemory", "1")
-        assert code(api.post("/jobs", {"payload": 1}), 503) == "memory-full"
-        [job] = api.claim()
-        assert api.say("complete", job).json()["state"] == "done"
+        try:
+            assert code(api.post("/jobs", {"payload": 1}), 503) == "memory-full"
+            [job] = api.claim()
+            assert api.say("complete", job).json()["state"] == "done"
+        finally:
+            store.ask("CONFIG", "SET", "maxmemory", "0")
 
 
 class TestTheDatabase:
@@ -119,7 +129,7 @@ class TestTheDatabase:
 
     def refused(self, api: Api) -> None:
         def is_refused() -> bool:
-            return timed(lambda: api.get()).status_code == 503
+            return timed(api.get).status_code == 503
 
         eventually(is_refused, within=PATIENCE)
         told = problem(api.get(), 503)
@@ -130,10 +140,10 @@ class TestTheDatabase:
         eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
         assert api.get().status_code == 200
 
-    def test_locked_by_somebody_else(self, it: Serving, tmp_path: Path) -> None:
+    def test_locked_by_somebody_else(self, api: Api, home: Path) -> None:
         """Reading goes on beside a writer; readiness says that nothing can be written."""
-        client = it.client()
-        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+        client = api.client
+        other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         part_is_named(client, "ledger")
         assert client.get("/api/v1/queues").status_code == 200
@@ -141,9 +151,8 @@ class TestTheDatabase:
         other.close()
         eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
 
-    def test_without_its_tables(self, it: Serving, tmp_path: Path) -> None:
-        api = it.api("mails")
-        other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
+    def test_without_its_tables(self, it: Serving, api: Api, home: Path) -> None:
+        other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         tables = [
             name
             for (name,) in other.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -160,8 +169,6 @@ class TestTheDatabase:
 
     def test_not_there_at_the_start(self, tmp_path: Path, server: EmbeddedServer) -> None:
         """It can't be served without knowing who may ask: the way out is told, at once."""
-        from tests.server.serving import begin
-
         words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/no/such.db")
         process = begin(*words, log=tmp_path / "log")
         process.communicate(timeout=PATIENCE)

@@ -7,10 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command import COMMAND
-from tests.server.serving import PATIENCE, Api, Serving, begin, first_line, serve, up
+from tests.server.serving import PATIENCE, Api, Serving, begin, serve, serving, up
 from tests.server.test_work_api import in_background
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
@@ -52,38 +50,20 @@ class TestItsFirstWords:
 
 
 class TestStopping:
-    def test_drains_and_ends_with_0(self, tmp_path: Path) -> None:
+    def test_drains_and_a_start_goes_on_where_it_was(self, tmp_path: Path) -> None:
         """Who waits for work is answered, streams end, what is leased stays leased."""
         with up(tmp_path) as it:
-            api = it.api("mails")
-            api.submit(1, id="leased")
-            api.claim(lease=600)
-            long = it.api("mails")
-            with in_background(lambda: long.post("/claim", {"worker": "w", "wait": 60})) as waits:
-                named = it.api("news")
-                wish = {"worker": "w", "wait": 60}
-                with (
-                    in_background(lambda: named.post("/claim", wish, idempotency_key="k")) as too,
-                    api.client.stream("GET", f"{api.root}/events") as stream,
-                ):
-                    eventually(lambda: it.asked_for("news"))
-                    it.process.send_signal(signal.SIGTERM)
-                    assert waits().status_code == 204
-                    assert too().status_code == 204
-                    stream.read()
+            key, api = it.key, it.api("mails")
+            api.submit("hello", id="a")
+            [job] = api.claim(lease=600)
+            ended_politely(it)
             assert it.process.wait(PATIENCE) == 0
             assert it.events()[-1]["event"] == "http.stopped"
         with up(tmp_path) as it:
-            assert it.client(it.make_key("read")[1]).get(f"{api.root}").json()["leased"] == 1
-
-    def test_a_start_goes_on_where_it_was(self, tmp_path: Path) -> None:
-        with up(tmp_path) as it:
-            key = it.key
-            it.api("mails").submit("hello", id="a")
-            assert it.stop() == 0
-        with up(tmp_path) as it:
             assert "api_key" not in it.said  # shown once, ever
-            assert it.api("mails", key).look("a")["payload"] == "hello"
+            api = it.api("mails", key)
+            assert api.look("a")["state"] == "leased"
+            assert api.say("complete", job).json()["state"] == "done"
 
     def test_so_does_a_start_after_a_crash(self, tmp_path: Path) -> None:
         with up(tmp_path) as it:
@@ -97,6 +77,21 @@ class TestStopping:
             assert api.get().json()["ready"] == 19
             assert api.say("complete", job).json()["state"] == "done"
             assert [j["payload"] for j in api.claim(count=100)] == list(range(1, 20))
+
+
+def ended_politely(it: Serving) -> None:
+    """SIGTERM, while two wait for work and one follows a queue: all are answered to the end."""
+    plain, named, follower = it.api("news"), it.api("named"), it.client()
+    wish = {"worker": "w", "wait": 60}
+    with (
+        in_background(lambda: plain.post("/claim", wish)) as one,
+        in_background(lambda: named.post("/claim", wish, idempotency_key="k")) as two,
+        follower.stream("GET", f"{plain.root}/events") as stream,
+    ):
+        eventually(lambda: it.asked_for("news") and it.asked_for("named"), within=PATIENCE)
+        it.process.send_signal(signal.SIGTERM)
+        assert [one().status_code, two().status_code] == [204, 204]
+        stream.read()
 
 
 class TestStarting:
@@ -129,21 +124,21 @@ class TestStarting:
         with up(tmp_path) as it:
             assert it.said["api_key"]
 
-    def test_with_a_key_of_one_s_own(self, tmp_path: Path) -> None:
+    def test_with_a_key_of_one_s_own_and_again_when_its_valkey_dies(self, tmp_path: Path) -> None:
         with up(tmp_path, TOWPATH_API_KEY="own-key-0123456789abcdef") as it:
             assert "api_key" not in it.said
-            it.api("mails").submit(1)
             assert it.client(key="").get("/api/v1/queues").status_code == 401
-
-    def test_where_its_valkey_dies_it_is_started_again(self, tmp_path: Path) -> None:
-        with up(tmp_path) as it:
             api = it.api("mails")
             api.submit(1, id="a")
-            children = Path(f"/proc/{it.process.pid}/task").glob("*/children")
-            [valkey] = {int(pid) for path in children for pid in path.read_text().split()}
-            os.kill(valkey, signal.SIGKILL)
-            eventually(lambda: api.get("/jobs/a").status_code == 200, within=PATIENCE)
+            os.kill(valkey_of(it), signal.SIGKILL)
             eventually(lambda: "store.restarted" in it.log.read_text(), within=PATIENCE)
+            eventually(lambda: api.get("/jobs/a").status_code == 200, within=PATIENCE)
+
+
+def valkey_of(it: Serving) -> int:
+    children = Path(f"/proc/{it.process.pid}/task").glob("*/children")
+    [pid] = {int(pid) for path in children for pid in path.read_text().split()}
+    return pid
 
 
 class TestServing:
@@ -157,24 +152,23 @@ class TestServing:
         self, tmp_path: Path, server: EmbeddedServer
     ) -> None:
         words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/l.db")
-        process = begin(*words, "--host", "0.0.0.0", log=tmp_path / "log")
+        process = begin(*words, "--host", "::", log=tmp_path / "log")
         process.communicate(timeout=PATIENCE)
         told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
         assert process.returncode == 2
         assert "keys create" in told["message"]
 
-    def test_several_side_by_side_are_one(self, tmp_path: Path, server: EmbeddedServer) -> None:
-        with serve(tmp_path, server.url) as one:
-            words = ("serve", "--url", server.url, "--database", one.database)
-            process = begin(*words, log=tmp_path / "log2")
-            two = Serving(process, first_line(process, tmp_path / "log2"), one.database, one.log)
-            two.own_key = one.key
-            try:
-                one.api("mails").submit("hello", id="a")
-                [job] = two.api("mails").claim()
-                assert one.api("mails").say("complete", job).json()["state"] == "done"
-            finally:
-                two.end()
+    def test_several_side_by_side_are_one(
+        self, narrow: Serving, tmp_path: Path, server: EmbeddedServer
+    ) -> None:
+        log = tmp_path / "log"
+        words = ("serve", "--url", server.url, "--database", narrow.database)
+        with serving(*words, database=narrow.database, log=log) as two:
+            _, two.own_key = narrow.make_key("submit", "work")
+            one = narrow.api("mails", two.key)
+            one.submit("hello", id="a")
+            [job] = two.api("mails").claim()
+            assert one.say("complete", job).json()["state"] == "done"
 
 
 def test_no_secret_is_in_the_log(tmp_path: Path, server: EmbeddedServer) -> None:

@@ -86,7 +86,7 @@ class TestWaitingForWork:
         assert [it["attempt"] for it in api.claim(wait=50)] == [2]
 
     def test_a_worker_that_left_gets_nothing(self, running: Serving, api: Api) -> None:
-        """Its connection is gone: the job goes to who is there, at once and at the first attempt."""
+        """Its connection is gone: the job goes to who is there, at its first attempt."""
         with socket.create_connection(running.host_and_port) as line:
             body = b'{"worker": "gone", "wait": 50}'
             head = f"POST {api.root}/claim HTTP/1.1\r\nHost: x\r\nX-API-Key: {running.key}\r\n"

@@ -27,6 +27,9 @@ Concurrency = Annotated[
 Grace = Annotated[
     str | None, typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]")
 ]
+Lease = Annotated[
+    str | None, typer.Option(metavar="TIME", help="How long it may be silent.  [setting]")
+]
 Name = Annotated[str | None, typer.Option(help="What it is called in listings.  [setting]")]
 MetricsPort = Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.  [setting]")]
 LogFormat = Annotated[
@@ -45,6 +48,7 @@ def worker(
     queues: Queues = None,
     concurrency: Concurrency = None,
     grace: Grace = None,
+    lease: Lease = None,
     name: Name = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
@@ -65,6 +69,7 @@ def worker(
         "queues": queues,
         "concurrency": concurrency,
         "grace": grace,
+        "lease": lease,
         "name": name,
         "metrics_port": metrics_port,
     }

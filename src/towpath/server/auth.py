@@ -83,11 +83,12 @@ async def _key(request: Request) -> KeyInfo:
 Key = Annotated[KeyInfo, Depends(_key)]
 
 
-def scoped(scope: KeyScope) -> Callable[[Request, KeyInfo], Awaitable[KeyInfo]]:
-    """A dependency: the request's key has *scope*, and for a path with a queue, that queue."""
+def scoped(scope: KeyScope, *, queue: str | None = None) -> Callable[[Request], Awaitable[KeyInfo]]:
+    """A dependency: the request's key has *scope*, for *queue* or else the path's, if any."""
 
-    async def check(request: Request, key: Key) -> KeyInfo:
-        require(key, scope, request.path_params.get("queue"))
+    async def check(request: Request) -> KeyInfo:
+        key: KeyInfo = request.scope[_KEY]
+        require(key, scope, queue or request.path_params.get("queue"))
         return key
 
     return check

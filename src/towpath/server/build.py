@@ -71,9 +71,9 @@ def build(parts: Parts) -> FastAPI:
     problems.install(app)
     app.add_middleware(Bodies, limits=parts.limits)
     app.add_middleware(Door, keys=parts.ledger.keys, rates=Rates(parts.limits.rate))
-    for subject in (health, work, jobs, queues, events):
+    # What is asked for most comes first: paths are tried one after the other.
+    for subject in (messages, work, jobs, queues, events, health):
         app.include_router(subject.router)
-    app.include_router(messages.router)
     app.include_router(messages.health_router)
     describe(app)
     return app

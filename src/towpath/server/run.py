@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -41,12 +42,16 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 = a free one. Raises PortTaken, InvalidOption."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        sock = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(host, port) from error
         rule = f"can't be listened on: {error.strerror or error}"
         raise InvalidOption("host", f"{host}:{port}", rule=rule) from error
+    # Connections inherit it; asyncio sets it only for sockets that it made itself. Without it the
+    # body of an answer waits for the client to confirm the headers: 40 ms on each request.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def is_local(host: str) -> bool:
@@ -159,5 +164,16 @@ async def _tell(
 ) -> None:
     while not server.started:  # noqa: ASYNC110 -- uvicorn has no event for it
         await asyncio.sleep(0.02)
+    _keep_for_good()
     host, port = sock.getsockname()[:2]
     await started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
+
+def _keep_for_good() -> None:
+    """Take what is there now out of the collector's sight.
+
+    Requests that wait for the store are long-lived enough to make it look through everything, which
+    is modules nearly all: 60 to 140 ms, once a second under load.
+    """
+    gc.collect()
+    gc.freeze()

@@ -5,7 +5,7 @@ Paths, bodies and names are those of the broker that this replaces; so is the te
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from towpath.apps.messages.model import MESSAGES, Message, MessageState, Message
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.key import KeyInfo, Scope
-from towpath.server.auth import Key, require
+from towpath.server.auth import scoped
 from towpath.server.models import Body, shown
 from towpath.server.parts import TheStreams
 from towpath.server.paths import decoded
@@ -59,17 +59,9 @@ async def _messages(request: Request) -> Messages:
     return request.app.state.messages
 
 
-def _may(scope: Scope) -> Callable[[KeyInfo], Awaitable[KeyInfo]]:
-    async def check(key: Key) -> KeyInfo:
-        require(key, scope, MESSAGES)
-        return key
-
-    return check
-
-
 TheMessages = Annotated[Messages, Depends(_messages)]
-CanSend = Annotated[KeyInfo, Depends(_may(Scope.SUBMIT))]
-CanLook = Annotated[KeyInfo, Depends(_may(Scope.READ))]
+CanSend = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=MESSAGES))]
+CanLook = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=MESSAGES))]
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
 UserId = Annotated[str, BeforeValidator(decoded), Path(max_length=_LONGEST_NAME, examples=["ann"])]
 MessageId = Annotated[str, BeforeValidator(decoded), Path(max_length=_LONGEST_NAME)]
