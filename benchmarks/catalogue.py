@@ -8,6 +8,9 @@ from types import MappingProxyType, ModuleType
 
 from benchmarks import (
     drain,
+    http_consumers,
+    http_message,
+    http_streams,
     memory,
     pickup,
     punctuality,
@@ -35,12 +38,16 @@ _MODULES: tuple[ModuleType, ...] = (
     punctuality,
     drain,
     round_trips,
+    http_message,
+    http_consumers,
+    http_streams,
 )
 
 ENGINE: Mapping[str, ModuleType] = MappingProxyType(
     {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 )
-"""Those of the engine: one part of docs/benchmarks.md. Each of the others is a part of its own."""
+"""Those of the engine and of the server on it: one part of docs/benchmarks.md. Each of the others
+is a part of its own."""
 
 BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
     {**ENGINE, "peers": comparison, "crash": crash}

@@ -25,7 +25,7 @@ async def run(plan: Plan) -> list[Figure]:
 
         def contender(name: str, serving: Serving, each: int) -> Callable[[], Awaitable[Cost]]:
             async def work() -> Cost:
-                trials[name].append(await load(it, serving, _bodies(messages, each)))
+                trials[name].append(await load(it, serving, bodies(messages, each=each)))
                 return trials[name][-1].cost
 
             return work
@@ -113,7 +113,7 @@ def _typical(trials: list[Trial]) -> Trial:
 _numbers = count(1)
 
 
-def _bodies(messages: int, each: int) -> list[bytes]:
+def bodies(messages: int, *, each: int) -> list[bytes]:
     """So many messages of new users, *each* of every user."""
     run, users = next(_numbers), messages // each
     return [
@@ -131,4 +131,4 @@ def _bodies(messages: int, each: int) -> list[bytes]:
 
 async def _warm(it: Bench, *servers: Serving) -> None:
     for serving in servers:
-        await load(it, serving, _bodies(_WARM, 1))
+        await load(it, serving, bodies(_WARM, each=1))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import resource
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -14,7 +12,7 @@ import msgspec
 from benchmarks.bench import WORKER, Bench, Plan, bench
 from benchmarks.figure import Beside, Figure, at_most, measured
 from benchmarks.web.listening import Listeners
-from benchmarks.web.serving import KEY, Serving, served
+from benchmarks.web.serving import KEY, served
 from benchmarks.web.wire import Place, client, request
 from towpath import Complete, minutes
 
@@ -120,9 +118,7 @@ async def _answered(it: Bench, listeners: Listeners, clients: int) -> float:
     """Complete every message; the seconds until each client has its answer."""
     began = perf_counter()
     for _ in range(0, clients, _BATCH):
-        leases = await it.engine.claim(
-            "messages", worker=WORKER, lease=minutes(5), count=_BATCH
-        )
+        leases = await it.engine.claim("messages", worker=WORKER, lease=minutes(5), count=_BATCH)
         await it.engine.settle([Complete(lease, b'"here"') for lease in leases])
     await listeners.answered()
     return perf_counter() - began

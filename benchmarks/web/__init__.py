@@ -1,1 +1,1 @@
-"""What the figures over HTTP are measured with: servers as processes, and a client that costs little."""
+"""What the figures over HTTP are measured with: servers as processes, clients that cost little."""

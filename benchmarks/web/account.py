@@ -43,7 +43,7 @@ class Account:
         return len(self._completed)
 
     def given(self, it: Given) -> None:
-        """A consumer got a message. Raises Violation unless all of its user's before it can be done."""
+        """A consumer got a message. Raises Violation if the one before it can't be done yet."""
         self._given.append(it)
         if it.number and (it.user, it.number - 1) not in self._completing:
             raise Violation(f"{_named(it)} was given before its forerunner was done")
@@ -73,7 +73,7 @@ class Account:
             raise Violation(f"the server counts {totals['completed']} of {self.total} completions")
 
     def _last_of_each(self) -> dict[tuple[str, int], Given]:
-        """The last claim of each message. Raises Violation if a user's were claimed out of order."""
+        """The last claim of each message. Raises Violation if a user's came out of order."""
         by_user: defaultdict[str, list[Given]] = defaultdict(list)
         for it in sorted(self._given, key=lambda it: it.token):
             by_user[it.user].append(it)

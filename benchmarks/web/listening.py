@@ -1,4 +1,4 @@
-"""Clients that wait for their answer on an event stream each. They cost a socket and a few bytes."""
+"""Clients that wait for their answer on an event stream each, for a socket and a few bytes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import sysconfig
@@ -13,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
+
+import msgspec
 
 from benchmarks.bench import Bench
 from benchmarks.claimer import ROOT
@@ -92,6 +93,6 @@ async def _running(command: Sequence[str]) -> AsyncGenerator[Serving]:
 async def _place(process: Process) -> Place:
     assert process.stdout is not None
     async with asyncio.timeout(_STARTS_WITHIN):
-        said = json.loads(await process.stdout.readline())
+        said = msgspec.json.decode(await process.stdout.readline(), type=dict[str, str])
     url = urlsplit(said["address"])
     return url.hostname or "", url.port or 0

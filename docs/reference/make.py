@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from docs.reference.commands import commands_page, settings_page
+from docs.reference.http import http_page
 from docs.reference.tables import database_page
 from towpath import errors
 from towpath.calls import errors as calls_errors
@@ -152,5 +153,6 @@ if __name__ == "__main__":
     (HERE / "cli.md").write_text(commands_page())
     (HERE / "settings.md").write_text(settings_page())
     (HERE / "database.md").write_text(database_page())
+    (HERE / "http-api.md").write_text(http_page())
     (HERE / "log-events.md").write_text(log_events_page())
     (HERE / "metrics.md").write_text(metrics_page())

@@ -31,6 +31,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import Middleware
 from towpath.worker.recurring import Recurrence, Recurrences, fire_due, keep_firing
 from towpath.worker.schedule import Missed, Schedule, schedule
 
@@ -70,8 +71,10 @@ class Towpath:
         clock: Clock | None = None,
         limits: Limits | None = None,
         declared: Durability | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.url = url
+        self.middleware = tuple(middleware)
         self._clock: Clock | None = clock
         self._limits, self._declared = limits, declared
         self._make_engine: Callable[..., Engine] = Engine
@@ -95,6 +98,8 @@ class Towpath:
         `processes=` in processes. Raises HandlerInvalid for what nobody could call, and for a
         second handler of the queue under the same name (or the second without one).
         """
+        if callable(queue):
+            raise HandlerInvalid(repr(queue), rule='needs its queue: @app.handler("mails")')
         return _Decorator(self, queue, HandlerOptions(**options))
 
     def add(

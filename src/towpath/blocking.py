@@ -6,11 +6,14 @@
 
 One background thread runs one event loop with one Engine; calls from any number of threads go
 through it and share its round trips. There is no second implementation of anything.
+
+Threads do not survive a fork: a forked child needs a BlockingEngine of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, Self, TypeVar, Unpack
@@ -23,13 +26,17 @@ from towpath.engine.inspect import Counts, Explanation, Job, Page, Position
 from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import TowpathError
+from towpath.errors import EngineClosed, TowpathError
 
 T = TypeVar("T")
+_FORKED = "the engine was entered before this process was forked: enter another one in it"
 
 
 class BlockingEngine:
-    """The engine for code that blocks. Enter it once per process and share it."""
+    """The engine for code that blocks. Enter it once per process and share it.
+
+    Every call of a process that was forked off since raises EngineClosed.
+    """
 
     def __init__(
         self,
@@ -41,15 +48,20 @@ class BlockingEngine:
     ) -> None:
         self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = os.getpid()
 
     @classmethod
     def around(cls, engine: Engine) -> Self:
         """The same on an engine that nobody has entered."""
         made = cls.__new__(cls)
-        made._engine, made._loop = engine, None  # noqa: SLF001 -- its own class
+        made._engine, made._loop, made._home = engine, None, os.getpid()  # noqa: SLF001 -- its own class
         return made
 
     def __enter__(self) -> Self:
+        if self._loop is None:
+            self._home = os.getpid()
+        elif not self.here:
+            raise EngineClosed(_FORKED)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
         self._thread.start()
@@ -61,10 +73,18 @@ class BlockingEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self.here:
+            # Its thread, its loop and its connection are the parent's, which still uses them.
+            return
         try:
             self._run(self._engine.__aexit__())
         finally:
             self._stop()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that entered it, not one forked off since."""
+        return self._home == os.getpid()
 
     @property
     def facts(self) -> ServerFacts:
@@ -128,6 +148,9 @@ class BlockingEngine:
         if self._loop is None:
             work.close()
             raise RuntimeError("the engine was not entered: use `with BlockingEngine(…)`")
+        if not self.here:
+            work.close()
+            raise EngineClosed(_FORKED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

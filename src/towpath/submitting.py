@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, Unpack, cast
+from weakref import WeakSet
 
 import msgspec
 
@@ -17,6 +19,7 @@ from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
 from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted, new_job
+from towpath.engine.retry import own_attempts
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobUnfinished, TowpathError
 from towpath.ids import JobId
@@ -46,6 +49,12 @@ class Way:
         self._blocking: BlockingEngine | None = None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
         self._log = Log()
+        _ways.add(self)
+
+    def restart(self) -> None:
+        """A forked child has none of its parent's threads and must not use its connections."""
+        self._engine, self._entered, self._blocking = None, 0, None
+        self._entering, self._connecting = asyncio.Lock(), threading.Lock()
 
     async def enter(self) -> None:
         async with self._entering:
@@ -56,7 +65,7 @@ class Way:
             self._entered += 1
 
     async def leave(self) -> None:
-        self._entered -= 1
+        self._entered = max(0, self._entered - 1)
         if self._entered == 0 and self._engine is not None:
             engine, self._engine = self._engine, None
             await engine.__aexit__()
@@ -69,9 +78,9 @@ class Way:
 
     @property
     def blocking(self) -> BlockingEngine:
-        """Connected at first use; closed when the program ends."""
+        """Connected at first use, anew in a forked child; closed when the program ends."""
         with self._connecting:
-            if self._blocking is None:
+            if self._blocking is None or not self._blocking.here:
                 blocking = BlockingEngine.around(self._connect())
                 blocking.__enter__()
                 atexit.register(blocking.__exit__)
@@ -98,6 +107,17 @@ class Way:
             job = submitted.job
             self._metrics().of(job.queue, handler).submitted.inc()
             self._log.emit(JOB_SUBMITTED, job=job.id, queue=job.queue, handler=handler)
+
+
+_ways: WeakSet[Way] = WeakSet()
+
+
+def _restart_ways() -> None:
+    for way in list(_ways):
+        way.restart()
+
+
+os.register_at_fork(after_in_child=_restart_ways)
 
 
 class Ticket(msgspec.Struct, Generic[R], frozen=True):
@@ -160,7 +180,7 @@ class AppHandler(Handler[T, R, C]):
         own = (
             {}
             if self.named is None
-            else {"retry": options.retry, "max_attempts": options.max_attempts}
+            else {"retry": options.retry, "max_attempts": self.options.max_attempts}
         )
         self._own_options = {name: value for name, value in own.items() if value is not None}
 
@@ -229,6 +249,9 @@ class AppHandler(Handler[T, R, C]):
         if headers:
             headers |= options.get("headers") or {}
             options = {**options, "headers": headers}
+        # The caller's own policy decides before the handler's limit, which was made for another.
+        if options.get("max_attempts") is None and (most := own_attempts(options.get("retry"))):
+            options = {**options, "max_attempts": most}
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
         )

@@ -1,6 +1,7 @@
 """The reference pages say what the code says: `make docs` writes them."""
 
 from docs.reference.commands import commands_page, settings_page
+from docs.reference.http import http_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
 from docs.reference.tables import database_page
 from tests.architecture.sources import ROOT
@@ -34,3 +35,7 @@ def test_the_page_of_settings_is_up_to_date() -> None:
 
 def test_the_page_of_the_database_is_up_to_date() -> None:
     assert (REFERENCE / "database.md").read_text() == database_page()
+
+
+def test_the_page_of_the_http_api_is_up_to_date() -> None:
+    assert (REFERENCE / "http-api.md").read_text() == http_page()

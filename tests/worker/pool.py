@@ -70,6 +70,33 @@ def never_end(path: str) -> None:
         eventually(lambda: False, within=60)
 
 
+@app.handler("orphans", processes=1)
+def leave_behind(how: str) -> None:
+    """Killed, while what it has started goes on; the name of the file says how that was begun."""
+    Path(f"{how}.part").write_text(str(BESIDE[Path(how).name]()))
+    Path(f"{how}.part").rename(how)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _copy() -> int:
+    """A copy of this process, with all that is open in it."""
+    pid = os.fork()
+    if not pid:
+        try:
+            eventually(lambda: False, within=60)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def _other() -> int:
+    """Another program, with what is open and may be inherited."""
+    return subprocess.Popen(["sleep", "60"], close_fds=False).pid
+
+
+BESIDE = {"copy": _copy, "other": _other}
+
+
 @app.handler("faces", processes=1)
 def speak(how: str) -> Any:
     """Whatever a handler can do wrong, in a process."""

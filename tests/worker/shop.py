@@ -74,6 +74,14 @@ async def wait_in_executor(path: str, ctx: Context) -> int:
     return ctx.token
 
 
+@app.handler(QUEUE, name="block")
+async def block_the_loop(path: str, ctx: Context) -> int:
+    """The same without letting anybody else run."""
+    began(ctx)
+    eventually(Path(path).exists, within=60)
+    return ctx.token
+
+
 @app.handler("parcels", processes=2)
 def wait_in_process(path: str, ctx: Context) -> int:
     """The same in a process of its own."""
@@ -103,6 +111,12 @@ def leave_in_process(code: int, ctx: Context) -> None:
     os._exit(code)
 
 
+SPOKEN_OF = (
+    *("job.completed", "job.stale_refused", "job.released"),
+    *("worker.draining", "worker.stopped", "loop.blocked"),
+)
+
+
 class Accepted(logging.Handler):
     """What the store accepted."""
 
@@ -110,7 +124,7 @@ class Accepted(logging.Handler):
         line: Any = record.msg
         if type(line) is not Line:
             return
-        if line["event"] in ("job.completed", "job.stale_refused", "worker.draining"):
+        if line["event"] in SPOKEN_OF:
             write(line["event"], 0, line.get("job", "-"), os.getpid())
 
 

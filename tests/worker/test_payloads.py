@@ -1,5 +1,6 @@
 """Payloads and results: what their types may be, and what becomes of those that do not fit."""
 
+import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -7,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, computed_field
 
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, working
+from tests.worker.running import SOON, Lines, ended, working
 from towpath.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import new_job
@@ -35,6 +36,39 @@ class Note(msgspec.Struct):
     at: datetime
 
 
+class Mail(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    sender: str = Field(alias="from")
+    weight: float = math.nan
+    _drafts: list[object] = PrivateAttr(default_factory=lambda: [object()])
+
+    @computed_field
+    @property
+    def greeting(self) -> str:
+        return f"Dear {self.sender}"
+
+
+class Written(BaseModel):
+    count: int = Field(serialization_alias="n")
+
+
+class Login(BaseModel):
+    password: SecretStr
+
+
+class Hidden(BaseModel):
+    shown: int = 1
+    hidden: int = Field(default=0, exclude=True)
+
+
+class Excluded(BaseModel):
+    hidden: int = Field(exclude=True)
+
+
+class Account(BaseModel):
+    logins: list[Login | Hidden]
+
+
 class TestPayloads:
     async def test_a_pydantic_model(self, app: Towpath) -> None:
         @app.handler("orders")
@@ -44,6 +78,23 @@ class TestPayloads:
         async with working(app):
             sold = await (await sell.submit(Order(item="tea"))).result(within=SOON)
         assert sold == Order(item="tea", count=2)
+
+    async def test_a_model_with_aliases_and_what_only_python_sees(self, app: Towpath) -> None:
+        @app.handler("mails")
+        async def forward(mail: Mail) -> Mail:
+            return Mail.model_validate({"from": mail.sender.upper(), "weight": 1})
+
+        @app.handler("written")
+        async def same(written: Written) -> Written:
+            return written
+
+        async with working(app):
+            job = await forward.submit(Mail.model_validate({"from": "anna", "weight": 2}))
+            assert (await job.result(within=SOON)).sender == "ANNA"
+            assert await (await same.submit(Written(count=3))).result(within=SOON) == Written(
+                count=3
+            )
+        assert (await app.engine.job(job.job)).payload == b'{"from":"anna","weight":2.0}'
 
     async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
         @app.handler("points")
@@ -135,6 +186,45 @@ class TestPayloadsThatDoNotFit:
         with pytest.raises(PayloadInvalid):
             await draw.submit_many([Point(1), None])  # pyright: ignore[reportArgumentType]
         assert server.ask("DBSIZE") == keys
+
+    @pytest.mark.parametrize(
+        ("model", "where"),
+        [
+            (Login(password=SecretStr("opensesame")), "password: would not arrive as it is"),
+            (Hidden(hidden=2), "hidden: would not arrive as it is"),
+            (Excluded(hidden=2), "could not be read back: hidden: Field required"),
+            (
+                Account(logins=[Hidden(), Login(password=SecretStr("opensesame"))]),
+                "logins.1.password: would not arrive as it is",
+            ),
+        ],
+    )
+    async def test_models_that_would_not_arrive_as_they_are_are_refused(
+        self, app: Towpath, server: EmbeddedServer, model: BaseModel, where: str
+    ) -> None:
+        """Masked, excluded: the handler would get another value, or none."""
+
+        async def take(it: BaseModel) -> None: ...
+
+        take.__annotations__["it"] = type(model)
+        handler, keys = app.add("models", take, HandlerOptions()), server.ask("DBSIZE")
+        with pytest.raises(PayloadInvalid, match=where) as refused:
+            await handler.submit(model)
+        assert "opensesame" not in str(refused.value)
+        assert server.ask("DBSIZE") == keys
+
+    async def test_a_result_that_would_not_arrive_as_it_is_is_dead(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        @app.handler("logins")
+        async def login() -> Login:
+            return Login(password=SecretStr("opensesame"))
+
+        async with working(app):
+            dead = await ended(await login.submit())
+        assert dead.state is State.DEAD
+        assert "password: would not arrive as it is" in (dead.reason or "")
+        assert lines.of("result.invalid")
 
     async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
         self, app: Towpath, lines: Lines

@@ -9,6 +9,7 @@ from towpath.engine.inspect import Job
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
+from towpath.errors import TowpathError
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Retry, Snooze
 
@@ -50,6 +51,44 @@ class TestAttempts:
             fewer, more = await sell.submit(max_attempts=1), await sell.submit(max_attempts=4)
             assert (await ended(fewer)).attempts == 1
             assert (await ended(more)).attempts == 4
+
+    @pytest.mark.parametrize("name", [None, "named"])
+    async def test_are_as_many_as_the_handlers_listed_waits_need(
+        self, app: Towpath, name: str | None
+    ) -> None:
+        """Eight waits are for nine attempts, whatever the queue allows."""
+
+        @app.handler("shop", name=name, retry=Listed((milliseconds(1),) * 8))
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            dead = await ended(await sell.submit())
+        assert (dead.state, dead.attempts) == (State.DEAD, 9)
+
+    @pytest.mark.parametrize("name", [None, "named"])
+    async def test_are_as_many_as_the_submits_listed_waits_need(
+        self, app: Towpath, name: str | None
+    ) -> None:
+        @app.handler("shop", name=name, max_attempts=2)
+        async def sell() -> None:
+            raise ValueError
+
+        listed = Listed((milliseconds(1),) * 8)
+        async with working(app):
+            nine = await sell.submit(retry=listed)
+            three = await sell.submit(retry=listed, max_attempts=3)
+            [many] = await sell.submit_many([None], retry=listed)
+            assert not isinstance(many, TowpathError)
+            assert [(await ended(it)).attempts for it in (nine, three, many)] == [9, 3, 9]
+
+    async def test_as_the_handler_says_beside_its_listed_waits(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Listed((milliseconds(1),) * 8), max_attempts=3)
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            assert (await ended(await sell.submit())).attempts == 3
 
     async def test_as_a_named_handler_says_whoever_submitted(self, app: Towpath) -> None:
         """A producer in another language knows the handler's name, not its limits."""

@@ -89,6 +89,35 @@ async def test_what_is_not_done_within_the_grace_time_is_given_back(
     assert (await front.engine.job(held.job)).attempts == 0
 
 
+@pytest.mark.parametrize("signals", [1, 2])
+async def test_a_worker_whose_loop_is_blocked_ends_as_well(
+    server: EmbeddedServer, front: Towpath, tmp_path: Path, signals: int
+) -> None:
+    """After the grace time, or at the second signal; all it holds is given back."""
+    grace = seconds(20) if signals == 2 else seconds(0.5)
+    beside = await shop.wait_for.submit(str(tmp_path / "never"))
+    with programs(server.url, tmp_path, grace=grace) as workers:
+        program = workers.start()
+        workers.began(1)
+        held = [beside, await shop.block_the_loop.submit(str(tmp_path / "never"))]
+        workers.began(2)
+        for _ in range(signals):
+            program.send_signal(signal.SIGTERM)
+            # The loop says nothing now: one that was heard is one that is not pending any more.
+            eventually(lambda: not _pending(program.pid))
+        assert exit_code(program, within=seconds(10)) == 75
+        assert {it.id for it in workers.entries("job.released")} == {it.id for it in held}
+        assert len(workers.entries("worker.stopped")) == 1
+    jobs = [await front.engine.job(it.job) for it in held]
+    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * 2
+
+
+def _pending(pid: int) -> bool:
+    """Whether a signal to the process has not been taken yet."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return any(int(it.split()[1], 16) for it in status.splitlines() if it.startswith("ShdPnd"))
+
+
 async def test_an_idle_worker_ends_at_once(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:

@@ -130,13 +130,50 @@ class TestAnAsyncHandler:
         assert not {"slot.lost", "slots.exhausted"} & lines.events()
         assert len(lines.of("job.dead")) == 2
 
+    async def test_costs_those_beside_it_none_of_their_time(
+        self, app: Towpath, gate: threading.Event
+    ) -> None:
+        """They were claimed with it and could not begin: their time counts from their start."""
+        ran: list[int] = []
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def sell(n: int) -> int:
+            ran.append(n)
+            if n == 0:
+                gate.wait(20)
+            return n
+
+        jobs = [await sell.submit(n) for n in range(4)]
+        async with working(app, concurrency=10):
+            await _open_when_dead(app, gate)
+            found = [await ended(job) for job in jobs]
+        assert [it.state for it in found] == [State.DEAD, *[State.DONE] * 3]
+        assert sorted(ran) == [0, 1, 2, 3]
+
+    async def test_is_spoken_of_while_it_still_blocks(
+        self, app: Towpath, lines: Lines, gate: threading.Event
+    ) -> None:
+        """Whoever reads the log at that time has to learn which job it is."""
+        told: list[str] = []
+
+        @app.handler("shop", time_limit=SHORT, retry=Never())
+        async def block() -> None:
+            eventually(lambda: "job.dead" in lines.events())
+            told.extend(sorted(lines.events() & {"job.dead", "job.timed_out", "loop.blocked"}))
+
+        async with working(app):
+            await ended(await block.submit())
+            await meanwhile(lambda: bool(told))
+        assert told == ["job.dead", "job.timed_out", "loop.blocked"]
+        assert len(lines.of("job.timed_out")) == len(lines.of("job.dead")) == 1
+
 
 def _open_when_dead(app: Towpath, gate: threading.Event) -> asyncio.Future[int]:
     """Ask from another thread, while the worker's loop stands still; how many leases ended."""
 
     def look() -> int:
         with BlockingEngine(app.url) as engine:
-            eventually(lambda: engine.counts("shop").dead == 1)
+            eventually(lambda: engine.counts("shop").dead)
             reaped = engine.counts("till").totals["reaped"]
         gate.set()
         return reaped

@@ -46,3 +46,14 @@ class JobFailed(JobError):
 
     code = "job_failed"
     remedy = "Look at it with `towpath jobs show`; `towpath dead retry` gives it new attempts."
+
+
+class NotInstalled(TowpathError):
+    """A library is missing that comes with an extra."""
+
+    code = "not_installed"
+    remedy = "Install the extra that the message names; in quotes, for the shell's sake."
+
+    def __init__(self, library: str, *, extra: str) -> None:
+        super().__init__(f"{library} is not here: pip install 'towpath[{extra}]'")
+        self.library, self.extra = library, extra

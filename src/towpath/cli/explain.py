@@ -28,8 +28,12 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
         session.out.object(told | placed(position))
         return
     session.out.line(f"{ref}: {why.text}")
-    if position is not None:
+    if position is not None and why.why in _IN_LINE:
         session.out.line(in_words(position))
+
+
+_IN_LINE = ("behind_lane", "behind_others", "next")
+"""Why a job waits that will run when it is its turn: only then a place says something."""
 
 
 def register(app: typer.Typer) -> None:

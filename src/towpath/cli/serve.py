@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ def serve(
     TOWPATH_API_KEY sets the first admin key; `towpath keys create` makes others. While the
     server or the database is away, requests are answered with 503.
     """
+    _require_extra()
     from towpath.cli.serving import serve_beside  # noqa: PLC0415 -- slow to import
 
     serve_beside(session, _said(host=host, port=port, database=database), _log(session, log_format))
@@ -51,9 +53,19 @@ def up(
     No other set-up. All data is in one directory; starting again goes on where it was, after a
     crash too. The API key it makes is shown once, at the first start.
     """
+    _require_extra()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
     serve_alone(session, _said(data=data, host=host, port=port), _log(session, log_format))
+
+
+def _require_extra() -> None:
+    """Raises NotInstalled without the libraries of the server."""
+    from towpath.cli.errors import NotInstalled  # noqa: PLC0415 -- rarely needed
+
+    for library in ("fastapi", "uvicorn", "httptools", "sse_starlette", "sqlalchemy", "httpcore"):
+        if find_spec(library) is None:
+            raise NotInstalled(library, extra="server")
 
 
 def _said(**values: Any) -> dict[str, Any]:

@@ -152,17 +152,24 @@ class _Serving:
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         secret, out = await self._first_key(), self._out
         if out.as_json:
-            told = {"address": address, "data": self._data, "api_key": secret}
+            store = self._url if self._data is not None else None
+            told = {"address": address, "data": self._data, "store": store, "api_key": secret}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
-        key = secret or "(made before; `towpath keys create` makes another)"
-        out.facts({"serving": address, "data": self._data, "api key": key})
+        key = secret or "made before; `towpath keys create` makes another"
+        store = self._url if self._data is not None else None
+        out.facts({"serving": address, "data": self._data, "store": store, "api key": key})
         sys.stdout.flush()
         out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
 
     async def _first_key(self) -> str | None:
-        """The secret of a key that was made just now; None if there is one."""
+        """The secret of a key that was made just now, for whoever started `up`.
+
+        None if there is one, or if the database is somebody's own: he makes his keys himself.
+        """
+        if self._data is None:
+            return None
         async with Ledger(self._database) as ledger:
             if await _any_key(ledger):
                 return None
@@ -185,9 +192,9 @@ async def _any_key(ledger: Ledger) -> bool:
 
 _TRY = """
 try  curl -s {address}/readyz
-     curl -s {address}/api/v1/queues/mails/jobs -H 'Authorization: Bearer {key}' \\
+     curl -s {address}/api/v1/queues/mails/jobs -H "Authorization: Bearer {key}" \\
           -H 'Content-Type: application/json' -d '{{"payload": "hello"}}'
-     curl -s {address}/api/v1/queues/mails/claim -H 'Authorization: Bearer {key}' \\
+     curl -s {address}/api/v1/queues/mails/claim -H "Authorization: Bearer {key}" \\
           -H 'Content-Type: application/json' -d '{{"worker": "me"}}'
 """
 

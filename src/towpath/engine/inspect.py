@@ -325,9 +325,9 @@ def _explain(job: Job, facts: dict[str, Any]) -> Explanation:
         case State.READY:
             return _explain_ready(facts)
         case _:
-            return Explanation(
-                Why.ENDED, f"{job.state} at {job.ended_at}: {job.reason or 'no reason'}"
-            )
+            # A reason of an attempt before the last is no news of a job that is done.
+            why = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
+            return Explanation(Why.ENDED, f"{job.state} at {job.ended_at}{why}")
 
 
 def _explain_waiting(job: Job, facts: dict[str, Any]) -> Explanation:

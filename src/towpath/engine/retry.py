@@ -48,7 +48,11 @@ class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """Wait these times, one after the other; dead after the last."""
+    """Wait these times, one after the other; dead after the last.
+
+    A handler or a submit that gives one and no `max_attempts` allows as many attempts as that
+    takes, whatever the queue allows.
+    """
 
     waits: tuple[Duration, ...]
 
@@ -69,6 +73,12 @@ class Never(msgspec.Struct, frozen=True, tag="never"):
 
 RetryPolicy = Exponential | Fixed | Listed | Never
 """`delay(attempt, chance)`: the wait after that attempt (1 = the first), None = no other."""
+
+
+def own_attempts(policy: RetryPolicy | None) -> int | None:
+    """How many attempts *policy* is made for; None if it would go on as long as it may."""
+    # Not for Never: a crashed worker's job comes back, and that is another attempt.
+    return len(policy.waits) + 1 if isinstance(policy, Listed) else None
 
 
 def _between(option: str, value: float, least: float, most: float) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import datetime
 from typing import Annotated, Any
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from towpath.clock import seconds
 from towpath.engine.inspect import Counts, Explanation, Job, Position
 from towpath.engine.model import JobOptions, Lease, Submitted
 from towpath.errors import InvalidOption, TowpathError
-from towpath.server.limits import too_deep
+from towpath.server.payloads import from_base64, note, shown
 
 Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1, max_length=512)]
@@ -65,7 +63,7 @@ class JobIn(Body):
     def data(self) -> bytes:
         """The payload's bytes. Raises InvalidOption."""
         if self.payload_base64 is None:
-            return msgspec.json.encode(self.payload)
+            return note(self.payload)
         if self.payload is not None:
             raise InvalidOption("payload_base64", "…", rule="give this or a payload, not both")
         return from_base64("payload_base64", self.payload_base64)
@@ -266,7 +264,7 @@ class ClaimedOut(Answer):
     jobs: list[LeaseOut]
 
 
-Token = Annotated[int, Field(ge=1, le=2**63 - 1)]
+Token = Annotated[int, Field(ge=1, le=2**63 - 1, description="What the claim gave.")]
 
 
 class RenewIn(Body):
@@ -380,27 +378,3 @@ class PurgedOut(Answer):
 
     deleted: int
     left: int
-
-
-def shown(name: str, data: bytes) -> dict[str, Any]:
-    """Bytes as the JSON they are, or in base64."""
-    if not data:
-        return {}
-    try:
-        if not too_deep(data):
-            return {name: msgspec.json.decode(data)}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass  # not ours to judge: whoever submitted it may have meant just these bytes
-    return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def from_base64(name: str, text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except ValueError as error:
-        raise InvalidOption(name, "…", rule="must be base64") from error
-
-
-def note(value: Any) -> bytes:
-    """A JSON value as the store keeps it."""
-    return msgspec.json.encode(value)

@@ -209,7 +209,7 @@ MIDDLEWARE_FAILED = LogEvent(
 
 SLOT_LOST = LogEvent(
     "slot.lost",
-    "A thread did not end after its time limit and was abandoned; its slot is gone until restart.",
+    "A thread did not end after its time limit and was abandoned; its slot is lost until it does.",
     ("job", "queue", "handler", "ran", "slots"),
     ERROR,
 )

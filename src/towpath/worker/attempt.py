@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from enum import StrEnum
 from typing import Any
 
@@ -32,8 +33,9 @@ class Attempt:
     """What this process knows of a job that it runs."""
 
     __slots__ = (
-        "ctx", "deadline", "ended", "error", "handler", "lease", "note", "noting", "over",
-        "renew_at", "started", "stop", "stopped_at", "task", "ttl",
+        "ctx", "deadline", "ended", "entered", "error", "handler", "lease", "note",
+        "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken", "task",
+        "told", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -46,14 +48,17 @@ class Attempt:
     ) -> None:
         now = steady()
         self.lease, self.handler = lease, handler
-        self.started = now
+        self.taken = self.started = now
         # Tokens grow even if the server's clock was set back: then they tell no time.
         given = (lease.expires_ms - claimed_ms(lease)) / 1000
         self.ttl: float = given if given > 0 else usual
         """Seconds that a renewal lasts: as long as the lease that the claim gave."""
         # From the moment it was asked for: the answer may have been long on its way.
         self.renew_at = since + self.beat
-        self.deadline = now + (handler.time_limit_s if handler else self.ttl)
+        self.deadline = math.inf
+        """When its time is over. It has none before it begins, whatever keeps it from that."""
+        self.entered = False
+        """Whether its task has run at all: it may wait behind one that blocks the loop."""
         self.ctx: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.note: bytes | None = None
@@ -66,6 +71,10 @@ class Attempt:
         """Its settlement is decided; nothing renews it any more."""
         self.error = ""
         """The class of what the handler raised."""
+        self.raised: BaseException | None = None
+        """That itself, if its words may be shown."""
+        self.told: Stop | None = None
+        """What the log says of its stop already."""
 
     def begin(self) -> None:
         """Its turn has come: its time begins."""
@@ -80,6 +89,11 @@ class Attempt:
     def ran(self) -> float:
         """Seconds from its start to its end, or to now."""
         return (self.ended or steady()) - self.started
+
+    @property
+    def held(self) -> float:
+        """Seconds from its claim to its end, or to now."""
+        return (self.ended or steady()) - self.taken
 
     @property
     def ttl_duration(self) -> Duration:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -20,7 +19,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import handler_missing, stopped
-from towpath.worker.fetch import Ended, Feeder
+from towpath.worker.fetch import Feeder
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import Middleware
@@ -28,7 +27,7 @@ from towpath.worker.notes import Notes
 from towpath.worker.processes import Processes
 from towpath.worker.readings import Readings
 from towpath.worker.registry import Registry
-from towpath.worker.report import Report
+from towpath.worker.report import Ended, Report
 from towpath.worker.runner import Runner
 from towpath.worker.slots import Slots
 from towpath.worker.threads import Threads
@@ -56,8 +55,11 @@ class Crew:
         log: Log,
         metrics: Metrics,
         exhausted: Callable[[], None],
+        overdue: Callable[[float], bool],
+        leave: Callable[[], None],
     ) -> None:
         self._app, self._terms, self._exhausted = app, terms, exhausted
+        self._overdue, self._leave = overdue, leave
         self._log, self._metrics = log, metrics
         self._handlers = _by_header(app)
         self._held: dict[Attempt, Feeder] = {}
@@ -89,8 +91,10 @@ class Crew:
             held=lambda: list(self._held),
             unsettled=lambda: [it for feeder in self._feeders for it in feeder.unsettled],
             stop=self.stop,
-            give_up=self._given_up,
-            log=self._log,
+            give_up=self._abandon,
+            report=self.report,
+            overdue=self._overdue,
+            leave=self._leave,
         )
         self._heartbeat.start()
         self._readings = Readings(engine, self._feeders, self.slots)
@@ -172,6 +176,7 @@ class Crew:
             attempt.task = asyncio.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
+        attempt.entered = True
         limit = self._limits.get(attempt.handler)
         settlement = await (self._attend(attempt) if limit is None else self._queue(attempt, limit))
         if attempt.ctx is not None and attempt.ctx.noted:
@@ -185,15 +190,16 @@ class Crew:
             self.slots.regain()
 
     async def _attend(self, attempt: Attempt) -> Settlement | None:
+        if attempt.over or attempt.stop is not None:
+            return stopped(attempt)  # it ended while it could not begin
+        attempt.begin()
         self.report.started(attempt)
         return await self._runner.run(attempt)
 
     async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
         """The same behind those of its handler that run already; its time begins with its turn."""
-        attempt.deadline = math.inf
         try:
             async with limit:
-                attempt.begin()
                 return await self._attend(attempt)
         except asyncio.CancelledError:
             return stopped(attempt)
@@ -219,19 +225,16 @@ class Crew:
             self._processes.cancel(attempt)
         elif place is Place.THREAD and why in (Stop.CANCELLED, Stop.LOST):
             pass  # it can't be ended: it sees its Context, and its slot stays taken
-        elif attempt.task is not None:
+        elif attempt.task is not None and attempt.entered:  # else it sees it when it begins
             if place is Place.THREAD and why is Stop.TIMED_OUT:
                 self._say_lost(attempt)
             attempt.task.cancel()
 
-    def _given_up(self, attempt: Attempt, settlement: Settlement, outcome: Outcome | None) -> None:
-        """The heartbeat has settled it; without an outcome, its lease ends by itself."""
-        if outcome is not None:
-            self.report.settled([(attempt, settlement)], [outcome])
-        self._abandon(attempt)
-
     def _abandon(self, attempt: Attempt) -> None:
-        """It did not end though it was told to: its slot is lost until it does."""
+        """It did not end though it was told to: its slot is lost until it does.
+
+        The heartbeat has settled it; if it could not, the lease ends by itself.
+        """
         if attempt not in self._held:
             return
         if (patience := attempt.stopped_at + PATIENCE - steady()) > 0:

@@ -12,7 +12,7 @@ import msgspec
 from towpath.clock import hours, seconds
 from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
-from towpath.engine.options import QueueOptions, differences
+from towpath.engine.options import QueueOptions
 from towpath.errors import ServerError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -29,9 +29,9 @@ async def configure_queues(app: Registry, queues: Iterable[str], log: Log) -> No
     for queue in queues:
         stored = await app.engine.options(queue)
         wanted = _wanted(stored, [it for it in app.handlers if it.queue == queue])
-        if changed := differences(stored, wanted):
+        if wanted != stored:
             await app.engine.reconfigure(queue, wanted)
-            log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=changed)
+            log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(stored, wanted))
 
 
 def _wanted(stored: QueueOptions, handlers: list[Handler[Any, Any, Any]]) -> QueueOptions:
@@ -44,6 +44,14 @@ def _wanted(stored: QueueOptions, handlers: list[Handler[Any, Any, Any]]) -> Que
         if handler.named is None and handler.options.max_attempts is not None:
             changes["max_attempts"] = handler.options.max_attempts
     return msgspec.structs.replace(stored, **changes)
+
+
+def _changes(stored: QueueOptions, wanted: QueueOptions) -> str:
+    return ", ".join(
+        f"{name}: {getattr(stored, name)} before, {getattr(wanted, name)} now"
+        for name in QueueOptions.__struct_fields__
+        if getattr(stored, name) != getattr(wanted, name)
+    )
 
 
 async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) -> None:

@@ -132,7 +132,7 @@ def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:
 
 def server_now(attempt: Attempt) -> datetime:
     """About what the server's clock says: the time of the claim and how long ago that was."""
-    return instant(claimed_ms(attempt.lease)) + milliseconds(attempt.ran * 1000)
+    return instant(claimed_ms(attempt.lease)) + milliseconds(attempt.held * 1000)
 
 
 def handler_missing(lease: Lease, known: list[str]) -> Settlement:

@@ -20,12 +20,12 @@ from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Outcome
 from towpath.errors import PayloadTooLarge, ServerError
 from towpath.ids import QueueName
 from towpath.worker.attempt import Attempt
+from towpath.worker.report import Ended
 from towpath.worker.slots import Slots
 
 _LONGEST_WAIT = seconds(5)
 _LONGEST_BACKOFF = 5.0
 
-Ended = tuple[Attempt, Settlement]
 Settled = Callable[[Sequence[Ended], Sequence[Outcome]], None]
 
 
@@ -76,9 +76,9 @@ class Feeder:
         return not (self._hungry or self._outbox or self._share.held)
 
     @property
-    def unsettled(self) -> list[Attempt]:
+    def unsettled(self) -> list[Ended]:
         """Those that have ended and whose settlement is not answered. From any thread."""
-        return [attempt for attempt, _ in [*self._sending, *self._outbox]]
+        return [*self._sending, *self._outbox]
 
     def hand_in(self, attempt: Attempt, settlement: Settlement | None) -> None:
         """An attempt has ended: its slot is free, its settlement goes with the next exchange."""

@@ -11,7 +11,7 @@ import msgspec
 
 from towpath.clock import Duration, duration_ms, hours, milliseconds
 from towpath.engine.check import whole
-from towpath.engine.retry import RetryPolicy, retry_policy
+from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
 from towpath.worker.context import Context
@@ -42,7 +42,8 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     """How long to wait before the next attempt; None = the queue's policy decides."""
     max_attempts: int | None = None
-    """Deliveries before a job is dead; None = the queue's limit."""
+    """Deliveries before a job is dead; None = as many as a Listed policy is made for, else the
+    queue's limit."""
     keep: Duration | None = None
     """How long a finished job and its result can be looked at; None = an hour, or what the
     queue has."""
@@ -70,6 +71,12 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
             duration_ms("keep", self.keep)
         duration_ms("time_limit", self.time_limit, least=milliseconds(1))
 
+    def completed(self) -> HandlerOptions:
+        """The same, with the limit that the retry policy is made for where none is given."""
+        if self.max_attempts is not None:
+            return self
+        return msgspec.structs.replace(self, max_attempts=own_attempts(self.retry))
+
     @property
     def most(self) -> int | None:
         """At most so many at once, for whatever reason."""
@@ -84,7 +91,7 @@ class Handler(Generic[T, R, C]):
     ) -> None:
         self.queue: QueueName = queue_name(queue)
         self.function = function
-        self.options = options or HandlerOptions()
+        self.options = (options or HandlerOptions()).completed()
         self.named = self.options.name
         self.name = self.named or _name(function)
         self.place = _place(self, function)

@@ -14,12 +14,12 @@ from typing import cast
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease, Outcome, Renew, Settlement
+from towpath.engine.model import Lease, Outcome, Release, Renew
 from towpath.errors import ServerError
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
-from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import failed, time_limit_reason
+from towpath.worker.report import Ended, Report
 
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0
@@ -37,13 +37,16 @@ class Heartbeat:
         connect: Callable[[], Engine],
         *,
         held: Callable[[], Sequence[Attempt]],
-        unsettled: Callable[[], Sequence[Attempt]],
+        unsettled: Callable[[], Sequence[Ended]],
         stop: Tell,
-        give_up: Callable[[Attempt, Settlement, Outcome | None], None],
-        log: Log,
+        give_up: Callable[[Attempt], None],
+        report: Report,
+        overdue: Callable[[float], bool],
+        leave: Callable[[], None],
     ) -> None:
         self._connect, self._held, self._stop, self._give_up = connect, held, stop, give_up
-        self._unsettled, self._log = unsettled, log
+        self._unsettled, self._report, self._log = unsettled, report, report.log
+        self._overdue, self._leave = overdue, leave
         self._begun, self._over = threading.Event(), threading.Event()
         self._answered = self._renewed = 0.0
         self._warned = False
@@ -104,13 +107,15 @@ class Heartbeat:
         now = steady()
         held = [it for it in self._held() if not it.over]
         self._watch_loop(now, len(held))
+        if now - self._answered >= PATIENCE and self._overdue(now):
+            await self._leave_without(engine, held)
         self._told = {it: at for it, at in self._told.items() if not it.over}
         for attempt in held:
             if attempt.deadline <= now:
                 await self._out_of_time(engine, attempt, now)
         due = [it for it in held if it.renew_at <= now < it.deadline and it.stop is not Stop.LOST]
         # What is done must not be done again because a blocked loop can't say so.
-        due += [it for it in self._unsettled() if it.renew_at <= now]
+        due += [it for it, _ in self._unsettled() if it.renew_at <= now]
         if due:
             try:
                 outcomes = await engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
@@ -139,10 +144,24 @@ class Heartbeat:
             attempt.over = True
             attempt.error = "TimeLimit"
             settlement = failed(attempt, time_limit_reason(attempt))
-            outcome: Outcome | None = None
+            # Said here and not by the worker's loop: that may be what the attempt blocks.
+            self._report.stopped(attempt, Stop.TIMED_OUT)
             with suppress(ServerError):
-                [outcome] = await engine.settle([settlement])
-            self._in_loop(lambda: self._give_up(attempt, settlement, outcome))
+                self._report.settled([(attempt, settlement)], await engine.settle([settlement]))
+            self._in_loop(lambda: self._give_up(attempt))
+
+    async def _leave_without(self, engine: Engine, held: Sequence[Attempt]) -> None:
+        """End the process in place of a loop that hears no signal, and settle what it can't."""
+        for attempt in held:
+            attempt.over = True
+        batch = [*self._unsettled(), *((it, Release(it.lease)) for it in held)]
+        try:
+            outcomes = await engine.settle([settlement for _, settlement in batch])
+        except ServerError as error:
+            self._failed(error, len(batch))  # they come back by themselves
+        else:
+            self._report.settled(batch, outcomes)
+        self._leave()
 
     def _tell(self, attempt: Attempt, why: Stop) -> None:
         self._in_loop(lambda: self._stop(attempt, why))

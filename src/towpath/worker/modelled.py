@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from typing import Any, Generic, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from towpath.errors import PayloadInvalid
 
 T = TypeVar("T")
+_NOT_THE_SAME = "would not arrive as it is: what is written down is not all of it"
 
 
 class Modelled(Generic[T]):
@@ -16,19 +20,88 @@ class Modelled(Generic[T]):
 
     def __init__(self, kind: Any, named: str) -> None:
         self._named = named
-        self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        try:
+            self._adapter: TypeAdapter[T] = TypeAdapter(kind)
+        except PydanticUserError as error:
+            raise TypeError(error.message.partition("\n")[0]) from error
 
     def encode(self, value: T) -> bytes:
+        """*value* under the aliases of its fields, which other languages know.
+
+        Read back, it is the same: what is excluded or masked is refused, not lost on the way.
+        """
         try:
-            return self._adapter.dump_json(self._adapter.validate_python(value))
-        except (ValidationError, ValueError, TypeError) as error:
+            checked = self._adapter.validate_python(value)
+            data, where = self._written(checked, by_alias=True)
+            if where is not None:
+                # An alias may be for writing only; the fields' own names are as good then.
+                data, still = self._written(checked, by_alias=False)
+                where = None if still is None else where
+        except (ValueError, TypeError, RecursionError) as error:
             raise PayloadInvalid(self._named, _short(error)) from error
+        if where is not None:
+            raise PayloadInvalid(self._named, where)
+        return data
 
     def decode(self, data: bytes) -> T:
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
             raise PayloadInvalid(self._named, _short(error)) from error
+
+    def _written(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
+        """*value* as JSON, and what is wrong with it once it is read back."""
+        data = self._adapter.dump_json(value, by_alias=by_alias, round_trip=True)
+        try:
+            where = _difference(value, self._adapter.validate_json(data))
+        except ValidationError as error:
+            return data, f"could not be read back: {_short(error)}"
+        return data, None if where is None else f"{where or 'value'}: {_NOT_THE_SAME}"
+
+
+def _difference(sent: Any, arrived: Any) -> str | None:
+    """Where the two differ, "" for all of it; None = they are the same.
+
+    Not `==` of the whole: private attributes do not travel, and NaN is not equal to itself.
+    """
+    parts, others = _parts(sent), _parts(arrived)
+    if parts is not None and others is not None and _shape(sent) is _shape(arrived):
+        return _different_part(parts, dict(others))
+    # What has no equality of its own is taken on trust.
+    incomparable = type(sent) is type(arrived) and type(sent).__eq__ is object.__eq__
+    same = incomparable or sent == arrived or (sent != sent and arrived != arrived)  # noqa: PLR0124 -- NaN
+    return None if same else ""
+
+
+def _different_part(sent: Iterable[tuple[Any, Any]], arrived: dict[Any, Any]) -> str | None:
+    for name, value in sent:
+        where = _difference(value, arrived.pop(name)) if name in arrived else ""
+        if where is not None:
+            return f"{name}.{where}" if where else str(name)
+    return next(map(str, arrived), None)
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """What *value* is made of, by name; None if it is one piece."""
+    match value:
+        case BaseModel():
+            own = [(it, getattr(value, it, None)) for it in type(value).model_fields]
+            return own + list((value.model_extra or {}).items())
+        case dict():
+            return cast("dict[Any, Any]", value).items()
+        case list() | tuple():
+            return enumerate(cast("list[Any]", value))
+        case _ if is_dataclass(value):
+            return [(it.name, getattr(value, it.name, None)) for it in fields(value)]
+        case _:
+            return None
+
+
+def _shape(value: Any) -> Any:
+    """Its class; JSON has one kind of list and one of mapping for all that Python has."""
+    if isinstance(value, list | tuple):
+        return list
+    return dict if isinstance(value, dict) else type(value)
 
 
 def _short(error: Exception) -> str:

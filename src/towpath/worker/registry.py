@@ -10,6 +10,7 @@ from towpath.engine.engine import Engine
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.handler import Handler
+from towpath.worker.middleware import Middleware
 
 
 class Registry(Protocol):
@@ -17,6 +18,7 @@ class Registry(Protocol):
 
     version: str
     metrics: Metrics
+    middleware: tuple[Middleware, ...]
 
     @property
     def handlers(self) -> Sequence[Handler[Any, Any, Any]]:

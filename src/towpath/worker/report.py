@@ -14,6 +14,8 @@ from towpath.telemetry.metrics import HandlerMetrics, Metrics
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import server_now
 
+Ended = tuple[Attempt, Settlement]
+"""An attempt that is over, and how."""
 UNKNOWN_HANDLER = "unknown"
 """The label of jobs whose handler is not here: what a job names may be anything."""
 
@@ -37,9 +39,7 @@ class Report:
         if self.log.wants(events.JOB_STARTED):
             self.log.emit(events.JOB_STARTED, **_named(attempt), waited=attempt.waited)
 
-    def settled(
-        self, batch: Sequence[tuple[Attempt, Settlement]], outcomes: Sequence[Outcome]
-    ) -> None:
+    def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         """The server's word on each settlement."""
         done: dict[HandlerMetrics, list[Attempt]] = {}
         for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
@@ -53,7 +53,10 @@ class Report:
             self._completed(metrics, attempts)
 
     def stopped(self, attempt: Attempt, why: Stop) -> None:
-        """The attempt has to end before its handler."""
+        """The attempt has to end before its handler: said once, by whoever comes first."""
+        if attempt.told is why:
+            return
+        attempt.told = why
         metrics = self._of(attempt)
         match why:
             case Stop.LOST:

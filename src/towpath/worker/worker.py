@@ -7,9 +7,7 @@ import os
 import secrets
 import signal
 import socket
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,8 +23,11 @@ from towpath.telemetry.metrics import Metrics
 from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.executor import Unjoined
+from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import Middleware
 from towpath.worker.registry import Registry
+from towpath.worker.report import Report
+from towpath.worker.signals import Signals
 
 LEASE, GRACE = seconds(15), seconds(25)
 STOPPING = (signal.SIGTERM, signal.SIGINT)
@@ -42,7 +43,8 @@ class ExitCode(IntEnum):
     SLOTS_LOST = 1
     """All its slots were lost to threads that do not end."""
     UNSETTLED = 75
-    """The server could not be reached at the end: what it held comes back by itself."""
+    """It ended by force: the server could not be reached to settle what it held, which comes back
+    by itself; or a handler blocked the event loop, and what ran was released without it."""
 
 
 class Worker:
@@ -76,7 +78,7 @@ class Worker:
         self.name = worker_name(name or _own_name())
         self.weights = _weights(app, queues)
         self.metrics = metrics or app.metrics
-        self.middleware = tuple(middleware)
+        self.middleware = (*app.middleware, *middleware)
         self._heard = tuple(signals)
         self.log = Log(worker=self.name)
         self._begin_anew()
@@ -86,6 +88,7 @@ class Worker:
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "it was empty"
         self._code = ExitCode.CLEAN
+        self._signals = Signals(self._heard, self.stop)
 
     def run_forever(self) -> int:
         """Run in an event loop of its own until a signal ends it; the process's exit code."""
@@ -133,19 +136,14 @@ class Worker:
                 log=self.log,
                 metrics=self.metrics,
                 exhausted=self._slots_exhausted,
+                overdue=self._overdue,
+                leave=lambda: self._leave(crew.report, began),
             )
-            with self._signals():
+            with self._signals.heard():
                 async with crew:
                     self._say_started()
                     await self._live(crew)
-        self.log.emit(
-            events.WORKER_STOPPED,
-            reason=self._why,
-            code=int(self._code),
-            jobs=crew.report.completed,
-            released=crew.report.released,
-            uptime=steady() - began,
-        )
+        self._say_stopped(crew.report, began)
         return self._code
 
     async def _live(self, crew: Crew) -> None:
@@ -219,20 +217,28 @@ class Worker:
             version=self._app.version,
         )
 
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        """Its signals stop the worker. Only a program's main thread may hear them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        loop = asyncio.get_running_loop()
-        for number in self._heard:
-            loop.add_signal_handler(number, self.stop, f"{number.name} came")
-        try:
-            yield
-        finally:
-            for number in self._heard:
-                loop.remove_signal_handler(number)
+    def _say_stopped(self, report: Report, began: float) -> None:
+        self.log.emit(
+            events.WORKER_STOPPED,
+            reason=self._why,
+            code=int(self._code),
+            jobs=report.completed,
+            released=report.released,
+            uptime=steady() - began,
+        )
+
+    # ── in the heartbeat's thread ────────────────────────────────────────────────────────
+
+    def _overdue(self, now: float) -> bool:
+        """Whether a loop that says nothing should have ended the worker. It has a moment more."""
+        return self._signals.overdue(now, self.grace.total_seconds() + PATIENCE)
+
+    def _leave(self, report: Report, began: float) -> None:
+        """End the process: a handler that blocks the loop lets nothing else end."""
+        self._why = f"{self._signals.words}, and the event loop is blocked"
+        self._code = ExitCode.UNSETTLED
+        self._say_stopped(report, began)
+        os._exit(self._code)
 
 
 async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:

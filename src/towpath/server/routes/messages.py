@@ -21,9 +21,10 @@ from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
-from towpath.server.models import Body, shown
+from towpath.server.models import Body
 from towpath.server.parts import TheStreams
 from towpath.server.paths import decoded
+from towpath.server.payloads import shown
 from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.server.streams import stream
 

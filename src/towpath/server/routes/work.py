@@ -20,10 +20,10 @@ from towpath.server.models import (
     RenewedOut,
     RenewIn,
     StateOut,
-    note,
 )
 from towpath.server.parts import Named, Repeatable, TheEngine, ThePoll
 from towpath.server.paths import Id, Queue
+from towpath.server.payloads import note
 from towpath.server.polling import Wish
 from towpath.server.problems import documented
 

@@ -1,0 +1,146 @@
+"""The page about the HTTP API, read off its own description."""
+
+from typing import Any
+
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.server.build import Parts, build
+from towpath.server.limits import ServerLimits
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+
+PAGE = """# The HTTP API
+
+What a running server says about itself at `/openapi.json` (OpenAPI {openapi}, with examples; any
+key will do), as a page. [How to serve](../how-to/serve-over-http.md) shows it at work.
+
+Requests and answers are JSON; times are ISO 8601 in UTC, durations seconds. A key is sent as
+`Authorization: Bearer tp_…` or `X-API-Key: tp_…`; only `/livez`, `/readyz` and `/health` answer
+without one. Names in paths are percent-encoded. Refusals are `application/problem+json`: `type`,
+`title`, `status`, `detail`, `remedy`. What every path may answer is not repeated below: 400, 401,
+403, 408, 413, 415, 422, 429, 503.
+"""
+
+SHARED = {"400", "401", "403", "408", "413", "415", "422", "429", "503"}
+
+
+def http_page() -> str:
+    """One section per subject, one part per path, then the bodies."""
+    described = description()
+    page = PAGE.format(openapi=described["openapi"])
+    for tag in described["tags"]:
+        page += f"\n## {tag['name'].capitalize()}\n\n{tag['description']}\n"
+        for path, methods in described["paths"].items():
+            for method, operation in methods.items():
+                if tag["name"] in operation["tags"]:
+                    page += _operation(f"{method.upper()} {path}", operation)
+    return page + _bodies(described["components"]["schemas"])
+
+
+def description() -> dict[str, Any]:
+    """The description of a server that was never started."""
+    parts = Parts(
+        connect=lambda limits: Engine("redis://localhost", limits=limits),
+        ledger=Ledger("sqlite:///never-opened.db"),
+        limits=ServerLimits(),
+        metrics=Metrics(),
+        log=Log(),
+        version="-",
+    )
+    return build(parts).openapi()
+
+
+def _operation(name: str, operation: dict[str, Any]) -> str:
+    lines = [f"\n### `{name}`\n", f"{operation['description']}\n"]
+    asked = [f"`{_shape(it['schema'])}`" for it in _contents(operation.get("requestBody", {}))]
+    if asked:
+        lines.append(f"Body: {', '.join(asked)}.\n")
+    params = [it for it in operation.get("parameters", []) if it["in"] != "path"]
+    if params:
+        lines += ["| parameter | | meaning |", "|---|---|---|", *map(_parameter, params), ""]
+    answers = [it for it in operation["responses"].items() if it[0] not in SHARED]
+    lines += ["| answer | body | meaning |", "|---|---|---|"]
+    lines += [_answer(status, answer) for status, answer in answers]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter(it: dict[str, Any]) -> str:
+    need = "needed" if it.get("required") else _default(it["schema"])
+    told = it.get("description") or it["schema"].get("description", "")
+    return f"| `{it['name']}` ({it['in']}) | {need} | {told} |"
+
+
+def _answer(status: str, answer: dict[str, Any]) -> str:
+    shapes = [_shape(it.get("schema", {})) for it in _contents(answer)]
+    shape = ", ".join(f"`{it}`" for it in shapes if it)
+    told = answer["description"].replace("Successful Response", "")
+    return f"| {status} | {shape} | {told} |"
+
+
+def _contents(of: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(of.get("content", {}).values())
+
+
+def _bodies(schemas: dict[str, Any]) -> str:
+    page = "\n## Bodies\n"
+    for name, schema in sorted(schemas.items()):
+        if "properties" not in schema:
+            continue
+        about = _flat(schema.get("description", ""))
+        page += f"\n### {name}\n" + (f"\n{about}\n" if about else "")
+        page += "\n| field | type | | meaning |\n|---|---|---|---|\n"
+        needed = schema.get("required", [])
+        for field, it in schema["properties"].items():
+            need = "needed" if field in needed else _default(it)
+            told = _flat(it.get("description", ""))
+            page += f"| `{field}` | {_shape(it)}{_bounds(it)} | {need} | {told} |\n"
+    return page
+
+
+def _default(schema: dict[str, Any]) -> str:
+    value = schema.get("default")
+    return "" if value is None or value in ({}, []) else f"default `{value}`"
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    """A type in a word or two."""
+    if "$ref" in schema:
+        name: str = schema["$ref"].rpartition("/")[2]
+        return "any JSON" if name == "JsonValue" else name
+    if "anyOf" in schema:
+        return " or ".join(_shape(it) for it in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_shape(schema['items'])}"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(str(it) for it in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"{_shape(schema['additionalProperties'])} by name"
+    kind: str = schema.get("type", "")
+    return "time" if schema.get("format") == "date-time" else kind
+
+
+_ALL = 2**53
+"""A bound above it is that of the type."""
+_WORDS = {
+    "minimum": "from {:.16g}",
+    "exclusiveMinimum": "above {:.16g}",
+    "maximum": "up to {:.16g}",
+    "minLength": "at least {}",
+    "maxLength": "up to {} characters",
+}
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    """What the type does not say."""
+    parts = [schema, *schema.get("anyOf", [])]
+    told = [
+        _WORDS[word].format(it[word])
+        for it in parts
+        for word in _WORDS
+        if 0 < it.get(word, 0) < _ALL
+    ]
+    return f", {', '.join(told)}" if told else ""

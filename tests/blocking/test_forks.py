@@ -1,0 +1,45 @@
+"""Programs that fork, as servers with worker processes do, after they have submitted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from towpath import BlockingEngine
+from towpath.embedded import EmbeddedServer
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestAForkedChild:
+    def test_submits_to_handlers_over_its_own_connection(self, server: EmbeddedServer) -> None:
+        assert forking(server, "handlers") == ["child False", "ended 0", "parent False"]
+        assert submitted(server) == 3
+
+    def test_ends_without_waiting_for_its_parents_thread(self, server: EmbeddedServer) -> None:
+        assert forking(server, "ends") == ["ended 0", "parent False"]
+        assert submitted(server) == 2
+
+    def test_is_told_to_enter_an_engine_of_its_own(self, server: EmbeddedServer) -> None:
+        """And leaves the one it has inherited without harm to its parent."""
+        said = "the engine was entered before this process was forked: enter another one in it"
+        assert forking(server, "engine") == [
+            f"child {said}",
+            "child False",
+            "ended 0",
+            "parent False",
+        ]
+        assert submitted(server) == 3
+
+
+def forking(server: EmbeddedServer, what: str) -> list[str]:
+    """The lines of a program that forks, ended by the time limit if nothing else does."""
+    # Newer Pythons warn of any fork beside threads; here it is the point.
+    command = [sys.executable, "-W", "ignore", "-m", "tests.blocking.forking", server.url, what]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=40, check=False)
+    assert (done.returncode, done.stderr.decode()) == (0, "")
+    return done.stdout.decode().splitlines()
+
+
+def submitted(server: EmbeddedServer) -> int:
+    with BlockingEngine(server.url) as engine:
+        return engine.counts("mails").ready

@@ -1,0 +1,52 @@
+"""An error that nobody expected: told as a problem, logged by its place, never in its words."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+from sse_starlette.sse import AppStatus
+
+from tests.server.messaging import app_on, key_of
+from tests.server.serving import code
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+from towpath.server.run import listen, serve
+from towpath.telemetry.logs import Log
+
+CANARY = "canary-in-an-error"
+
+
+async def test_a_defect_is_a_500_that_tells_nothing(
+    server: EmbeddedServer, ledger: Ledger, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_on(server.url, ledger)
+
+    @app.get("/defect")
+    async def defect() -> None:  # pyright: ignore[reportUnusedFunction] -- the server calls it
+        raise RuntimeError(CANARY)
+
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def started(at: str) -> None:
+        address.set_result(at)
+
+    caplog.set_level("DEBUG")
+    serving = asyncio.create_task(serve(app, listen("127.0.0.1", 0), started=started, log=Log()))
+    try:
+        base = await address
+        headers = {"X-API-Key": await key_of(app, "read")}
+        async with httpx.AsyncClient(base_url=base, headers=headers) as client:
+            assert code(await client.get("/defect"), 500) == "defect"
+            assert CANARY not in (await client.get("/defect")).text
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+        AppStatus.should_exit = False  # the library's, for the whole process
+    lines = [str(it.msg) for it in caplog.records if "http.defect" in str(it.msg)]
+    assert len(lines) == 2
+    assert "RuntimeError" in lines[0]
+    assert Path(__file__).name in lines[0]
+    assert CANARY not in caplog.text

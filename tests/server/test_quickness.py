@@ -1,0 +1,45 @@
+"""What makes a request quick, and would be lost without anybody's noticing."""
+
+import inspect
+import socket
+from collections.abc import Iterator
+
+import pytest
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute, APIRouter
+
+from towpath.server.routes import events, health, jobs, messages, queues, work
+from towpath.server.run import listen
+
+ROUTERS = [
+    *(it.router for it in (events, health, jobs, messages, queues, work)),
+    messages.health_router,
+]
+
+
+def all_of(dependant: Dependant) -> Iterator[Dependant]:
+    yield dependant
+    for other in dependant.dependencies:
+        yield from all_of(other)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_nothing_of_a_request_goes_through_a_thread(router: APIRouter) -> None:
+    """FastAPI runs plain functions in threads: the way there and back costs a whole request."""
+    called = [
+        it.call
+        for route in router.routes
+        if isinstance(route, APIRoute)
+        for it in all_of(route.dependant)
+    ]
+    assert called
+    assert [it for it in called if not inspect.iscoroutinefunction(it)] == []
+
+
+def test_the_body_of_an_answer_does_not_wait_for_its_head_to_be_confirmed() -> None:
+    with (
+        listen("127.0.0.1", 0) as door,
+        socket.create_connection(door.getsockname()) as _,
+        door.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
