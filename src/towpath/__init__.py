@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from towpath.submitting import AppHandler, Ticket
     from towpath.worker.context import Context
     from towpath.worker.handler import HandlerOptions
-    from towpath.worker.middleware import Middleware
+    from towpath.worker.middleware import AttemptStopped, Middleware
     from towpath.worker.schedule import Cron, Every, Missed
     from towpath.worker.verdicts import Discard, Retry, Snooze
     from towpath.worker.worker import Worker
@@ -56,6 +56,7 @@ __all__ = [
     "LOW",
     "NORMAL",
     "AppHandler",
+    "AttemptStopped",
     "BlockingEngine",
     "Bury",
     "Call",

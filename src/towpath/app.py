@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -26,7 +26,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
 from towpath.errors import HandlerInvalid
-from towpath.submitting import AppHandler, Way
+from towpath.submitting import NOTHING, AppHandler, Way
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
@@ -37,9 +37,23 @@ from towpath.worker.schedule import Missed, Schedule, schedule
 
 T = TypeVar("T")
 R = TypeVar("R")
+C = TypeVar("C")
+T_contra = TypeVar("T_contra", contravariant=True)
+C_co = TypeVar("C_co", covariant=True)
 Async = Coroutine[Any, Any, R]
-_NOTHING: Any = None
-"""For handlers that take no payload."""
+
+
+class _ContextByName(Protocol[T_contra, C_co]):
+    def __call__(self, payload: T_contra, /, *, ctx: Context) -> C_co: ...
+
+
+class _OnlyContextByName(Protocol[C_co]):
+    def __call__(self, *, ctx: Context) -> C_co: ...
+
+
+_ContextElsewhere = Callable[[Context, T], C] | _ContextByName[T, C]
+_OnlyContext = Callable[[Context], C] | _OnlyContextByName[C]
+"""What takes any object takes a Context too, as its payload: it has to be told apart before."""
 
 
 class Options(TypedDict, total=False):
@@ -144,7 +158,7 @@ class Towpath:
         self,
         handler: AppHandler[T, Any, Any],
         when: str | Schedule,
-        payload: T = _NOTHING,
+        payload: T = NOTHING,
         *,
         name: str | None = None,
         tz: str | None = None,
@@ -232,11 +246,27 @@ class _Decorator:
         self, function: Callable[[T, Context], Async[R]]
     ) -> AppHandler[T, R, Async[R]]: ...
     @overload
+    def __call__(self, function: _ContextElsewhere[T, Async[R]]) -> AppHandler[T, R, Async[R]]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
+        self, function: Callable[[object], Async[R]]
+    ) -> AppHandler[object, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: _OnlyContext[Async[R]]) -> AppHandler[None, R, Async[R]]: ...
+    @overload
     def __call__(self, function: Callable[[T], Async[R]]) -> AppHandler[T, R, Async[R]]: ...
     @overload
     def __call__(self, function: Callable[[], Async[R]]) -> AppHandler[None, R, Async[R]]: ...
     @overload
     def __call__(self, function: Callable[[T, Context], R]) -> AppHandler[T, R, R]: ...
+    @overload
+    def __call__(self, function: _ContextElsewhere[T, R]) -> AppHandler[T, R, R]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
+        self, function: Callable[[object], R]
+    ) -> AppHandler[object, R, R]: ...
+    @overload
+    def __call__(self, function: _OnlyContext[R]) -> AppHandler[None, R, R]: ...
     @overload
     def __call__(self, function: Callable[[T], R]) -> AppHandler[T, R, R]: ...
     @overload

@@ -32,6 +32,21 @@ T = TypeVar("T")
 _FORKED = "the engine was entered before this process was forked: enter another one in it"
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop that is closed to forked children.
+
+    Its epoll is shared with them: a connection that is dropped there, at the latest when the
+    child ends, would take itself off it, and the parent would never hear of it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home = os.getpid()
+
+    def is_closed(self) -> bool:
+        return super().is_closed() or self._home != os.getpid()
+
+
 class BlockingEngine:
     """The engine for code that blocks. Enter it once per process and share it.
 
@@ -62,7 +77,7 @@ class BlockingEngine:
             self._home = os.getpid()
         elif not self.here:
             raise EngineClosed(_FORKED)
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
         self._thread.start()
         try:

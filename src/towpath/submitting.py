@@ -29,14 +29,14 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
-from towpath.worker.payload import Form, Raw
+from towpath.worker.payload import Form, Raw, WithDefault
 
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
 _NO_PAYLOAD = b"null"
-_NOTHING: Any = None
-"""For handlers that take no payload."""
+NOTHING: Any = object()
+"""For handlers that take no payload, or have a default for it."""
 
 
 class Way:
@@ -53,6 +53,8 @@ class Way:
 
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
+        # Kept: what is dropped would close itself, in a loop that the parent still runs.
+        self._inherited = self._engine, self._blocking
         self._engine, self._entered, self._blocking = None, 0, None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
 
@@ -189,15 +191,19 @@ class AppHandler(Handler[T, R, C]):
         name = self.context_name
         if (
             name is not None
+            and self.needs_context
             and name not in kwargs
             and not any(isinstance(it, Context) for it in args)
         ):
-            kwargs[name] = Context.here(self.queue, handler=self.name)
+            here = Context.here(self.queue, handler=self.name)
+            if self.context_first:
+                return self.function(here, *args, **kwargs)
+            kwargs[name] = here
         return self.function(*args, **kwargs)
 
     async def submit(
         self,
-        payload: T = _NOTHING,
+        payload: T = NOTHING,
         *,
         durability: Durability | None = None,
         **options: Unpack[JobOptions],
@@ -232,7 +238,12 @@ class AppHandler(Handler[T, R, C]):
     # ── what both ways of submitting share ───────────────────────────────────────────────
 
     def encode(self, payload: T) -> bytes:
-        return self.payload.encode(payload) if self.takes_payload else _NO_PAYLOAD
+        if not self.takes_payload:
+            return _NO_PAYLOAD
+        if payload is not NOTHING:
+            return self.payload.encode(payload)
+        form = self.payload
+        return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
 
     def new_jobs(self, payloads: Iterable[T], options: JobOptions) -> list[NewJob]:
         completed = self.completed(options)
@@ -272,7 +283,7 @@ class BlockingHandler(Generic[T, R]):
 
     def submit(
         self,
-        payload: T = _NOTHING,
+        payload: T = NOTHING,
         *,
         durability: Durability | None = None,
         **options: Unpack[JobOptions],

@@ -1,6 +1,7 @@
 """A program that forks after it has used a blocking engine; the tests start it.
 
-Parent and child print a word each; what hangs is ended by an alarm and prints nothing.
+Parent and child print a word each; what hangs is ended by an alarm and prints nothing. Nobody
+gives up on an answer before that: a connection that was spoilt is not made again unseen.
 """
 
 import os
@@ -8,12 +9,13 @@ import signal
 import sys
 from collections.abc import Callable
 
-from towpath import BlockingEngine, Towpath
+from towpath import BlockingEngine, Limits, Towpath, seconds
 from towpath.errors import EngineClosed
 
 MAILS = "mails"
 LONGEST_S = 10
-app = Towpath(sys.argv[1])
+LIMITS = Limits(answer=seconds(60), give_up=seconds(60))
+app = Towpath(sys.argv[1], limits=LIMITS)
 
 
 @app.handler(MAILS)
@@ -22,15 +24,15 @@ async def send(_: str) -> None: ...
 
 def handlers() -> None:
     send.blocking.submit("of the parent")
-    in_child(lambda: print("child", send.blocking.submit("of the child").existed, flush=True))
-    print("parent", send.blocking.submit("of the parent again").existed, flush=True)
+    in_child(lambda: say("child", send.blocking.submit("of the child").existed))
+    say("parent", send.blocking.submit("of the parent again").existed)
 
 
 def ends() -> None:
     """As the workers of a server do: what is registered for the end of the program runs."""
     send.blocking.submit("of the parent")
     in_child(lambda: sys.exit(0))
-    print("parent", send.blocking.submit("of the parent again").existed, flush=True)
+    say("parent", send.blocking.submit("of the parent again").existed)
 
 
 def engine() -> None:
@@ -38,24 +40,30 @@ def engine() -> None:
         try:
             blocking.submit(MAILS, b"of the child")
         except EngineClosed as error:
-            print("child", error, flush=True)
+            say("child", error)
         try:
             blocking.__enter__()
         except EngineClosed:
             blocking.__exit__()
         with BlockingEngine(sys.argv[1]) as other:
-            print("child", other.submit(MAILS, b"of the child").existed, flush=True)
+            say("child", other.submit(MAILS, b"of the child").existed)
 
-    with BlockingEngine(sys.argv[1]) as blocking:
+    with BlockingEngine(sys.argv[1], limits=LIMITS) as blocking:
         blocking.submit(MAILS, b"of the parent")
         in_child(use)
-        print("parent", blocking.submit(MAILS, b"of the parent again").existed, flush=True)
+        say("parent", blocking.submit(MAILS, b"of the parent again").existed)
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def in_child(work: Callable[[], None]) -> None:
     pid = os.fork()
     if pid:
-        print("ended", os.waitpid(pid, 0)[1], flush=True)
+        say("ended", os.waitpid(pid, 0)[1])
+        signal.alarm(LONGEST_S)
         return
     signal.alarm(LONGEST_S)
     work()

@@ -63,6 +63,9 @@ class TestRunning:
             "--log-format", "human",
         ) as process:  # fmt: skip
             assert process.stderr is not None
+            opened = process.stderr.readline()
+            assert "metrics.served" in opened
+            assert f"127.0.0.1:{port}" in opened
             while "worker.started" not in (line := process.stderr.readline()):
                 assert line
             assert "w-1" in line

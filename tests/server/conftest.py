@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.server.described import Description
 from tests.server.messaging import app_on, client_of, key_of, started
 from tests.server.serving import Api, Serving, serve, up
 from towpath.embedded import EmbeddedServer
@@ -43,6 +44,7 @@ _numbers = count(1)
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     """`towpath up`, one for all tests: each has a queue of its own."""
     with up(tmp_path_factory.mktemp("up")) as it:
+        it.description = Description(it.client().get("/openapi.json").json())
         yield it
 
 

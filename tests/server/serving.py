@@ -18,6 +18,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.cli.command import COMMAND
+from tests.server.described import Description
 from towpath.embedded.resp import ask
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
@@ -39,6 +40,8 @@ class Serving:
     log: Path
     own_key: str = ""
     clients: list[httpx.Client] = field(default_factory=list)
+    description: Description | None = None
+    """With it, every answer that a client gets is held against it."""
 
     @property
     def address(self) -> str:
@@ -59,7 +62,11 @@ class Serving:
         secret = self.key if key is None else key
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
         client = httpx.Client(
-            base_url=self.address, headers=headers, timeout=PATIENCE, verify=_NO_TLS
+            base_url=self.address,
+            headers=headers,
+            timeout=PATIENCE,
+            verify=_NO_TLS,
+            event_hooks={"response": [self.description.check] if self.description else []},
         )
         self.clients.append(client)
         return client
@@ -94,7 +101,7 @@ class Serving:
     @property
     def store(self) -> Path:
         """The socket of its private Valkey."""
-        return Path(self.said["data"]) / "valkey" / "server.sock"
+        return Path(self.said["store"].removeprefix("unix://"))
 
     def asked_for(self, queue: str) -> bool:
         """Whether a worker has asked for jobs of *queue*."""
@@ -113,10 +120,14 @@ class Serving:
         """Leave nothing behind, whatever happened."""
         for client in self.clients:
             client.close()
-        if self.process.poll() is None:
-            self.stop()
         assert self.process.stdout is not None
-        self.process.stdout.close()
+        try:
+            if self.process.poll() is None:
+                self.stop()
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
 
 
 class Api:
@@ -237,6 +248,8 @@ def serve(home: Path, url: str, **env: str) -> Generator[Serving]:
     database = f"sqlite:///{home}/ledger.db"
     words = ("serve", "--url", url, "--database", database)
     with serving(*words, database=database, log=home / "log", env=env) as it:
+        if not it.own_key:
+            _, it.own_key = it.make_key("admin")
         yield it
 
 

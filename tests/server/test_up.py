@@ -18,7 +18,7 @@ CANARY = "canary-7f3a-in-a-payload"
 
 class TestItsFirstWords:
     def test_are_address_data_and_a_key_that_works(self, running: Serving) -> None:
-        assert set(running.said) == {"address", "data", "api_key"}
+        assert set(running.said) == {"address", "data", "store", "api_key"}
         assert running.address.startswith("http://127.0.0.1:")
         assert Path(running.said["data"]).is_dir()
         assert running.key.startswith("tp_")
@@ -194,5 +194,13 @@ def everything(api: Api) -> None:
     api.bury("b", reason=CANARY)
     api.post("/jobs", {"payload": CANARY, "priority": CANARY})
     api.post("/jobs", {"payload": CANARY, "id": f"{CANARY}\n"})
+    a_message_is_answered(Api(api.client, "messages"))
+
+
+def a_message_is_answered(api: Api) -> None:
     message = {"user_id": "u", "org_id": "o", "client_id": "c", "message": CANARY}
-    assert api.client.post("/api/v1/message", json=message).status_code == 200
+    id = api.client.post("/api/v1/message", json=message).json()["message_id"]
+    with api.client.stream("GET", f"/api/v1/message/{id}/events") as stream:
+        [job] = api.claim()
+        api.say("complete", job, result=CANARY)
+        assert CANARY in "".join(stream.iter_text())

@@ -1,6 +1,7 @@
 """Handlers that run in processes of their own: another process must be able to import them."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -120,6 +121,14 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
+def _raised() -> ValueError:
+    """An error that has been raised already, as in a task of a group."""
+    try:
+        return _raise(ValueError("broken"))
+    except ValueError as error:
+        return error
+
+
 ENDS: dict[str, Any] = {
     "retry": lambda: _raise(Retry("out of paper", after=hours(1))),
     "retry by policy": lambda: _raise(Retry()),
@@ -127,6 +136,11 @@ ENDS: dict[str, Any] = {
     "snooze until": lambda: _raise(Snooze(LATER)),
     "snooze for": lambda: _raise(Snooze(minutes(10))),
     "fail": lambda: _raise(ValueError("broken")),
+    "fail in json": lambda: json.loads("{"),
+    "group": lambda: _raise(
+        ExceptionGroup("", [_raised(), ExceptionGroup("", [KeyError(), KeyError()])])
+    ),
+    "grouped discard": lambda: _raise(ExceptionGroup("one", [Discard("nobody wants it")])),
     "unpicklable": lambda: _raise(Unpicklable(lambda: 1, sys.stdout)),
     "speechless": lambda: _raise(Speechless()),
     "enormous": lambda: _raise(ValueError("x" * 5_000_000)),

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.worker.running import SOON, ended, working
 from towpath.app import Towpath
 from towpath.clock import Duration, seconds
+from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, InvalidName, InvalidOption
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
@@ -35,6 +37,11 @@ def several(a: int) -> Any:
     yield a
 
 
+@functools.wraps(plain)
+def around(a: int) -> Any:
+    return plain(a)
+
+
 REFUSED: list[tuple[Any, str]] = [
     (two, "takes one payload and at most one Context"),
     (two_contexts, "takes one payload and at most one Context"),
@@ -42,6 +49,7 @@ REFUSED: list[tuple[Any, str]] = [
     (before_a_slash, "takes its Context by name"),
     (unknown, "an annotation is not known"),
     (several, "must return a value, not yield several"),
+    (around, "is a plain function around an async one"),
     (Shop(), "must be a function or a method"),
     (functools.partial(two, 1), "must be a function or a method"),
     (7, "must be a function"),
@@ -99,3 +107,49 @@ def test_a_handler_keeps_the_words_of_its_function() -> None:
         return n
 
     assert (sell.__name__, sell.__doc__, repr(sell)) == ("sell", "Sells.", "<handler sell of shop>")
+
+
+class TestWhereAContextMayStand:
+    async def test_behind_the_payload_before_it_or_by_name(self, app: Towpath) -> None:
+        @app.handler("shop", name="behind")
+        async def behind(n: int, ctx: Context) -> str:
+            return f"{n} {ctx.queue}"
+
+        @app.handler("shop", name="before")
+        async def before(ctx: Context, n: int) -> str:
+            return f"{n} {ctx.queue}"
+
+        @app.handler("shop", name="by-name")
+        def by_name(n: int, *, ctx: Context) -> str:
+            return f"{n} {ctx.queue}"
+
+        async with working(app):
+            for handler in (behind, before, by_name):
+                assert await (await handler.submit(3)).result(within=SOON) == "3 shop"
+        assert await before(3) == await behind(3) == by_name(3) == "3 shop"
+
+    async def test_and_be_optional(self, app: Towpath) -> None:
+        """A worker gives one; who calls the function gives one or does not."""
+
+        @app.handler("shop")
+        async def sell(n: int, ctx: Context | None = None) -> str:
+            return f"{n} {ctx and ctx.queue}"
+
+        async with working(app):
+            assert await (await sell.submit(3)).result(within=SOON) == "3 shop"
+        assert await sell(3) == await sell(3, None) == "3 None"
+
+
+class TestAPlainFunctionThatReturnsAnAwaitable:
+    async def test_is_dead_at_once_with_what_to_do(self, app: Towpath) -> None:
+        """Nothing tells that it will, before it does."""
+
+        def sell(n: int) -> Any:
+            return plain(n)
+
+        handler = app.add("shop", sell, HandlerOptions())
+        async with working(app):
+            dead = await ended(await handler.submit(3))
+        assert (dead.state, dead.attempts) == (State.DEAD, 1)
+        assert dead.reason is not None
+        assert dead.reason.startswith("sell is a plain function and returned an awaitable")

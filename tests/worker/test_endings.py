@@ -3,13 +3,17 @@
 Each case runs in all three places: in the worker's loop, in a thread, in a process.
 """
 
+import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
+from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
 from towpath.clock import hours, seconds
@@ -163,6 +167,63 @@ class TestWhatAHandlerMayDoWrong:
         job = await outcome(app, speaker(app, Place.PROCESS), "kill")
         assert job.reason == "ProcessDied: the handler's process ended with signal 9"
         assert lines.of("process.died")[0]["code"] == -9
+
+
+class TestWhatAProcessLeavesBehind:
+    @pytest.mark.parametrize("how", ["copy", "other"])
+    async def test_ends_with_it(self, app: Towpath, tmp_path: Path, how: str) -> None:
+        """Its death is noticed even if what it has started holds its end of the line open."""
+        options = HandlerOptions(processes=1, retry=Never())
+        leave = app.add("orphans", pool.leave_behind.function, options)
+        async with working(app):
+            dead = await ended(await leave.submit(str(tmp_path / how)))
+            beside = (tmp_path / how).read_text()
+            await meanwhile(lambda: is_gone(beside))
+        assert dead.reason == "ProcessDied: the handler's process ended with signal 9"
+
+
+class TestGroupsOfExceptions:
+    async def test_a_verdict_alone_in_one_counts(self, app: Towpath, place: Place) -> None:
+        job = await outcome(app, speaker(app, place), "grouped discard")
+        assert (job.state, job.reason) == (State.DEAD, "nobody wants it")
+
+    async def test_the_first_is_named_and_the_others_are_counted(
+        self, app: Towpath, place: Place
+    ) -> None:
+        job = await outcome(app, speaker(app, place), "group")
+        reason = job.reason or ""
+        assert reason.startswith("ValueError: broken (pool.py:")
+        assert reason.endswith(", and 2 more")
+
+
+class TestTheTraceback:
+    async def test_is_in_the_line_of_a_failure(
+        self, app: Towpath, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await outcome(app, speaker(app, place), "fail")
+        [line] = [it for it in caplog.records if "job.dead" in it.getMessage()]
+        assert line.exc_info is not None
+        words = "".join(traceback.format_exception(line.exc_info[1]))
+        assert "in _raise" in words
+        assert "ValueError: broken" in words
+
+    async def test_is_in_no_line_of_a_payload(
+        self, app: Towpath, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @app.handler("shop")
+        async def sell(n: int) -> None: ...
+
+        async with working(app):
+            await app.engine.submit("shop", b'"secret"')
+            await meanwhile(lambda: "payload.invalid" in caplog.text)
+        assert not [it for it in caplog.records if it.exc_info]
+
+    async def test_the_reason_names_the_last_line_outside_the_standard_library(
+        self, app: Towpath
+    ) -> None:
+        job = await outcome(app, speaker(app, Place.LOOP), "fail in json")
+        assert (job.reason or "").startswith("JSONDecodeError")
+        assert "(pool.py:" in (job.reason or "")
 
 
 class TestVerdictsMadeCarelessly:

@@ -8,11 +8,12 @@ import threading
 import pytest
 
 from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
-from towpath.clock import hours, minutes, seconds
+from towpath.clock import Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
@@ -99,9 +100,32 @@ class TestTheContext:
         assert (ctx.attempt, ctx.worker, ctx.handler) == (1, "till-3", "sell")
         assert dict(ctx.headers) == {"a": "b"}
         assert (await app.engine.job(job.job)).token == ctx.token
-        assert ctx.deadline - ctx.claimed_at == minutes(5)
+        assert minutes(5) <= ctx.deadline - ctx.claimed_at < minutes(5) + seconds(5)
         assert abs(ctx.claimed_at - ctx.submitted_at) < seconds(5)
         assert (ctx.due_at, ctx.cancelled) == (None, False)
+
+    async def test_counts_its_deadline_from_the_handlers_start(self, app: Towpath) -> None:
+        """Claimed, a job may wait for those of its handler that run already."""
+        go = asyncio.Event()
+        spans: list[Duration] = []
+
+        @app.handler("shop", name="one", concurrency=1, time_limit=minutes(5))
+        async def sell(_: int, ctx: Context) -> None:
+            spans.append(ctx.deadline - ctx.claimed_at)
+            await go.wait()
+
+        @app.handler("shop", name="other")
+        async def count() -> None: ...
+
+        async with working(app, concurrency=10):
+            for n in range(2):
+                await sell.submit(n)
+            await eventually_async(lambda: _leased(app, 2))
+            since = steady()
+            await meanwhile(lambda: steady() - since > 0.2)
+            go.set()
+            await meanwhile(lambda: len(spans) == 2)
+        assert spans[1] >= minutes(5) + seconds(0.2)
 
     async def test_counts_attempts_and_gives_each_a_higher_token(self, app: Towpath) -> None:
         seen: list[tuple[int, int]] = []
@@ -159,6 +183,10 @@ class TestTheContext:
         async with working(app):
             dead = await ended(await sell.submit())
         assert "PayloadInvalid: progress" in (dead.reason or "")
+
+
+async def _leased(app: Towpath, count: int) -> bool:
+    return (await app.engine.counts("shop")).leased == count
 
 
 class TestSeveralHandlersOfAQueue:

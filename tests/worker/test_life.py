@@ -154,6 +154,38 @@ class TestStopping:
         assert await job.state() is State.READY
         assert lines.of("job.released")
 
+    async def test_a_thread_that_ends_when_asked_to_counts(
+        self, app: Towpath, gate: threading.Event, lines: Lines
+    ) -> None:
+        """It has a moment for that: what it returns is not thrown away."""
+
+        @app.handler("shop")
+        def sell(_: int, ctx: Context) -> str:
+            while not ctx.cancelled:
+                gate.wait(0.01)
+            return "half of it"
+
+        async with working(app, grace=seconds(0)):
+            job = await sell.submit(1)
+            await lines.next("job.started")
+        assert await job.result(within=SOON) == "half of it"
+        assert not lines.of("job.released")
+
+    async def test_a_thread_that_breaks_off_when_asked_to_has_not_failed(
+        self, app: Towpath, gate: threading.Event, lines: Lines
+    ) -> None:
+        @app.handler("shop")
+        def sell(_: int, ctx: Context) -> str:
+            while not ctx.cancelled:
+                gate.wait(0.01)
+            raise InterruptedError
+
+        async with working(app, grace=seconds(0)):
+            job = await sell.submit(1)
+            await lines.next("job.started")
+        found = await app.engine.job(job.job)
+        assert (found.state, found.attempts) == (State.READY, 0)
+
     async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...

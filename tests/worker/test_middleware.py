@@ -1,14 +1,18 @@
 """Middleware: around every handler, in order, wherever the handler runs."""
 
+import asyncio
+import sys
 import threading
 from typing import Any
 
 import pytest
 
+from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app import Towpath
-from towpath.clock import hours
+from towpath.clock import hours, milliseconds, seconds
+from towpath.engine.retry import Never
 from towpath.engine.states import State
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
@@ -88,6 +92,77 @@ class TestEverywhere:
             assert await (await sell.submit(7, id="1")).result(within=SOON) == [7]
             pid = await (await pids.submit(1, id="2")).result(within=SOON)
         assert diary == ["a before 1", "a after [7]", "a before 2", f"a after {pid}"]
+
+
+class TestAnAttemptThatIsEnded:
+    """Whatever ends it: what `before` opened, `error` can close."""
+
+    async def test_by_its_time_limit(self, app: Towpath, diary: list[str]) -> None:
+        @app.handler("shop", time_limit=milliseconds(300), retry=Never())
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary[2:] == ["b error AttemptStopped", "a error AttemptStopped"]
+        assert (dead.reason or "").startswith("TimeLimit")
+
+    async def test_by_somebody_who_cancels_it(self, app: Towpath, diary: list[str]) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        async with working(app, middleware=[Noting("a", diary)], lease=seconds(1)):
+            job = await sell.submit(id="1")
+            await meanwhile(lambda: bool(diary))
+            await job.cancel()
+            assert (await ended(job)).state is State.CANCELLED
+        assert diary == ["a before 1", "a error AttemptStopped"]
+
+    @pytest.mark.parametrize("place", ["loop", "thread"])
+    async def test_by_the_workers_end(
+        self, app: Towpath, diary: list[str], gate: threading.Event, place: str
+    ) -> None:
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        def block() -> None:
+            gate.wait(20)
+
+        sell: Any = app.handler("shop")(wait if place == "loop" else block)
+        async with working(app, middleware=[Noting("a", diary)]):
+            job = await sell.submit(id="1")
+            await meanwhile(lambda: bool(diary))
+        assert diary == ["a before 1", "a error AttemptStopped"]
+        assert await job.state() is State.READY
+
+    async def test_by_its_own_exit(self, app: Towpath, diary: list[str]) -> None:
+        @app.handler("shop", retry=Never())
+        async def sell() -> None:
+            sys.exit(3)
+
+        async with working(app, middleware=[Noting("a", diary)]):
+            dead = await ended(await sell.submit(id="1"))
+        assert diary == ["a before 1", "a error RuntimeError"]
+        assert (dead.reason or "").startswith("SystemExit: 3")
+
+    async def test_does_not_wait_for_one_that_hangs(self, app: Towpath, diary: list[str]) -> None:
+        """Nor does what it raises change how the attempt ended."""
+
+        class Hanging(Noting):
+            async def error(self, ctx: Context, error: Exception) -> None:
+                await super().error(ctx, error)
+                await asyncio.Event().wait()
+
+        @app.handler("shop", time_limit=milliseconds(300), retry=Never())
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        async with working(app, middleware=[Hanging("a", diary)]):
+            dead = await ended(await sell.submit(id="1"))
+            await meanwhile(lambda: len(diary) > 1)
+        assert diary == ["a before 1", "a error AttemptStopped"]
+        assert (dead.reason or "").startswith("TimeLimit")
 
 
 class TestWhatItRaises:

@@ -1,10 +1,11 @@
 """Payloads and results: what their types may be, and what becomes of those that do not fit."""
 
+import asyncio
 import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -16,7 +17,8 @@ from towpath.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import new_job
 from towpath.engine.states import State
-from towpath.errors import PayloadInvalid
+from towpath.errors import HandlerInvalid, PayloadInvalid
+from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 
 
@@ -69,6 +71,20 @@ class Account(BaseModel):
     logins: list[Login | Hidden]
 
 
+@dataclass
+class Basket:
+    orders: list[Order]
+    parent: "Basket | None" = None
+
+
+class Parcel(NamedTuple):
+    order: Order
+
+
+class Unreadable(msgspec.Struct):
+    order: Order
+
+
 class TestPayloads:
     async def test_a_pydantic_model(self, app: Towpath) -> None:
         @app.handler("orders")
@@ -104,6 +120,17 @@ class TestPayloads:
         async with working(app):
             mirrored = await (await mirror.submit([Point(1, 2), Point(3)])).result(within=SOON)
         assert mirrored == [Point(2, 1), Point(0, 3)]
+
+    async def test_models_in_the_fields_of_something_else(self, app: Towpath) -> None:
+        @app.handler("baskets")
+        async def sell(basket: Basket) -> Parcel:
+            assert basket.parent is not None
+            return Parcel(basket.parent.orders[0])
+
+        basket = Basket([], Basket([Order(item="tea")]))
+        async with working(app):
+            parcel = await (await sell.submit(basket)).result(within=SOON)
+        assert parcel == Parcel(Order(item="tea"))
 
     async def test_a_msgspec_struct(self, app: Towpath) -> None:
         @app.handler("notes")
@@ -146,6 +173,32 @@ class TestPayloads:
         async with working(app):
             assert await (await tick.submit()).result(within=SOON) == "tock"
 
+    async def test_none_where_the_function_has_a_default(self, app: Towpath) -> None:
+        """The handler's own at the time it runs; given ones are taken as they are."""
+
+        @app.handler("counts", name="counts")
+        async def count(n: int | None = 3) -> int | None:
+            return n
+
+        @app.handler("counts", name="orders")
+        def order(it: Order = Order(item="tea"), *, ctx: Context) -> str:  # noqa: B008 -- the default is the point
+            return f"{it.item} {ctx.attempt}"
+
+        @app.handler("counts", name="blobs")
+        async def blob(data: bytes = b"abc") -> bytes:
+            return data
+
+        async with working(app):
+            bare = await count.submit()
+            assert await bare.result(within=SOON) == 3
+            assert await (await count.submit(None)).result(within=SOON) is None
+            assert await (await order.submit()).result(within=SOON) == "tea 1"
+            assert await (await blob.submit()).result(within=SOON) == b"abc"
+            assert await (await blob.submit(b"")).result(within=SOON) == b""
+            blocking = await asyncio.to_thread(count.blocking.submit)
+            assert await blocking.result(within=SOON) == 3
+        assert (await app.engine.job(bare.job)).payload == b""
+
     async def test_through_a_process(self, app: Towpath) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
@@ -155,6 +208,12 @@ class TestPayloads:
 
 
 class TestPayloadsThatDoNotFit:
+    def test_types_that_nothing_can_read_are_refused_at_declaration(self) -> None:
+        async def take(it: Unreadable) -> None: ...
+
+        with pytest.raises(HandlerInvalid, match="payload of take can't be JSON"):
+            Towpath("redis://nowhere").add("shop", take, HandlerOptions())
+
     async def test_are_refused_before_anything_is_sent(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:

@@ -52,7 +52,8 @@ class TestMetrics:
             "submitted": 7, "started": 10, "completed": 4, "failed": 5, "dead": 2, "snoozed": 1,
         }  # fmt: skip
         assert value(text, "towpath_jobs_dead_total", 'handler="unknown",queue="shop"') == 1
-        assert value(text, "towpath_job_seconds_count", 'handler="sell",queue="shop"') == 4
+        for name in ("towpath_job_seconds_count", "towpath_wait_seconds_count"):
+            assert value(text, name, 'handler="sell",queue="shop"') == 9, "failures take time too"
         assert value(text, "towpath_punctuality_seconds_count", 'handler="sell"') >= 1
         assert value(text, "towpath_queue_depth", 'queue="shop",state="delayed"') == 1
         assert value(text, "towpath_slots", 'state="free"') == 100

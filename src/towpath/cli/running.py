@@ -17,6 +17,8 @@ from towpath.cli.verb import Session
 from towpath.errors import InvalidOption
 from towpath.settings import Settings, load
 from towpath.telemetry import logs
+from towpath.telemetry.events import METRICS_SERVED
+from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.worker import Worker
 
@@ -133,4 +135,5 @@ def _served(metrics: Metrics, settings: Settings) -> Generator[None]:
         rule = f"can't be served on {host}: {error.strerror}"
         raise InvalidOption("worker.metrics_port", port, rule=rule) from error
     with endpoint:
+        Log().emit(METRICS_SERVED, address=str(endpoint))
         yield

@@ -97,7 +97,8 @@ WORKER_DRAINING = LogEvent(
 )
 WORKER_STOPPED = LogEvent(
     "worker.stopped",
-    "The worker ended; everything it held was settled or released.",
+    "The worker ended. With code 0 all it held was settled or released; with 1 its slots were lost "
+    "to threads that did not end; with 75 by force, and what was not settled comes back by itself.",
     ("reason", "code", "jobs", "released", "uptime"),
 )
 

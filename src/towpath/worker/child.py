@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from datetime import datetime
 from queue import SimpleQueue
@@ -23,13 +24,14 @@ import msgspec
 
 from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
-from towpath.errors import PayloadInvalid
+from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.context import Context
-from towpath.worker.endings import reason_of, writable
+from towpath.worker.endings import first_leaf, only_leaf, reason_of, writable
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
 LENGTH = struct.Struct(">I")
+_LONGEST_TRACE = 20_000
 MAIN = "__towpath_main__"
 """The name under which a program's main file is loaded here: its `if __name__` part stays out."""
 
@@ -38,6 +40,8 @@ class Order(msgspec.Struct, frozen=True, tag="run"):
     """Run the handler with this lease."""
 
     lease: Lease
+    waited: float
+    """Seconds from its claim to its start."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -69,6 +73,8 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     ms: int | None = None
     """For retry: after so long; for snooze: so long (relative) or that instant (absolute)."""
     absolute: bool = False
+    trace: str = ""
+    """The end of the traceback of a failure."""
 
 
 Said = Ready | Note | Returned | Raised
@@ -97,10 +103,10 @@ class Child:
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
         self._say(Ready())
         while True:
-            self._say(self._answer(self._orders.get().lease))
+            self._say(self._answer(self._orders.get()))
 
-    def _answer(self, lease: Lease) -> Returned | Raised:
-        handler = self._handler
+    def _answer(self, order: Order) -> Returned | Raised:
+        handler, lease = self._handler, order.lease
         try:
             payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         except PayloadInvalid as error:
@@ -109,6 +115,7 @@ class Child:
             lease,
             handler=handler.name,
             time_limit=handler.options.time_limit,
+            waited=order.waited,
             tell=lambda note: self._say(Note(note)),
         )
         try:
@@ -142,19 +149,27 @@ class Child:
 
 
 def _raised(error: BaseException) -> Raised:
-    name = type(error).__qualname__
-    match error:
-        case Discard():
-            return Raised("discard", "Discard", writable(error.reason))
-        case Retry():
-            after = None if error.after is None else duration_ms("after", error.after)
-            return Raised("retry", name, writable(error.reason), after)
-        case Snooze(until=datetime() as until):
-            return Raised("snooze", name, str(error), instant_ms("until", until), absolute=True)
-        case Snooze():
-            return Raised("snooze", name, str(error), duration_ms("until", error.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
-        case _:
-            return Raised("", name, reason_of(error))
+    name = type(only_leaf(error)).__qualname__
+    match only_leaf(error):
+        case Discard() as it:
+            return Raised("discard", "Discard", writable(it.reason))
+        case Retry() as it:
+            after = None if it.after is None else duration_ms("after", it.after)
+            return Raised("retry", name, writable(it.reason), after)
+        case Snooze(until=datetime() as until) as it:
+            return Raised("snooze", name, str(it), instant_ms("until", until), absolute=True)
+        case Snooze() as it:
+            return Raised("snooze", name, str(it), duration_ms("until", it.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
+        case it:
+            name = type(first_leaf(it)[0]).__qualname__
+            return Raised("", name, reason_of(it), trace=_trace(it))
+
+
+def _trace(error: BaseException) -> str:
+    """Its end: there is the handler, and a message may be of any length."""
+    if isinstance(error, PayloadInvalid | PayloadTooLarge):
+        return ""
+    return writable("".join(traceback.format_exception(error))[-_LONGEST_TRACE:])
 
 
 def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:
@@ -180,6 +195,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = path
     line = socket.socket(fileno=int(number))
+    line.set_inheritable(False)  # what a handler starts must not hold it open
     Child(line, find(module, file, name)).serve()
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, days, instant, wall_ms
+from towpath.clock import Duration, days, instant, seconds, wall_ms
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import PayloadInvalid
@@ -21,10 +21,13 @@ Tell = Callable[[bytes], None]
 class Context:
     """One attempt at one job. Ask for it with a parameter annotated `Context`."""
 
-    __slots__ = ("_lease", "_tell", "_time_limit", "cancelled", "handler", "noted")
+    __slots__ = ("_lease", "_tell", "_time_limit", "_waited", "cancelled", "handler", "noted")
 
-    def __init__(self, lease: Lease, *, handler: str, time_limit: Duration, tell: Tell) -> None:
+    def __init__(
+        self, lease: Lease, *, handler: str, time_limit: Duration, tell: Tell, waited: float = 0.0
+    ) -> None:
         self._lease, self._time_limit, self._tell = lease, time_limit, tell
+        self._waited = waited
         self.handler = handler
         self.cancelled = False
         """Whether somebody wants this attempt to end: cancelled, lease lost, or out of time."""
@@ -91,8 +94,11 @@ class Context:
 
     @property
     def deadline(self) -> datetime:
-        """When the handler's time limit ends this attempt, by the server's clock."""
-        return self.claimed_at + self._time_limit
+        """When the handler's time limit ends this attempt, by the server's clock.
+
+        Counted from the handler's start, which may be later than the claim.
+        """
+        return self.claimed_at + seconds(self._waited) + self._time_limit
 
     def progress(self, note: Any) -> None:
         """Leave a note on the job, in place of the last one: bytes, or any JSON value.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -154,11 +154,19 @@ class Crew:
         """Give back what still runs, whether or not it can be ended."""
         for attempt in list(self._held):
             self.stop(attempt, Stop.DRAINED)
-        tasks = [it.task for it in self._held if it.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=PATIENCE)
+        await self._have_ended(self._held)
+        left = [it for it in self._held if _in_thread(it)]
+        for attempt in left:
+            if attempt.task is not None:
+                attempt.task.cancel()
+        await self._have_ended(left)
         for attempt in list(self._held):
             self._finish(attempt, Release(attempt.lease))
+
+    async def _have_ended(self, attempts: Iterable[Attempt]) -> None:
+        tasks = [it.task for it in attempts if it.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE)
 
     # ── an attempt's life ────────────────────────────────────────────────────────────────
 
@@ -223,7 +231,7 @@ class Crew:
         place = attempt.handler.place if attempt.handler else Place.LOOP
         if place is Place.PROCESS and why is Stop.CANCELLED:
             self._processes.cancel(attempt)
-        elif place is Place.THREAD and why in (Stop.CANCELLED, Stop.LOST):
+        elif place is Place.THREAD and why is not Stop.TIMED_OUT and attempt.ctx is not None:
             pass  # it can't be ended: it sees its Context, and its slot stays taken
         elif attempt.task is not None and attempt.entered:  # else it sees it when it begins
             if place is Place.THREAD and why is Stop.TIMED_OUT:
@@ -296,6 +304,10 @@ class Crew:
     def _known(self, queue: str) -> list[str]:
         return [it.named or f"{it.name} (without a name)" for it in self._app.handlers
                 if it.queue == queue]  # fmt: skip
+
+
+def _in_thread(attempt: Attempt) -> bool:
+    return attempt.handler is not None and attempt.handler.place is Place.THREAD
 
 
 Handlers = Mapping[tuple[str, str | None], Handler[Any, Any, Any]]

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from datetime import datetime
 from pathlib import Path
 from random import random
+from typing import cast
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
 from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import claimed_ms
-from towpath.worker.verdicts import Discard, Retry, Snooze
+from towpath.worker.verdicts import Discard, Retry, Snooze, Verdict
 
 LONGEST_MESSAGE = 1000
+_STANDARD = (sysconfig.get_path("stdlib"), "<frozen ")
 
 
 class ChildFailed(Exception):
     """A handler failed in a process of its own, which says in words how."""
 
-    def __init__(self, error: str, reason: str) -> None:
+    def __init__(self, error: str, reason: str, trace: str = "") -> None:
         super().__init__(reason)
-        self.error, self.reason = error, reason
+        self.error, self.reason, self.trace = error, reason, trace
+        if trace:
+            self.add_note(f"In the process:\n{trace}")
 
 
 class ChildDiscarded(Discard):
@@ -35,8 +40,8 @@ class ChildDiscarded(Discard):
 
 def ending(attempt: Attempt, raised: BaseException) -> Settlement:
     """The settlement for an attempt whose handler raised."""
-    lease = attempt.lease
-    attempt.error = _error(raised)
+    lease, raised = attempt.lease, only_leaf(raised)
+    attempt.error, attempt.raised = _error(raised), _tellable(raised)
     match raised:
         case Snooze():
             return Release(lease, _snoozed(attempt, raised.until))
@@ -64,7 +69,16 @@ def _error(raised: BaseException) -> str:
         case Retry():
             return "Retry"
         case _:
-            return type(raised).__qualname__
+            return type(first_leaf(raised)[0]).__qualname__
+
+
+def _tellable(raised: BaseException) -> BaseException | None:
+    """What belongs in a log line with its traceback: neither verdicts nor what quotes a payload."""
+    match raised:
+        case Verdict() | PayloadInvalid() | PayloadTooLarge() | ChildFailed(trace=""):
+            return None
+        case _:
+            return raised
 
 
 def stopped(attempt: Attempt) -> Settlement | None:
@@ -108,15 +122,50 @@ def time_limit_reason(attempt: Attempt) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line: class, words, and where it came from."""
+    """An exception in one line: class, words, and where it came from; of a group, the first."""
+    error, more = first_leaf(error)
     try:
         words = writable(str(error)[:LONGEST_MESSAGE])
     except Exception:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
         words = "(its message can't be read)"
-    last = traceback.extract_tb(error.__traceback__, limit=-1)
-    where = "".join(f" ({Path(it.filename).name}:{it.lineno} in {it.name})" for it in last)
-    name = type(error).__qualname__
-    return f"{name}: {words}{where}" if words else f"{name}{where}"
+    name, rest = type(error).__qualname__, f", and {more} more" if more else ""
+    return f"{name}: {words}{_where(error)}{rest}" if words else f"{name}{_where(error)}{rest}"
+
+
+def _where(error: BaseException) -> str:
+    """Its last line outside of the standard library, which is not where the mistake is."""
+    last = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if last is None or not _is_standard(file):
+            last = f" ({Path(file).name}:{line} in {frame.f_code.co_name})"
+    return writable(last or "")
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith(_STANDARD) and "site-packages" not in file
+
+
+def first_leaf(error: BaseException) -> tuple[BaseException, int]:
+    """The first exception in a group of them, and how many others there are."""
+    more = 0
+    while isinstance(error, BaseExceptionGroup):
+        first, *others = cast("tuple[BaseException, ...]", error.exceptions)
+        more += sum(map(_leaves, others))
+        error = first
+    return error, more
+
+
+def _leaves(error: BaseException) -> int:
+    if not isinstance(error, BaseExceptionGroup):
+        return 1
+    return sum(map(_leaves, cast("tuple[BaseException, ...]", error.exceptions)))
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """What a handler has raised: a verdict that is alone in a group of tasks is a verdict."""
+    leaf, more = first_leaf(error)
+    return leaf if isinstance(leaf, Verdict) and not more else error
 
 
 def writable(text: str) -> str:

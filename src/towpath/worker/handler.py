@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -15,11 +15,13 @@ from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
 from towpath.worker.context import Context
-from towpath.worker.payload import Form, form
+from towpath.worker.payload import Form, WithDefault, form
+from towpath.worker.verdicts import Discard
 
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
+_MAKE_ASYNC = "make it an `async def` that awaits"
 
 
 class Place(StrEnum):
@@ -98,7 +100,11 @@ class Handler(Generic[T, R, C]):
         self.time_limit_s = self.options.time_limit.total_seconds()
         signature = _Signature.of(self.name, function)
         self.takes_payload, self.context_name = signature.takes_payload, signature.context
+        self.context_first = signature.context_first
+        self.needs_context = signature.needs_context
         self.payload: Form[Any] = _form(self.name, signature.payload, f"payload of {self.name}")
+        if signature.default is not inspect.Parameter.empty:
+            self.payload = WithDefault(self.payload, signature.default)
         self.result: Form[Any] = _form(self.name, signature.result, f"result of {self.name}")
         self.__doc__, self.__name__ = function.__doc__, _name(function)
         self.__module__ = function.__module__
@@ -111,11 +117,21 @@ class Handler(Generic[T, R, C]):
         return f"<handler {self.name} of {self.queue}>"
 
     def invoke(self, payload: Any, ctx: Context) -> C:
-        """The function with what it asks for."""
+        """The function with what it asks for. Discards a plain one that needs an await."""
         args = (payload,) if self.takes_payload else ()
         if self.context_name is None:
-            return self.function(*args)
-        return self.function(*args, **{self.context_name: ctx})
+            value = self.function(*args)
+        elif self.context_first:
+            value = self.function(ctx, *args)
+        else:
+            value = self.function(*args, **{self.context_name: ctx})
+        if self.place is not Place.LOOP and inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise Discard(
+                f"{self.name} is a plain function and returned an awaitable: {_MAKE_ASYNC}"
+            )
+        return value
 
 
 class _Signature(msgspec.Struct, frozen=True):
@@ -123,7 +139,11 @@ class _Signature(msgspec.Struct, frozen=True):
 
     takes_payload: bool
     payload: Any
+    default: Any
+    """What the function takes for a payload that was not given; Parameter.empty = nothing."""
     context: str | None
+    context_first: bool
+    needs_context: bool
     result: Any
 
     @classmethod
@@ -136,7 +156,7 @@ class _Signature(msgspec.Struct, frozen=True):
         except TypeError as error:
             raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
-        contexts = [it.name for it in parameters if hints.get(it.name) is Context]
+        contexts = [it.name for it in parameters if _is_context(hints.get(it.name))]
         others = [it for it in parameters if it.name not in contexts]
         needed = [it for it in others if it.default is it.empty and _one_value(it)]
         if len(contexts) > 1 or len(needed) > 1:
@@ -149,9 +169,16 @@ class _Signature(msgspec.Struct, frozen=True):
         return cls(
             takes_payload=payload is not None,
             payload=hints.get(payload.name, Any) if payload else Any,
+            default=payload.default if payload else inspect.Parameter.empty,
             context=contexts[0] if contexts else None,
+            context_first=bool(contexts) and parameters[0].name in contexts and payload is not None,
+            needs_context=any(it.name in contexts and it.default is it.empty for it in parameters),
             result=hints.get("return", Any),
         )
+
+
+def _is_context(hint: Any) -> bool:
+    return hint is Context or Context in get_args(hint)
 
 
 def _one_value(parameter: inspect.Parameter) -> bool:
@@ -167,6 +194,9 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
         if handler.options.processes:
             raise HandlerInvalid(handler.name, rule="processes= is for plain functions")
         return Place.LOOP
+    if inspect.iscoroutinefunction(inspect.unwrap(function)):
+        rule = f"is a plain function around an async one: {_MAKE_ASYNC}"
+        raise HandlerInvalid(handler.name, rule=rule)
     if handler.options.processes:
         if "<" in _qualname(function):
             rule = "processes= needs a function of a module, that another process can import"

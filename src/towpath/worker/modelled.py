@@ -101,7 +101,7 @@ def _shape(value: Any) -> Any:
     """Its class; JSON has one kind of list and one of mapping for all that Python has."""
     if isinstance(value, list | tuple):
         return list
-    return dict if isinstance(value, dict) else type(value)
+    return cast("Any", dict if isinstance(value, dict) else type(value))
 
 
 def _short(error: Exception) -> str:

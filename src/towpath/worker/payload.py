@@ -6,7 +6,8 @@ read back before it is sent: a value that the handler could not take never leave
 
 from __future__ import annotations
 
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from collections.abc import Iterable
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -61,6 +62,24 @@ class Json(Generic[T]):
             raise PayloadInvalid(self._named, str(error)[:500]) from error
 
 
+class WithDefault:
+    """Values that need not be given: no bytes at all are the default."""
+
+    def __init__(self, form: Form[Any], default: Any) -> None:
+        self._form, self._default = form, default
+
+    def encode(self, value: Any) -> bytes:
+        return self._form.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        # No JSON is empty; bytes may be, and their default was sent as it is.
+        return self._form.decode(data) if data or isinstance(self._form, Raw) else self._default
+
+    def nothing(self) -> bytes:
+        """What to send for a value that was not given."""
+        return self._form.encode(self._default) if isinstance(self._form, Raw) else b""
+
+
 def form(kind: Any, named: str) -> Form[Any]:
     """The form for values of *kind*, e.g. a handler's annotation; *named* is for messages.
 
@@ -76,5 +95,23 @@ def form(kind: Any, named: str) -> Form[Any]:
     return Json[Any](kind, named)
 
 
-def _has_model(kind: Any) -> bool:
-    return hasattr(kind, "__pydantic_validator__") or any(map(_has_model, get_args(kind)))
+def _has_model(kind: Any, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether *kind* is a pydantic model, or one is anywhere in it: in a list, in a field."""
+    if hasattr(kind, "__pydantic_validator__"):
+        return True
+    made = get_origin(kind) or kind
+    inner = get_args(kind) if made in seen else (*get_args(kind), *_fields(made))
+    return any(_has_model(it, seen | {made}) for it in inner)
+
+
+def _fields(kind: Any) -> Iterable[Any]:
+    if not isinstance(kind, type) or not any(hasattr(kind, it) for it in _MADE_OF_FIELDS):
+        return ()
+    try:
+        return get_type_hints(kind).values()
+    except (NameError, TypeError):
+        return ()  # whoever reads the values says what is wrong with it
+
+
+_MADE_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__total__", "_fields")
+"""What dataclasses, msgspec structs, TypedDicts and NamedTuples have."""

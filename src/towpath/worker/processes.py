@@ -26,6 +26,7 @@ from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
+_LAST_WORDS = 1.0
 _decode_said = msgspec.msgpack.Decoder(Said).decode
 
 
@@ -101,6 +102,7 @@ class _Process:
     def __init__(self, handler: Handler[Any, Any, Any]) -> None:
         self._handler = handler
         self._child: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[int] | None = None
 
     @property
     def is_there(self) -> bool:
@@ -111,7 +113,7 @@ class _Process:
         if self._child is None:
             await self._start()
         lease = msgspec.structs.replace(attempt.lease, headers=dict(attempt.lease.headers))
-        self.tell(Order(lease))
+        self.tell(Order(lease, attempt.started - attempt.taken))
         while True:
             match await self._hear():
                 case Note(text):
@@ -130,13 +132,28 @@ class _Process:
 
     async def kill(self) -> None:
         """End it, and what it has started itself."""
+        await self._end()
+
+    async def _end(self) -> int:
+        """The same; its exit code."""
         child, self._child = self._child, None
-        if child is not None:
-            self._writer.close()
-            if child.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+        if child is None or self._watching is None:
+            return 0
+        self._writer.close()
+        if child.returncode is None:
+            _kill_group(child.pid)
+        return await asyncio.shield(self._watching)
+
+    async def _watched(self, child: asyncio.subprocess.Process) -> int:
+        """Its exit code, once it has ended by itself or was killed.
+
+        What it has started ends with it, and with that the line: a copy of it holds that open.
+        """
+        code = await child.wait()
+        _kill_group(child.pid)
+        # Who has left the group holds it all the same. The last words may still be on their way.
+        asyncio.get_running_loop().call_later(_LAST_WORDS, self._writer.transport.abort)
+        return code
 
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -149,15 +166,19 @@ class _Process:
                 # A Ctrl-C or a signal to the group is for the worker alone.
                 start_new_session=True,
             )  # fmt: skip
+        self._watching = asyncio.create_task(self._watched(self._child))
 
     async def _hear(self) -> Said:
         try:
             head = await self._reader.readexactly(LENGTH.size)
             return _decode_said(await self._reader.readexactly(*LENGTH.unpack(head)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            child, self._child = self._child, None
-            self._writer.close()
-            raise ProcessDied(await child.wait() if child else 0) from error
+            raise ProcessDied(await self._end()) from error
+
+
+def _kill_group(leader: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _verdict(raised: Raised) -> Exception:
@@ -171,7 +192,7 @@ def _verdict(raised: Raised) -> Exception:
             ms = raised.ms or 0
             return Snooze(instant(ms) if raised.absolute else milliseconds(ms))
         case _:
-            return ChildFailed(raised.error, raised.reason)
+            return ChildFailed(raised.error, raised.reason, raised.trace)
 
 
 def _where(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:

@@ -98,11 +98,11 @@ class Report:
                 metrics.cancelled.inc()
                 self.log.emit(events.JOB_CANCELLED, **named, ran=attempt.ran)
             case Bury() | Fail(), State.DEAD:
-                metrics.failed.inc()
+                self._count_failed(metrics, attempt)
                 metrics.dead.inc()
                 self._dead(attempt, settlement.reason)
             case Fail(), _:
-                metrics.failed.inc()
+                self._count_failed(metrics, attempt)
                 self._failed(attempt, settlement)
             case Release(), _ if attempt.error == "Snooze":
                 metrics.snoozed.inc()
@@ -115,6 +115,17 @@ class Report:
             case _:
                 pass
 
+    def _count_failed(self, metrics: HandlerMetrics, attempt: Attempt) -> None:
+        metrics.failed.inc()
+        if attempt.handler is not None:  # without one, nothing ran
+            metrics.ran.observe(attempt.ran)
+            metrics.waited.observe(attempt.waited)
+
+    def _taken(self, attempt: Attempt) -> BaseException | None:
+        """What was raised, once: its frames hold the attempt, and that would hold them."""
+        raised, attempt.raised = attempt.raised, None
+        return raised
+
     def _dead(self, attempt: Attempt, reason: str) -> None:
         named, error = _named(attempt), attempt.error
         if error == "Discard":
@@ -124,11 +135,13 @@ class Report:
         elif attempt.handler is None:
             self.log.emit(events.HANDLER_NOT_FOUND, **named)
         else:
-            self.log.emit(events.JOB_DEAD, **named, ran=attempt.ran, error=error, reason=reason)
+            raised, ran = self._taken(attempt), attempt.ran
+            self.log.emit(events.JOB_DEAD, raised, **named, ran=ran, error=error, reason=reason)
 
     def _failed(self, attempt: Attempt, fail: Fail) -> None:
         self.log.emit(
             events.JOB_FAILED,
+            self._taken(attempt),
             **_named(attempt),
             ran=attempt.ran,
             error=attempt.error,

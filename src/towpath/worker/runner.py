@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
-from towpath.clock import steady
 from towpath.engine.model import Bury, Complete, Settlement
 from towpath.errors import TowpathError
 from towpath.telemetry import traces
@@ -17,13 +16,15 @@ from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Context
-from towpath.worker.endings import ending, failed, own_limit, reason_of, stopped
+from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
-from towpath.worker.middleware import Middleware
+from towpath.worker.middleware import AttemptStopped, Middleware
 from towpath.worker.processes import Processes
 from towpath.worker.threads import Threads
 from towpath.worker.verdicts import Snooze, Verdict
 
+_LAST_WORDS = 1.0
+"""Seconds for middleware to hear of an end that waits for nobody."""
 Note = Callable[[Attempt, bytes], None]
 """Takes a progress note to the server."""
 
@@ -59,7 +60,7 @@ class Runner:
         except asyncio.CancelledError:
             return stopped(attempt)
         except BaseException as error:  # noqa: BLE001 -- user code: see above
-            return None if attempt.stop is Stop.LOST else _ending(attempt, error)
+            return _ending(attempt, error)
 
     async def _traced(self, attempt: Attempt) -> Settlement | None:
         """The same inside of a span; only what is a failure may mark it as one."""
@@ -73,8 +74,10 @@ class Runner:
         ):
             try:
                 return await self._perform(attempt)
-            except Snooze as put_off:
-                return _ending(attempt, put_off)
+            except Exception as error:
+                if isinstance(only_leaf(error), Snooze):
+                    return _ending(attempt, error)
+                raise
             except asyncio.CancelledError:
                 if attempt.stop in (None, Stop.TIMED_OUT):
                     raise
@@ -114,16 +117,32 @@ class Runner:
                 await self._told(attempt, entered[-1], entered[-1].after(ctx, shown))
                 entered.pop()
         except Exception as error:
-            raised = error
-            for it in reversed(entered):
-                try:
-                    await self._told(attempt, it, it.error(ctx, raised))
-                except Exception as other:  # noqa: BLE001 -- user code: those around it see it
-                    raised = other
+            raised = await self._told_error(attempt, entered, ctx, error)
             if raised is not error:
                 raise raised from error
             raise
+        except GeneratorExit:
+            raise  # the loop is closed: nothing can be awaited any more
+        except BaseException as error:
+            shown = _shown(attempt, error)
+            last = asyncio.create_task(self._told_error(attempt, entered, ctx, shown))
+            try:
+                await asyncio.wait((last,), timeout=_LAST_WORDS)
+            finally:
+                last.cancel()
+            raise
         return value
+
+    async def _told_error(
+        self, attempt: Attempt, entered: list[Middleware], ctx: Context, raised: Exception
+    ) -> Exception:
+        """What counts as raised after all of them have heard of it."""
+        for it in reversed(entered):
+            try:
+                await self._told(attempt, it, it.error(ctx, raised))
+            except Exception as other:  # noqa: BLE001 -- user code: those around it see it
+                raised = other
+        return raised
 
     async def _told(
         self, attempt: Attempt, middleware: Middleware, call: Coroutine[Any, Any, None]
@@ -162,9 +181,10 @@ class Runner:
             attempt.lease,
             handler=handler.name,
             time_limit=handler.options.time_limit,
+            waited=attempt.started - attempt.taken,
             tell=lambda note: self._note(attempt, note),
         )
-        attempt.ctx, attempt.started = ctx, steady()
+        attempt.ctx = ctx
         return ctx
 
     async def _encoded(
@@ -190,6 +210,15 @@ class Runner:
         )
 
 
+def _shown(attempt: Attempt, error: BaseException) -> Exception:
+    """What middleware is told of an end that is none of the handler's exceptions."""
+    if isinstance(error, asyncio.CancelledError) and attempt.stop is not None:
+        return AttemptStopped(attempt.stop)
+    shown = RuntimeError(f"the handler raised {error!r}")
+    shown.__cause__ = error
+    return shown
+
+
 def _decoded(handler: Handler[Any, Any, Any], value: Any) -> Any:
     """What the handler returned; a process has sent it as it will be kept."""
     if handler.place is not Place.PROCESS:
@@ -197,7 +226,11 @@ def _decoded(handler: Handler[Any, Any, Any], value: Any) -> Any:
     return handler.result.decode(value) if value else None
 
 
-def _ending(attempt: Attempt, error: BaseException) -> Settlement:
+def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
+    if attempt.stop is Stop.LOST:
+        return None
+    if attempt.stop is Stop.DRAINED and not isinstance(only_leaf(error), Verdict):
+        return stopped(attempt)  # it broke off because it was asked to
     try:
         return ending(attempt, error)
     except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly

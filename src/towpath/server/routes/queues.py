@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref
@@ -43,13 +43,13 @@ async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
     return CountsOut.of(queue_name(queue), await engine.counts(queue))
 
 
-@router.post("/{queue}/pause", status_code=204, responses=documented())
+@router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out no jobs until resumed; everything else goes on."""
     await engine.pause(queue)
 
 
-@router.post("/{queue}/resume", status_code=204, responses=documented())
+@router.post("/{queue}/resume", status_code=204, response_class=Response, responses=documented())
 async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out jobs again."""
     await engine.resume(queue)

@@ -1,0 +1,57 @@
+"""The types that handlers and tickets have for a checker: what a user gets, and what is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).parents[2]
+GOOD = Path(__file__).with_name("typed_shop.py")
+
+WRONG = """
+from tests.worker.typed_shop import Mail, app, by_name, context_first, nightly, only_context, plain
+from towpath import Context, Every, seconds
+
+async def use() -> None:
+    await plain.submit("anna")  # refused
+    await by_name.submit("anna")  # refused
+    await context_first.submit("anna")  # refused
+    await only_context.submit(Mail("anna"))  # refused
+    await nightly.submit(3)  # refused
+    await plain.submit(Mail("anna"), dealy=seconds(1))  # refused
+    plain.blocking.submit(3)  # refused
+    text: str = await (await plain.submit(Mail("anna"))).result(within=seconds(1))  # refused
+    app.recur(plain, Every(seconds(5)), "anna")  # refused
+    app.handler("mails", max_attempts="many")  # refused
+    print(text)
+
+async def two(a: int, b: int) -> None: ...
+async def two_contexts(a: Context, b: Context, c: int) -> None: ...
+
+app.handler("mails")(two)  # refused
+app.handler("mails")(two_contexts)  # refused
+"""
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
+    """Where the checker finds errors: in which file, in which line. One run, it takes seconds."""
+    wrong = tmp_path_factory.mktemp("types") / "wrong.py"
+    wrong.write_text(WRONG)
+    command = [sys.executable, "-m", "basedpyright", "--outputjson", "--level", "error"]
+    paths = [f"--pythonpath={sys.executable}", str(GOOD), str(wrong)]
+    done = subprocess.run([*command, *paths], cwd=ROOT, capture_output=True, check=False)
+    found: list[dict[str, Any]] = msgspec.json.decode(done.stdout)["generalDiagnostics"]
+    return [(Path(it["file"]).name, it["range"]["start"]["line"]) for it in found]
+
+
+def test_what_a_user_writes_has_the_types_it_says(errors: list[tuple[str, int]]) -> None:
+    assert [line + 1 for file, line in errors if file == GOOD.name] == []
+
+
+def test_what_a_handler_could_not_take_is_refused(errors: list[tuple[str, int]]) -> None:
+    refused = {n for n, line in enumerate(WRONG.splitlines()) if line.endswith("# refused")}
+    assert {line for file, line in errors if file == "wrong.py"} == refused

@@ -1,0 +1,113 @@
+"""What a user writes, with the types that an editor must know; `test_types.py` has it checked."""
+
+from collections.abc import Coroutine
+from typing import Any, assert_type
+
+import msgspec
+
+from towpath import Context, Ticket, Towpath, seconds
+from towpath.submitting import AppHandler
+
+app = Towpath("redis://nowhere")
+
+
+class Mail(msgspec.Struct):
+    to: str
+
+
+@app.handler("mails", name="plain")
+async def plain(it: Mail) -> int:
+    return len(it.to)
+
+
+@app.handler("mails", name="with-context")
+async def with_context(it: Mail, ctx: Context) -> int:
+    return ctx.attempt
+
+
+@app.handler("mails", name="by-name")
+async def by_name(it: Mail, *, ctx: Context) -> int:
+    return ctx.attempt
+
+
+@app.handler("mails", name="context-first")
+async def context_first(ctx: Context, it: Mail) -> int:
+    return ctx.attempt
+
+
+@app.handler("mails", name="optional")
+async def optional(it: Mail, ctx: Context | None = None) -> int:
+    return ctx.attempt if ctx else 0
+
+
+@app.handler("mails", name="nothing")
+async def nothing() -> int:
+    return 1
+
+
+@app.handler("mails", name="only-context")
+async def only_context(ctx: Context) -> int:
+    return ctx.attempt
+
+
+@app.handler("mails", name="only-by-name")
+async def only_by_name(*, ctx: Context) -> int:
+    return ctx.attempt
+
+
+@app.handler("mails", name="anything")
+async def anything(it: object) -> int:
+    return 1
+
+
+@app.handler("mails", name="default")
+async def default(it: int = 3) -> int:
+    return it
+
+
+@app.handler("threads", name="plain")
+def thread(it: Mail) -> str:
+    return it.to
+
+
+@app.handler("threads", name="context-first")
+def thread_context_first(ctx: Context, it: Mail) -> str:
+    return it.to
+
+
+@app.handler("threads", name="by-name")
+def thread_by_name(it: Mail, *, ctx: Context) -> str:
+    return it.to
+
+
+@app.handler("threads", name="only-context")
+def thread_only_context(ctx: Context) -> str:
+    return ctx.queue
+
+
+@app.recurring("0 3 * * *")
+async def nightly(ctx: Context) -> None: ...
+
+
+Loop = Coroutine[Any, Any, int]
+
+
+async def use() -> None:
+    for handler in (plain, with_context, by_name, context_first, optional):
+        assert_type(handler, AppHandler[Mail, int, Loop])
+    for handler in (nothing, only_context, only_by_name):
+        assert_type(handler, AppHandler[None, int, Loop])
+        await handler.submit()
+    for handler in (thread, thread_context_first, thread_by_name):
+        assert_type(handler, AppHandler[Mail, str, str])
+    assert_type(thread_only_context, AppHandler[None, str, str])
+    assert_type(anything, AppHandler[object, int, Loop])
+    assert_type(default, AppHandler[int, int, Loop])
+    assert_type(nightly, AppHandler[None, None, Coroutine[Any, Any, None]])
+    ticket = await plain.submit(Mail("anna"), delay=seconds(1))
+    assert_type(ticket, Ticket[int])
+    assert_type(await ticket.result(within=seconds(1)), int)
+    assert_type(thread.blocking.submit(Mail("anna")).wait(within=seconds(1)), str)
+    assert_type(await plain(Mail("anna")), int)
+    assert_type(thread(Mail("anna")), str)
+    await default.submit()
