@@ -12,14 +12,14 @@ from benchmarks.peers.side.handling import handled
 from towpath import Towpath
 
 LABEL = "Towpath"
-SETTINGS = "concurrency 100; lease, token and heartbeat as always"
+SETTINGS = "concurrency 500, nothing kept, uvloop; lease, token and heartbeat as always"
 WORKER = "python -m benchmarks.peers.towpath_worker"
 BULK = "submit_many, 500 at once"
 
 app = Towpath(os.environ["BENCH_URL"])
 
 
-@app.handler("bench")
+@app.handler("bench", keep=timedelta(0))  # as the peers: no results
 async def work(payload: dict[str, Any]) -> None:
     if hold := handled(payload):
         await asyncio.sleep(hold)

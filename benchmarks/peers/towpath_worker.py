@@ -8,4 +8,4 @@ from benchmarks.peers.towpath_row import app
 from towpath import Worker
 
 if __name__ == "__main__":
-    sys.exit(Worker(app, concurrency=100).run_forever())
+    sys.exit(Worker(app, concurrency=500).run_forever())

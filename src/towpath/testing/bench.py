@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar, Unpack, cast
 
@@ -98,12 +98,13 @@ class Bench:
         time.
         """
         before = len(self._notes.ran)
-        worker = _Hand(
+        worker = Worker(
             self.app,
             concurrency=concurrency,
             lease=_HELD,
             middleware=self._middleware,
             name=f"bench.{os.getpid()}.{next(_numbers)}",
+            signals=(),  # Ctrl-C is for those who run the tests
         )
         try:
             async with asyncio.timeout(within.total_seconds()):
@@ -194,11 +195,3 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
     def reason(self) -> str | None:
         """Why its last attempt failed, or why it is dead."""
         return self.job.reason
-
-
-class _Hand(Worker):
-    """A worker that leaves the signals of the process to those who run the tests."""
-
-    @contextmanager
-    def _signals(self) -> Generator[None]:
-        yield
