@@ -45,4 +45,4 @@ def test_its_links_lead_somewhere(path: Path) -> None:
 def test_make_up_starts_the_product() -> None:
     """What it starts is tried in tests/server."""
     ran = subprocess.run(["make", "-n", "up"], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert ran.stdout.splitlines()[-1].endswith("towpath up")
+    assert "towpath up" in ran.stdout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 import warnings
 from typing import Any, TextIO
 
@@ -67,9 +68,12 @@ class Log:
         # Without the caller's place: looking for it takes longer than all the rest, and the
         # event's name already says where.
         triple = None if raised is None else (type(raised), raised, raised.__traceback__)
-        self._logger.handle(
-            logging.LogRecord(self._logger.name, event.level, "", 0, line, (), triple)
-        )
+        record = logging.LogRecord(self._logger.name, event.level, "", 0, line, (), triple)
+        if raised is not None:
+            # Written out here: a host's own handler would stumble over what is no UTF-8.
+            text = "".join(traceback.format_exception(raised)).rstrip("\n")
+            record.exc_text = text.encode(errors="backslashreplace").decode()
+        self._logger.handle(record)
 
 
 def _mismatch(event: LogEvent, fields: dict[str, object]) -> str:
