@@ -67,7 +67,9 @@ class Caller:
         self._guard = Guard(allow)
         self._timeout = duration_ms("timeout", timeout, least=_TICK) / 1000
         self._connect = duration_ms("connect_timeout", connect_timeout, least=_TICK) / 1000
-        self._largest, self._connections = largest_answer, connections
+        self._largest = largest_answer
+        # Not the pool's own limit: a call that is given up while it waits there may keep a place.
+        self._turns = asyncio.Semaphore(connections)
         self._resolve, self._tls = resolve, tls
         self._pool: httpcore.AsyncConnectionPool | None = None
         self._owned = AsyncExitStack()
@@ -113,7 +115,11 @@ class Caller:
         signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
         sent = request_headers({**headers, **signed}, authority=target.authority)
         with silence():
-            async with self._failures_of(target), asyncio.timeout(self._timeout):
+            async with (
+                self._failures_of(target),
+                asyncio.timeout(self._timeout),
+                self._turns,
+            ):
                 return await self._exchange(pool, target, sent, body)
 
     async def _exchange(
@@ -139,7 +145,7 @@ class Caller:
     def _new_pool(self) -> httpcore.AsyncConnectionPool:
         return httpcore.AsyncConnectionPool(
             ssl_context=self._tls or httpx.create_ssl_context(),
-            max_connections=self._connections,
+            max_connections=None,
             keepalive_expiry=_IDLE,
             network_backend=GuardedNetwork(self._guard, self._resolve or self._system_resolver()),
         )
