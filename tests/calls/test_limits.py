@@ -97,7 +97,7 @@ class TestTime:
     async def test_leaves_room_for_others_when_it_is_over(self) -> None:
         """Calls that ran out of time give back their connections, and their place in the line."""
         slow = Receiver(saying(then_end=False))
-        few = Caller(allow=["127.0.0.1"], connections=2, timeout=seconds(4))
+        few = Caller(allow=["127.0.0.1"], connections=2, timeout=seconds(1))
         async with receiving(slow), receiving(Receiver()) as quick, few as caller:
             calls = [caller.post(slow.url(), b"") for _ in range(6)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
