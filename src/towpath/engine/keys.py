@@ -11,6 +11,8 @@ from functools import lru_cache
 from towpath.ids import QueueName
 
 REGISTRY = "towpath:queues"
+PROBE = "towpath:probe"
+"""Written to see whether the server takes a write; gone a moment later."""
 """hash: queue -> its options, for those who look for queues."""
 
 TYPES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from towpath.engine import codec
 from towpath.engine.check import whole
 from towpath.engine.follow import Following
+from towpath.engine.keys import PROBE
 from towpath.engine.model import Call, JobRef
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
@@ -14,6 +15,13 @@ from towpath.ids import lane_key, queue_name
 
 class Operating(Following):
     """What an engine offers those who look after its queues."""
+
+    async def try_write(self) -> None:
+        """See that the server takes a write, and leave nothing. Raises ServerError. One round trip.
+
+        On a cluster, that is the server of one slot.
+        """
+        await self._store.command("SET", PROBE, "1", "PX", 1)
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 

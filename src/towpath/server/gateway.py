@@ -17,8 +17,6 @@ from towpath.telemetry.logs import Log
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
 """A caller over HTTP is told within two seconds that the store is away."""
 _TRY_EVERY = 1.0
-PROBE_QUEUE = "towpath.readyz"
-"""Where readiness tries a write; it never holds a job, and is not listed."""
 
 
 class Gateway:
@@ -53,7 +51,7 @@ class Gateway:
 
     async def probe(self) -> None:
         """See that the store takes a write. Raises ServerError."""
-        await self.engine.promote(PROBE_QUEUE, 1)
+        await self.engine.try_write()
 
     async def _try(self) -> bool:
         engine = self._connect(LIMITS)

@@ -14,7 +14,6 @@ from towpath.errors import JobError
 from towpath.ids import queue_name
 from towpath.ledger.key import Scope
 from towpath.server.auth import CanAdmin, CanRead, Key, require
-from towpath.server.gateway import PROBE_QUEUE
 from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
 from towpath.server.parts import TheEngine
 from towpath.server.paths import Id, Queue
@@ -30,7 +29,7 @@ async def queues(engine: TheEngine, key: Key) -> QueuesOut:
     """Every queue that the key may see, with its counts."""
     require(key, Scope.READ, None)
     known = await engine.queues()
-    names = sorted(name for name in known if name != PROBE_QUEUE and key.covers(name))
+    names = sorted(name for name in known if key.covers(name))
     counts = await asyncio.gather(*(engine.counts(name) for name in names))
     return QueuesOut(
         queues=[CountsOut.of(name, it) for name, it in zip(names, counts, strict=True)]
