@@ -130,3 +130,14 @@ class TestADataDirectory:
                 EmbeddedServer(data=tmp_path).start()
             assert refusal.value.pid == bystander.pid
             assert not has_ended(bystander.pid)
+
+    def test_is_waited_for_while_its_server_is_ending(self, tmp_path: Path) -> None:
+        """A server that the system is ending proves nothing any more, and holds the lock still."""
+        with python("print(0)") as ended, (tmp_path / "server.lock").open("w") as lock:
+            eventually(lambda: not Path(f"/proc/{ended.pid}/cmdline").read_bytes())
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            json.dump({"owner": 1, "server": ended.pid, "socket": "", "port": 1}, lock)
+            lock.flush()
+            threading.Timer(0.2, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+            with EmbeddedServer(data=tmp_path) as server:
+                assert server.ask("PING") == b"PONG"

@@ -27,7 +27,9 @@ from towpath.embedded.resp import Address
 # How long a server whose parent died may take to be gone: saving is quick, loading cannot be
 # interrupted.
 _ORPHAN_WITHIN = 30.0
-_ENDING_WITHIN = 2.0
+# The same for one the system is ending already: it answers nothing, and its entry in /proc goes
+# piece by piece.
+_ENDING_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,11 @@ def _parent(pid: int) -> int | None:
 def _shut_down(holder: Holder, directory: Path) -> float:
     """Ask an orphaned server to end, and return how long to wait for it.
 
-    A process that does not prove to be the server of this directory is left alone.
+    A process that does not prove to be the server of this directory is left alone; it may be a
+    stranger, or the server in the middle of its end.
     """
     if not _is_server_of(holder, directory):
-        return 0.0
+        return _ENDING_WITHIN
     os.kill(holder.server, signal.SIGTERM)
     return _ORPHAN_WITHIN
 
