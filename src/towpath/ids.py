@@ -16,23 +16,39 @@ QueueName = NewType("QueueName", str)
 JobId = NewType("JobId", str)
 LaneKey = NewType("LaneKey", str)
 WorkerName = NewType("WorkerName", str)
+StreamName = NewType("StreamName", str)
 Token = NewType("Token", int)
 """A fencing token: grows with every delivery of a queue, also across a fail-over."""
 
 _QUEUE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_TEXT_RULE = "1 to 512 bytes of UTF-8 without control characters"
 _TEXT_LONGEST = 512
 _RECURRENCE_LONGEST = 256
+_EVENT_LONGEST = 1024
+"""Room for the names of a queue and of a job together."""
 
 
 @lru_cache(maxsize=1024)
 def queue_name(value: str) -> QueueName:
     """*value* as a queue's name, or InvalidName."""
+    return QueueName(_plain("queue", value))
+
+
+def stream_name(value: str) -> StreamName:
+    """*value* as the name of a stream, or InvalidName: the rule is that of queues."""
+    return StreamName(_plain("stream", value))
+
+
+def sink_name(value: str) -> str:
+    """*value* as the name of a sink, or InvalidName: the rule is that of queues."""
+    return _plain("sink", value)
+
+
+def _plain(kind: str, value: str) -> str:
     if not isinstance(value, str) or _QUEUE.fullmatch(value) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise InvalidName("queue", value, rule=_QUEUE_RULE)
-    return QueueName(value)
+        raise InvalidName(kind, value, rule=_QUEUE_RULE)
+    return value
 
 
 def job_id(value: str) -> JobId:
@@ -57,22 +73,33 @@ def channel_name(value: str) -> str:
 
 def recurrence_name(value: str) -> str:
     """*value* as the name of recurring work, or InvalidName. Its jobs' ids begin with it."""
-    name = _text("recurrence", value)
-    if len(name.encode()) > _RECURRENCE_LONGEST:
-        raise InvalidName("recurrence", value, rule=f"at most {_RECURRENCE_LONGEST} bytes of UTF-8")
-    return name
+    return _text("recurrence", value, _RECURRENCE_LONGEST)
 
 
-def _text(kind: str, value: str) -> str:
+def event_id(value: str) -> str:
+    """*value* as an event's id, or InvalidName."""
+    return _text("event id", value, _EVENT_LONGEST)
+
+
+def event_key(value: str) -> str:
+    """*value* as the key of events, or InvalidName."""
+    return _text("event key", value, _EVENT_LONGEST)
+
+
+def _text(kind: str, value: str, longest: int = _TEXT_LONGEST) -> str:
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise InvalidName(kind, value, rule=f"must be text: {_TEXT_RULE}")
+        raise InvalidName(kind, value, rule=f"must be text: {_text_rule(longest)}")
     try:
         size = len(value) if value.isascii() else len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidName(kind, value, rule=_TEXT_RULE) from error
-    if not 1 <= size <= _TEXT_LONGEST or _CONTROL.search(value) is not None:
-        raise InvalidName(kind, value, rule=_TEXT_RULE)
+        raise InvalidName(kind, value, rule=_text_rule(longest)) from error
+    if not 1 <= size <= longest or _CONTROL.search(value) is not None:
+        raise InvalidName(kind, value, rule=_text_rule(longest))
     return value
+
+
+def _text_rule(longest: int) -> str:
+    return f"1 to {longest} bytes of UTF-8 without control characters"
 
 
 # ── new ids ──────────────────────────────────────────────────────────────────────────────

@@ -72,6 +72,7 @@ QUEUE_VERBS: dict[str, Use] = {
     "events": lambda engine, q: engine.events(q),
     "follow": follow,
     "options": lambda engine, q: engine.options(q),
+    "anchor": lambda engine, q: engine.anchor(q),
 }
 
 

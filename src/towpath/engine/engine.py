@@ -36,7 +36,7 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
-from towpath.engine.recur import Recurring
+from towpath.engine.publish import Publishing
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -59,7 +59,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Recurring):
+class Engine(Publishing):
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:

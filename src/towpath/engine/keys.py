@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from towpath.ids import QueueName
+from towpath.ids import QueueName, StreamName
 
 REGISTRY = "towpath:queues"
+"""hash: queue -> its options, for those who look for queues."""
 PROBE = "towpath:probe"
 """Written to see whether the server takes a write; gone a moment later."""
-"""hash: queue -> its options, for those who look for queues."""
 
 TYPES = {
     "queue": "zset",
@@ -79,6 +79,11 @@ class Keys:
 
     def call(self, channel: str) -> str:
         return f"{self.tag}:call:{channel}"
+
+
+def stream_key(stream: StreamName) -> str:
+    """The stream that outsiders read; it belongs to no queue."""
+    return f"towpath:stream:{stream}"
 
 
 @lru_cache(maxsize=1024)

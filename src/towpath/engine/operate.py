@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from towpath.engine import codec
 from towpath.engine.check import whole
 from towpath.engine.follow import Following
@@ -51,6 +53,17 @@ class Operating(Following):
     async def resume(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out jobs of *queue* again."""
         await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
+
+    async def anchor(self, queue: str, *, floor: int = 0) -> str:
+        """A name for the life of *queue*'s data: another one after the data was lost, and after
+        its server was started anew or replaced, when the last writes may be lost.
+
+        Tokens from now on are higher than *floor*, whatever the server's clock says. One round
+        trip; safe to repeat.
+        """
+        born = secrets.token_hex(8)
+        parts = await self._store.plain("anchor", queue_name(queue), born, floor)
+        return "/".join(part.decode() for part in parts)
 
     # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
 

@@ -89,6 +89,10 @@ class Store:
         """The answer of a script that only reads."""
         return await self._channels.clocked(self._scripts[verb], queue, *args)
 
+    async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
+        """The answer of a script that is safe to repeat and asks for no clock."""
+        return await self._channels.read(self._scripts[verb], queue, *args)
+
     async def command(self, *command: Any) -> Any:
         """The answer of a plain command that is safe to repeat."""
         return await self._channels.command(*command)

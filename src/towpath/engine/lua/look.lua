@@ -21,7 +21,7 @@
 local id = ARGV[2]
 local text = redis.call('GET', JOB .. id)
 local job = text and decode(id, text)
-if not job or (job.gone_at and job.gone_at <= now) then return {} end
+if not (job and job.stored) or (job.gone_at and job.gone_at <= now) then return {} end
 
 local facts = { 'now', now, 'ready', redis.call('ZCARD', QUEUE), 'leased', redis.call('ZCARD', LEASES) }
 local function fact(name, value)

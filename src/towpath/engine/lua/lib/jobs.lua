@@ -18,12 +18,8 @@ local function change(job)
 end
 
 local function new_job(id)
-  local job = {
-    id = id, stored = false, state = false, at = now, tick = false, token = 0, attempts = 0,
-    worker = '', score = false, changed = false, more = false,
-  }
-  jobs[id] = job
-  return job
+  jobs[id] = blank(id)
+  return jobs[id]
 end
 
 -- A job that is not there has no state. What is kept after its end counts as gone once its

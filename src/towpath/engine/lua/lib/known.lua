@@ -11,7 +11,8 @@ local function read_stored()
   for i = 1, #items do names[i] = JOB .. items[i][1] end
   local texts = redis.call('MGET', unpack(names))
   for i = 1, #items do
-    if texts[i] then stored[items[i][1]] = decode(items[i][1], texts[i]) end
+    local job = texts[i] and decode(items[i][1], texts[i])
+    if job and job.stored then stored[items[i][1]] = job end
   end
 end
 

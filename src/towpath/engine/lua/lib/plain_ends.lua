@@ -12,8 +12,9 @@ local function end_plain(items, first)
   for i = 1, #items do
     local id, text = items[i][first], texts[i]
     if not text or once[id] then return false end
-    local code, _, _, token, _, _, rest = struct.unpack(HEAD, text)
-    if code ~= LEASED or rest <= #text or token ~= items[i][first + 1] then return false end
+    local fine, code, _, _, token, _, _, rest = pcall(struct.unpack, HEAD, text)
+    local plain = fine and code == LEASED and rest > #text
+    if not plain or token ~= items[i][first + 1] then return false end
     local took = now - token / 1000
     if took < 0 then took = 0 end
     if mean == 0 then mean = took end

@@ -28,8 +28,8 @@ local function lease_plain(worker, lease, most, lane)
   for i = 1, n do
     local id, text, load = taken[i], texts[i], texts[n + i]
     if not text or not load then return false end
-    local code, at, tick, _, attempts, _, rest = struct.unpack(HEAD, text)
-    if code ~= READY or rest <= #text then return false end
+    local fine, code, at, tick, _, attempts, _, rest = pcall(struct.unpack, HEAD, text)
+    if not fine or code ~= READY or rest <= #text then return false end
     token = token + 1
     puts[2 * i - 1] = names[i]
     puts[2 * i] = struct.pack(HEAD, LEASED, at, tick, token, attempts + 1, worker)

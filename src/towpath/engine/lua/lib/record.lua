@@ -13,7 +13,15 @@ local MORE = {
   'cancel', 'reason', 'progress', 'ended', 'gone_at',
 }
 
-local function decode(id, text)
+-- What stands for a record that is not there, or that nobody can read: it has no state.
+local function blank(id)
+  return {
+    id = id, stored = false, state = false, at = now, tick = false, token = 0, attempts = 0,
+    worker = '', score = false, changed = false, more = false,
+  }
+end
+
+local function decoded(id, text)
   local code, at, tick, token, attempts, worker, last = struct.unpack(HEAD, text)
   local job = {
     id = id, stored = STATES[code], state = STATES[code], at = at, tick = tick, token = token,
@@ -24,6 +32,12 @@ local function decode(id, text)
     for field, value in pairs(cmsgpack.unpack(string.sub(text, last))) do job[field] = value end
   end
   return job
+end
+
+-- A record that somebody has spoilt must not stop the jobs beside it.
+local function decode(id, text)
+  local fine, job = pcall(decoded, id, text)
+  return fine and job.stored and job or blank(id)
 end
 
 local function encode(job)

@@ -1,0 +1,51 @@
+"""anchor: has the data of a queue been lost, and from where on do tokens grow."""
+
+from tests.spec.deployment import Deployment
+from towpath.clock import ManualClock, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+
+REVIEWS = "reviews"
+
+
+class TestTheLifeOfAQueue:
+    async def test_has_one_name_for_everybody(self, engine: Engine, other_engine: Engine) -> None:
+        life = await engine.anchor(REVIEWS)
+        await engine.submit(REVIEWS, b"")
+        assert await other_engine.anchor(REVIEWS) == life
+        assert await other_engine.anchor("others") != life
+
+    async def test_is_another_one_after_the_data_was_lost(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        life = await engine.anchor(REVIEWS)
+        deployment.flush()
+        # Also when others have used it since.
+        await engine.submit(REVIEWS, b"")
+        assert await engine.anchor(REVIEWS) != life
+
+    async def test_and_after_its_server_was_started_again(self) -> None:
+        """What was written last may be lost, even if the rest is there."""
+        with EmbeddedServer() as server:
+            async with Engine(server.url) as engine:
+                life = await engine.anchor(REVIEWS)
+                server.kill()
+                server.start()
+                assert await engine.anchor(REVIEWS) != life
+
+
+class TestTheFloor:
+    async def test_is_below_all_tokens_to_come(self, engine: Engine, clock: ManualClock) -> None:
+        floor = (int(clock.stamp()) + 3_600_000) * 1000 + 1
+        await engine.anchor(REVIEWS, floor=floor)
+        await engine.submit(REVIEWS, b"")
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert lease.token > floor
+
+    async def test_never_goes_down(self, engine: Engine) -> None:
+        await engine.submit(REVIEWS, b"")
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        await engine.anchor(REVIEWS, floor=1)
+        await engine.release(lease)
+        [again] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert again.token > lease.token
