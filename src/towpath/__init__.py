@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
     from towpath.engine.states import State
     from towpath.errors import FellBehind, TowpathError
-    from towpath.submitting import AppHandler, Ticket
+    from towpath.submitting import AppHandler
+    from towpath.ticket import Ticket
     from towpath.worker.context import Context
     from towpath.worker.handler import HandlerOptions
     from towpath.worker.middleware import AttemptStopped, Middleware
@@ -130,6 +131,7 @@ _HOMES = (
     "towpath.engine.states",
     "towpath.errors",
     "towpath.submitting",
+    "towpath.ticket",
     "towpath.worker.context",
     "towpath.worker.handler",
     "towpath.worker.middleware",

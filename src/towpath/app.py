@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -25,15 +25,21 @@ from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
-from towpath.errors import HandlerInvalid
-from towpath.submitting import NOTHING, AppHandler, Way
+from towpath.errors import HandlerInvalid, LedgerMissing
+from towpath.recording import Recording
+from towpath.submitting import NOTHING, AppHandler
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.way import Way
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.middleware import Middleware
+from towpath.worker.recorded import Recorder
 from towpath.worker.recurring import Recurrence, Recurrences, fire_due, keep_firing
 from towpath.worker.schedule import Missed, Schedule, schedule
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,6 +73,7 @@ class Options(TypedDict, total=False):
     processes: int
     concurrency: int | None
     weight: int
+    record: bool
 
 
 class Towpath:
@@ -86,6 +93,7 @@ class Towpath:
         limits: Limits | None = None,
         declared: Durability | None = None,
         middleware: Sequence[Middleware] = (),
+        ledger: Ledger | str | None = None,
     ) -> None:
         self.url = url
         self.middleware = tuple(middleware)
@@ -94,7 +102,8 @@ class Towpath:
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
         self.recurrences = Recurrences()
-        self._way = Way(self.new_engine, lambda: self.metrics)
+        self._recording = None if ledger is None else Recording(ledger, lambda: self.engine)
+        self._way = Way(self.new_engine, lambda: self.metrics, self._recording)
         self.metrics = Metrics()
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────
@@ -120,6 +129,8 @@ class Towpath:
         self, queue: str, function: Callable[..., Any], options: HandlerOptions
     ) -> AppHandler[Any, Any, Any]:
         """What the decorator does."""
+        if options.record and self._recording is None:
+            raise LedgerMissing
         handler = AppHandler[Any, Any, Any](queue, function, options, way=self._way)
         key = (handler.queue, handler.named)
         if key in self._handlers:
@@ -170,6 +181,9 @@ class Towpath:
         `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. The name is the
         handler's unless one is given. Raises InvalidOption, InvalidName, PayloadInvalid.
         """
+        if handler.options.record:
+            rule = "has a record, which nobody would make: let recurring work submit to it"
+            raise HandlerInvalid(handler.name, rule=rule)
         return self.recurrences.add(
             Recurrence(
                 name=handler.name if name is None else name,
@@ -203,6 +217,22 @@ class Towpath:
     def engine(self) -> Engine:
         """The engine behind it, for everything that has no shorter way."""
         return self._way.engine
+
+    @property
+    def ledger(self) -> Ledger:
+        """The database that keeps the records, while the app is entered. Raises LedgerMissing."""
+        return self._recorded.ledger
+
+    @property
+    def recorder(self) -> Recorder:
+        """What a worker asks before an attempt and tells after it."""
+        return self._recorded.recorder
+
+    @property
+    def _recorded(self) -> Recording:
+        if self._recording is None:
+            raise LedgerMissing
+        return self._recording
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Another engine on the same server, not yet entered."""

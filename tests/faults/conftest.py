@@ -1,11 +1,14 @@
-"""What the fault tests share: a seed that is printed, and a leak that is not ours."""
+"""What the fault tests share: a seed that is printed, databases, and a leak that is not ours."""
 
 import gc
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from tests.postgres import PostgresServer
 
 SEED = "TOWPATH_TEST_SEED"
 
@@ -16,6 +19,20 @@ def seed() -> int:
     chosen = int(os.environ.get(SEED) or random.randrange(1_000_000))
     print(f"to repeat: {SEED}={chosen}")  # noqa: T201  shown by pytest when the test fails
     return chosen
+
+
+@pytest.fixture(scope="session")
+def running_postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind: what holds for one must hold for the other."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    return request.getfixturevalue("running_postgres").emptied()
 
 
 @pytest.fixture

@@ -301,6 +301,7 @@ CASES = [
     _case("drop", lambda it: it.engine.drop(it.queue, "dead"), PARK),
     _case("pause", lambda it: it.engine.pause(it.queue)),
     _case("resume", lambda it: it.engine.resume(it.queue)),
+    _case("anchor", lambda it: it.engine.anchor(it.queue, floor=2**52)),
     _case("fire", lambda it: _fire(it, _all_kinds())),
     _case("fire nothing", lambda it: _fire(it, [])),
     _case("forget", lambda it: it.engine.forget(it.queue, RECURRING)),

@@ -13,13 +13,21 @@ from tests.waiting import eventually
 from towpath.errors import ServerUnreachable
 from towpath.telemetry import measures
 from towpath.telemetry.measures import CATALOGUE, Kind, MetricSpec
-from towpath.telemetry.metrics import BUCKETS, HandlerMetrics, Metrics, QueueReading, Reading
+from towpath.telemetry.metrics import (
+    BUCKETS,
+    HandlerMetrics,
+    Metrics,
+    QueueReading,
+    Reading,
+    SinkReading,
+)
 
 every_metric = pytest.mark.parametrize("spec", CATALOGUE, ids=lambda spec: spec.name)
 
 READING = Reading(
     queues=(QueueReading("reviews", {"ready": 12, "dead": 1}, oldest=1.8, leases=4),),
     slots={"busy": 4, "free": 6, "lost": 0},
+    sinks=(SinkReading("kafka", {"pending": 7, "refused": 2}, lag=1.5),),
 )
 
 
@@ -57,7 +65,7 @@ class TestTheCatalogue:
 
     @every_metric
     def test_its_labels_have_a_bounded_number_of_values(self, spec: MetricSpec) -> None:
-        assert set(spec.labels) <= {"queue", "handler", "state"}
+        assert set(spec.labels) <= {"queue", "handler", "state", "sink"}
 
     def test_names_are_unique(self) -> None:
         assert len({spec.name for spec in CATALOGUE}) == len(CATALOGUE)
@@ -82,13 +90,25 @@ class TestCounting:
         assert scraped(metrics)["towpath_jobs_failed_total", "review", "reviews"] == 0
 
     @pytest.mark.parametrize(
-        "spec", [it for it in CATALOGUE if it.kind is Kind.COUNTER], ids=lambda spec: spec.name
+        "spec",
+        [it for it in CATALOGUE if it.kind is Kind.COUNTER and "handler" in it.labels],
+        ids=lambda spec: spec.name,
     )
     def test_each_counter_is_the_one_of_its_name(self, metrics: Metrics, spec: MetricSpec) -> None:
         [attribute] = re.findall(r"towpath_(?:jobs|leases)_(\w+)_total", spec.name)
         getattr(metrics.of("reviews", "review"), attribute).inc(40)
         changed = {key: value for key, value in scraped(metrics).items() if value == 40}
         assert changed == {(spec.name, "review", "reviews"): 40}
+
+    def test_of_a_sink_begins_at_zero_too(self, metrics: Metrics) -> None:
+        sink = metrics.sink("kafka")
+        assert scraped(metrics)["towpath_events_refused_total", "kafka"] == 0
+        sink.sent.inc(40)
+        sink.refused.inc()
+        metrics.sink("kafka").sent.inc(2)
+        found = scraped(metrics)
+        assert found["towpath_events_sent_total", "kafka"] == 42
+        assert found["towpath_events_refused_total", "kafka"] == 1
 
     def test_finds_the_same_counters_again(self, metrics: Metrics) -> None:
         assert metrics.of("reviews", "review") is metrics.of("reviews", "review")
@@ -154,6 +174,9 @@ class TestReadings:
         assert found["towpath_oldest_seconds", "reviews"] == 1.8
         assert found["towpath_leases_active", "reviews"] == 4
         assert found["towpath_slots", "busy"] == 4
+        assert found["towpath_outbox_events", "kafka", "pending"] == 7
+        assert found["towpath_outbox_events", "kafka", "refused"] == 2
+        assert found["towpath_outbox_lag_seconds", "kafka"] == 1.5
         assert found["towpath_queues_readable",] == 1
 
     @pytest.mark.parametrize("error", [ServerUnreachable("away"), TimeoutError(), OSError()])
@@ -169,6 +192,30 @@ class TestReadings:
         assert found["towpath_queues_readable",] == 0
         assert found["towpath_jobs_failed_total", "h", "q"] == 1
         assert not [key for key in found if key[0] == "towpath_queue_depth"]
+
+    def test_of_two_places_are_joined_queue_by_queue(self, metrics: Metrics) -> None:
+        """A server that runs handlers: it sees all queues, and its worker holds some leases."""
+        others = (QueueReading("reviews", {"ready": 11}), QueueReading("mails", {"ready": 3}))
+        metrics.watch(lambda: READING)
+        metrics.watch(lambda: Reading(queues=others), place="server")
+        text = generate_latest(metrics.registry).decode()
+        assert text.count('towpath_queue_depth{queue="reviews",state="ready"}') == 1
+        found = samples(text)
+        assert found["towpath_queue_depth", "reviews", "ready"] == 11
+        assert found["towpath_queue_depth", "mails", "ready"] == 3
+        assert found["towpath_leases_active", "reviews"] == 4
+        assert found["towpath_slots", "busy"] == 4
+        assert found["towpath_queues_readable",] == 1
+
+    def test_of_one_place_are_shown_though_the_other_fails(self, metrics: Metrics) -> None:
+        def read() -> Reading:
+            raise TimeoutError
+
+        metrics.watch(lambda: READING)
+        metrics.watch(read, place="server")
+        found = scraped(metrics)
+        assert found["towpath_queue_depth", "reviews", "ready"] == 12
+        assert found["towpath_queues_readable",] == 0
 
     def test_are_not_claimed_where_nobody_reads(self, metrics: Metrics) -> None:
         assert not [key for key in scraped(metrics) if key[0] == "towpath_queues_readable"]

@@ -12,8 +12,8 @@ from towpath.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
-from towpath.submitting import Ticket
 from towpath.telemetry.lines import Line
+from towpath.ticket import Ticket
 from towpath.worker.worker import Worker
 
 SOON = seconds(20)

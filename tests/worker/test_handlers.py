@@ -18,7 +18,7 @@ from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, JobUnfinished
-from towpath.submitting import Ticket
+from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 

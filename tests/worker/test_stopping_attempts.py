@@ -18,7 +18,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
 from towpath.engine.states import State
 from towpath.errors import JobUnfinished
-from towpath.submitting import Ticket
+from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 

@@ -4,9 +4,13 @@ That every line has the fields of the catalogue is checked by all tests here: se
 """
 
 import asyncio
+import io
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import generate_latest
@@ -18,6 +22,7 @@ from towpath.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
+from towpath.telemetry import logs
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Snooze
 from towpath.worker.worker import Worker
@@ -127,6 +132,44 @@ class TestLines:
             await app.engine.ended(job.job, within=SOON)
             await lines.next("payload.invalid")
         assert "canary" not in str(lines.all)
+
+    async def test_of_handlers_own_loggers_name_their_job(self, app: Towpath) -> None:
+        """In the loop and in a thread, though two run side by side; none where no handler runs."""
+        both = asyncio.Barrier(2)
+
+        @app.handler("shop")
+        async def sell(n: int) -> None:
+            await both.wait()
+            logging.getLogger("mine").warning("sold %s", n)
+
+        @app.handler("till")
+        def count(n: int) -> None:
+            logging.getLogger("mine").warning("counted %s", n)
+
+        with written() as stream:
+            async with working(app):
+                jobs = [await sell.submit(1), await sell.submit(2), await count.submit(3)]
+                for job in jobs:
+                    await job.result(within=SOON)
+            logging.getLogger("mine").warning("closed")
+        found = [json.loads(line) for line in stream.getvalue().splitlines()]
+        mine = {it["event"]: it for it in found if it.get("logger") == "mine"}
+        said = ("sold 1", "sold 2", "counted 3")
+        assert [mine[it]["job"] for it in said] == [job.id for job in jobs]
+        assert [mine[it]["handler"] for it in said] == ["sell", "sell", "count"]
+        assert (mine["counted 3"]["queue"], mine["counted 3"]["attempt"]) == ("till", 1)
+        assert "job" not in mine["closed"]
+
+
+@contextmanager
+def written() -> Generator[io.StringIO]:
+    """All lines of the process, as they are written."""
+    stream = io.StringIO()
+    logs.configure(form="json", stream=stream)
+    try:
+        yield stream
+    finally:
+        logs.reset()
 
 
 class TestSpans:

@@ -8,9 +8,16 @@ TowpathError
 │   │   └── LedgerAhead       a newer Towpath has migrated it
 │   ├── LedgerNotInstalled    a library is missing
 │   └── LedgerClosed          the ledger was not entered, or was left
-└── ApiKeyError
-    ├── KeyNotFound
-    └── KeyEnded              the secret belongs to a key that is revoked or has expired
+├── ApiKeyError
+│   ├── KeyNotFound
+│   └── KeyEnded              the secret belongs to a key that is revoked or has expired
+├── RecordError
+│   ├── RecordNotFound
+│   ├── RecordEnded           it ended otherwise before it could be cancelled
+│   └── RecordNotDead         only what is dead, cancelled or failed can be retried
+└── SinkError
+    ├── SinkUnreachable       the sink takes no events now
+    └── SinkNotInstalled      a library that it needs is missing
 """
 
 from __future__ import annotations
@@ -105,3 +112,70 @@ class KeyEnded(ApiKeyError):
     def __init__(self, key: str) -> None:
         super().__init__(f"key {key}: revoked or expired")
         self.key = key
+
+
+class RecordError(TowpathError):
+    """The record is not what the call needs it to be; nothing was changed."""
+
+    code = "record_error"
+
+    def __init__(self, queue: str, id: str, what: str) -> None:
+        super().__init__(f"record {queue}/{id}: {what}")
+        self.queue, self.id = queue, id
+
+
+class RecordNotFound(RecordError):
+    """There is no record of that id in that queue."""
+
+    code = "record_not_found"
+    remedy = "Check the queue and the id; records that have ended are removed after a while."
+
+    def __init__(self, queue: str, id: str) -> None:
+        super().__init__(queue, id, "not found")
+
+
+class RecordEnded(RecordError):
+    """The record ended before it could be cancelled."""
+
+    code = "record_ended"
+    remedy = "Nothing is left to cancel."
+
+    def __init__(self, queue: str, id: str, state: str) -> None:
+        super().__init__(queue, id, f"ended as {state}")
+        self.state = state
+
+
+class RecordNotDead(RecordError):
+    """Only a record that is dead, cancelled or failed can be retried."""
+
+    code = "record_not_dead"
+    remedy = "Wait until it ends; make a new one to run it again."
+
+    def __init__(self, queue: str, id: str, state: str) -> None:
+        super().__init__(queue, id, f"is {state}, not dead")
+        self.state = state
+
+
+class SinkError(TowpathError):
+    """A sink can't do what was asked; its events stay in the outbox."""
+
+    code = "sink_error"
+
+    def __init__(self, sink: str, reason: str) -> None:
+        super().__init__(f"sink {sink}: {reason}")
+        self.sink, self.reason = sink, reason
+
+
+class SinkUnreachable(SinkError):
+    """The sink takes no events now. Some may have arrived; all are sent again, in order."""
+
+    code = "sink_unreachable"
+    remedy = "Check that it runs and that its address is right; events are kept until it is back."
+    retry = RetryAdvice.LATER
+
+
+class SinkNotInstalled(SinkError):
+    """A library that the sink needs is not there."""
+
+    code = "sink_not_installed"
+    remedy = "Install towpath[kafka] to send events to Kafka."

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from sqlalchemy import update
 from sqlalchemy.engine import Connection
@@ -14,8 +14,12 @@ from sqlalchemy.engine import Connection
 from towpath.clock import Duration, seconds, steady, wall_ms
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.failures import translated
+from towpath.ledger.jobs import Jobs
 from towpath.ledger.keys import NOTED_EVERY, Keys
+from towpath.ledger.outbox import Outbox, was_put
+from towpath.ledger.record import Recorded, RecordOptions
 from towpath.ledger.schema import found_version, require, schema_version
+from towpath.ledger.sessions import Transaction
 from towpath.ledger.store import open_store
 
 if TYPE_CHECKING:
@@ -31,7 +35,8 @@ class Ledger:
     """What Towpath keeps in the database at *url*: `async with Ledger("sqlite:///towpath.db")`.
 
     Entering sends nothing: the first use connects, and refuses with LedgerOutdated as long as the
-    schema is not the one that this code works with. *limit* bounds each wait for the database.
+    schema is not the one that this code works with. *limit* bounds each wait for the database;
+    *sinks* are the names of those who get the events that are put into the outbox.
     `wall`, `ticks` and `noted_every` are for tests.
     """
 
@@ -40,6 +45,7 @@ class Ledger:
         url: str,
         *,
         limit: Duration = LIMIT,
+        sinks: Iterable[str] = (),
         wall: Callable[[], int] = wall_ms,
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
@@ -49,6 +55,8 @@ class Ledger:
         self._busy, self._idle = 0, asyncio.Event()
         self._idle.set()
         self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
+        self.jobs = Jobs(self)
+        self.outbox = Outbox(self, sinks=sinks, wall=wall)
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.shown})"
@@ -77,11 +85,29 @@ class Ledger:
     async def close(self) -> None:
         """Do what was asked for, and close the connections. Twice does no harm."""
         try:
+            await self.jobs.close()
             await self.keys.close()
         finally:
             self._open = False
             await self._idle.wait()
             await self._store.close()
+
+    # ── records of jobs ──────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        session: Transaction,
+        queue: str,
+        payload: bytes,
+        **options: Unpack[RecordOptions],
+    ) -> Recorded:
+        """Make a record in the transaction that the caller has begun on this database.
+
+        `await ledger.submit(session, "mails", b"…", id="order-7")`: it is there if and when the
+        transaction commits; then the job is queued. Options and refusals are those of
+        `ledger.jobs.submit`.
+        """
+        return await self.jobs.submit_in(session, queue, payload, **options)
 
     # ── schema ───────────────────────────────────────────────────────────────────────────
 
@@ -115,7 +141,14 @@ class Ledger:
         It may share its transaction with others that come at the same time; what they raise is
         not its concern. Raises LedgerError.
         """
-        return await self._do(self._store.write, change)
+
+        def noted(connection: Connection) -> tuple[T, bool]:
+            return change(connection), was_put(connection)
+
+        answer, put = await self._do(self._store.write, noted)
+        if put:
+            self.outbox.nudge()
+        return answer
 
     async def _do(
         self,

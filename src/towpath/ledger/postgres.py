@@ -7,17 +7,28 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs] -- it has none; what is used is cast
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from towpath.clock import Duration
+from towpath.clock import Duration, steady
 from towpath.ledger.failures import meaning, wrong_url
 
 T = TypeVar("T")
 
 _CONNECTIONS, _MORE_AT_PEAKS = 5, 10
+_TRIES = 3
+_UNDONE = {"40001", "40P01"}
+"""A transaction that was in another one's way, or in a circle of those who wait."""
+_PLANS = "SET plan_cache_mode = force_custom_plan"
+"""A plan that was made when the table was empty, and kept, may read all rows of a queue: for as
+long as the server has not looked at the table again. Making plans anew costs less than that."""
+_FRESH = 0.1
+"""Seconds in which a connection that was used is not looked at again."""
+_RETURNED = "towpath.returned"
 _ALONE = int.from_bytes(b"towpath", "big")
 """The number of the advisory lock: any, as long as nobody else takes it."""
 
@@ -38,9 +49,8 @@ class PostgresStore:
             pool_size=_CONNECTIONS,
             max_overflow=_MORE_AT_PEAKS,
             pool_timeout=seconds,
-            # A connection that a restart has cut is found before it is used.
-            pool_pre_ping=True,
         )
+        _look_before_use(self._engine)
 
     def start(self) -> None:
         """Nothing to start: a connection is made when it is needed."""
@@ -54,7 +64,19 @@ class PostgresStore:
             return await connection.run_sync(query)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
-        """What *change* answers, once it is committed. The server joins commits by itself."""
+        """What *change* answers, once it is committed. The server joins commits by itself.
+
+        Where two wait for each other, the server undoes one of them: that one is done again.
+        """
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._write(change)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _UNDONE:
+                    raise
+        return await self._write(change)
+
+    async def _write(self, change: Callable[[Connection], T]) -> T:
         async with self._engine.begin() as connection:
             return await connection.run_sync(change)
 
@@ -71,9 +93,11 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
         # asyncpg reads the URL itself. SQLAlchemy, which would pass `sslmode` on as it is, never
         # sees it: nor can it show the password.
         try:
-            return await cast("Any", asyncpg).connect(
+            connection = await cast("Any", asyncpg).connect(
                 url, server_settings={"application_name": "towpath"}, **limits
             )
+            await connection.execute(_PLANS)
+            return connection
         except (asyncpg.PostgresError, OSError) as error:
             raise meaning(error) from error
         except (ValueError, asyncpg.InterfaceError):
@@ -83,3 +107,31 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
     return create_async_engine(
         "postgresql+asyncpg://", async_creator=connect, hide_parameters=True, **pool
     )
+
+
+def _look_before_use(engine: AsyncEngine) -> None:
+    """Find a connection that a restart has cut before it is used.
+
+    SQLAlchemy's own way (`pool_pre_ping`) does so each time, which is three trips beside the two to
+    five of a transaction. Here one that was used a moment ago is trusted.
+    """
+    dialect, pool = engine.dialect, engine.sync_engine.pool
+
+    def returned(_: Any, record: ConnectionPoolEntry) -> None:
+        record.info[_RETURNED] = steady()
+
+    def taken(connection: DBAPIConnection, record: ConnectionPoolEntry, _: Any) -> None:
+        if cast("Any", record.driver_connection).is_closed():
+            raise InvalidatePoolError  # it has heard that the server left; those beside it may not
+        since: float | None = record.info.get(_RETURNED)
+        if since is None or steady() - since < _FRESH:  # None: it was made just now
+            return
+        try:
+            dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error as error:
+            if dialect.is_disconnect(error, connection, None):
+                raise InvalidatePoolError from error
+            raise
+
+    event.listen(pool, "checkin", returned)
+    event.listen(pool, "checkout", taken)

@@ -7,13 +7,31 @@ from this file.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, LargeBinary, MetaData, String, Table, Text, select
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    select,
+)
 from sqlalchemy import inspect as inspected
 from sqlalchemy.engine import Connection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 
-SCHEMA = "0001"
+SCHEMA = "0003"
 """The newest migration: its number, growing, with leading zeros."""
 
 metadata = MetaData(
@@ -22,6 +40,7 @@ metadata = MetaData(
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
 
@@ -48,6 +67,111 @@ api_keys = Table(
     Column("last_used_at", BigInteger, doc="When it was last used, to about a minute."),
     info={"about": "API keys. Secrets are not here: only their digests are."},
 )
+
+# SQLite counts up by itself only what it calls INTEGER.
+_Counting = BigInteger().with_variant(Integer, "sqlite")
+
+jobs = Table(
+    "towpath_jobs",
+    metadata,
+    Column("seq", _Counting, primary_key=True, doc="The order in which records were made."),
+    Column("queue", String(64), nullable=False, doc="Its queue."),
+    Column("id", String(512), nullable=False, doc="Its id, the caller's or ours."),
+    Column("job", String(512), nullable=False, doc="What it is called in Redis now."),
+    Column("state", String(12), nullable=False, doc="Where it stands; the row decides."),
+    Column("payload", LargeBinary, nullable=False, doc="What its handler is given."),
+    Column("options", Text, doc="What else was said about the job, as JSON."),
+    Column("priority", Integer, nullable=False, doc="0 to 100, higher runs first."),
+    Column("lane", String(512), doc="Jobs of one lane run one at a time."),
+    Column("subject", String(512), doc="What it is about: of one subject the latest counts."),
+    Column("version", BigInteger, doc="The order among those of one subject."),
+    Column("attempts", Integer, nullable=False, doc="Attempts that have begun."),
+    Column("max_attempts", Integer, doc="How many there may be; none = its handler or queue says."),
+    Column("fence", BigInteger, nullable=False, doc="The token of the last attempt that began."),
+    Column("last_error", Text, doc="Why the last attempt failed, or why there is none."),
+    Column("result", LargeBinary, doc="What its handler returned."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
+    Column("due_at", BigInteger, doc="Not before then."),
+    Column("started_at", BigInteger, doc="When the last attempt began."),
+    Column("finished_at", BigInteger, doc="When it ended."),
+    Column(
+        "relay_at", BigInteger, doc="When to see that it is in Redis; none = it was seen there."
+    ),
+    Column("cancel_requested", Boolean, nullable=False, doc="Somebody cancelled it while it ran."),
+    UniqueConstraint("queue", "id"),
+    UniqueConstraint("queue", "job"),
+    CheckConstraint(
+        "state IN ('pending', 'running', 'completed', 'failed', 'dead', 'cancelled', 'superseded')",
+        name="state",
+    ),
+    Index(None, "relay_at"),
+    Index(None, "queue", "state", "seq"),
+    Index(None, "queue", "subject", "version"),
+    info={"about": "Jobs whose record is this database: Redis only hands them out."},
+)
+
+outbox = Table(
+    "towpath_outbox",
+    metadata,
+    Column("seq", _Counting, primary_key=True, doc="Its place: of one key the lower goes first."),
+    Column("sink", String(64), nullable=False, doc="Who is to get it."),
+    Column("id", String(1024), nullable=False, doc="The event's id, the same for every sink."),
+    Column("type", String(128), nullable=False, doc="What happened."),
+    Column("source", String(512), nullable=False, doc="Where it happened."),
+    Column("key", String(1024), nullable=False, doc="To what; events of one key go in order."),
+    Column("data", LargeBinary, nullable=False, doc="The particulars, as JSON."),
+    Column("at", BigInteger, nullable=False, doc="When it happened."),
+    Column("created_at", BigInteger, nullable=False, doc="Since when it is here."),
+    Column(
+        "attempts", Integer, nullable=False, doc="How often it was not taken while others were."
+    ),
+    Column("refused_at", BigInteger, doc="Since when it is set aside; none = it is pending."),
+    Column("reason", Text, doc="Why it was refused."),
+    # A place is never given out twice: a late courier must not delete another's row.
+    sqlite_autoincrement=True,
+    info={"about": "Events that are to be sent, or were refused. What is sent is deleted."},
+)
+_pending, _refused = outbox.c.refused_at.is_(None), outbox.c.refused_at.is_not(None)
+Index(
+    "ix_towpath_outbox_pending",
+    outbox.c.sink,
+    outbox.c.seq,
+    sqlite_where=_pending,
+    postgresql_where=_pending,
+)
+Index(
+    "ix_towpath_outbox_refused",
+    outbox.c.sink,
+    outbox.c.seq,
+    sqlite_where=_refused,
+    postgresql_where=_refused,
+)
+
+couriers = Table(
+    "towpath_couriers",
+    metadata,
+    Column("sink", String(64), primary_key=True, doc="Whose events it sends."),
+    Column("holder", String(64), nullable=False, doc="The courier that sends them."),
+    Column("expires_at", BigInteger, nullable=False, doc="When another one may; 0 = now."),
+    info={"about": "Who sends: one courier per sink at a time."},
+)
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801 -- reads as what it is in SQL
+    """The database's clock, in ms: hosts that write here may differ."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(now_ms, "postgresql")
+def _postgres_now(*_: Any, **__: Any) -> str:
+    return "(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+
+@compiles(now_ms, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
 def found_version(connection: Connection) -> str | None:

@@ -8,26 +8,18 @@ change behind a savepoint: one that fails takes nobody with it.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from towpath.ledger.errors import LedgerClosed
+from towpath.ledger.joining import Joined
 
 T = TypeVar("T")
 Change = Callable[[Connection], T]
-
-LARGEST_BATCH = 500
-"""Changes in one transaction: it bounds how long the first waits for the last."""
-
-
-class _Order(NamedTuple):
-    change: Change[Any]
-    answer: asyncio.Future[Any]
 
 
 class JoinedWrites:
@@ -38,60 +30,26 @@ class JoinedWrites:
 
     def __init__(self, engine: Engine, thread: Executor) -> None:
         self._engine, self._thread = engine, thread
-        self._orders: deque[_Order] = deque()
-        self._called = asyncio.Event()
+        self._join: Joined[Change[Any], Any] = Joined(self._carry)
         self._closing = False
-        self._task = asyncio.create_task(self._run())
 
     async def write(self, change: Change[T]) -> T:
         """What *change* answered, once it is committed; what it raised, once it is undone."""
         if self._closing:
             raise LedgerClosed
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._orders.append(_Order(change, answer))
-        self._called.set()
-        return await answer
+        return await self._join(change)
 
     async def close(self) -> None:
         """Write what was asked for; refuse what comes later."""
         self._closing = True
-        self._called.set()
-        await self._task
+        await self._join.rest()
         self._thread.shutdown()  # idle by now
 
-    async def _run(self) -> None:
-        try:
-            while self._orders or not self._closing:
-                await self._called.wait()
-                self._called.clear()
-                while self._orders:
-                    await self._carry(self._next_batch())
-        finally:
-            self._closing = True
-            for order in self._orders:
-                _tell(order.answer, LedgerClosed())
-
-    def _next_batch(self) -> list[_Order]:
-        size = min(len(self._orders), LARGEST_BATCH)
-        orders = [self._orders.popleft() for _ in range(size)]
-        return [order for order in orders if not order.answer.done()]  # done: cancelled meanwhile
-
-    async def _carry(self, batch: list[_Order]) -> None:
-        """Write *batch* and answer: each with its own outcome, or all with what stopped it."""
-        outcomes: list[Any] = [LedgerClosed()] * len(batch)
-        changes = [order.change for order in batch]
+    async def _carry(self, changes: list[Change[Any]]) -> list[Any]:
         loop = asyncio.get_running_loop()
-        try:
-            writing = loop.run_in_executor(self._thread, self._commit, changes)
-            [done] = await asyncio.gather(writing, return_exceptions=True)
-            outcomes = [done] * len(batch) if isinstance(done, BaseException) else done
-        finally:
-            for order, outcome in zip(batch, outcomes, strict=True):
-                _tell(order.answer, outcome)
+        return await loop.run_in_executor(self._thread, self._commit, changes)
 
     def _commit(self, changes: list[Change[Any]]) -> list[Any]:
-        if not changes:
-            return []
         with self._engine.connect() as connection, connection.begin() as transaction:
             if len(changes) > 1:
                 return [_behind_savepoint(connection, change) for change in changes]
@@ -123,14 +81,5 @@ def _outcome(connection: Connection, change: Change[Any]) -> Any:
     """What *change* answered or raised."""
     try:
         return change(connection)
-    except Exception as error:  # noqa: BLE001 -- raised where the change was asked for, by `_tell`
+    except Exception as error:  # noqa: BLE001 -- raised where the change was asked for
         return error
-
-
-def _tell(answer: asyncio.Future[Any], outcome: Any) -> None:
-    if answer.done():
-        return
-    if isinstance(outcome, BaseException):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)

@@ -38,7 +38,7 @@ class LogEvent(msgspec.Struct, frozen=True):
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "Where it is served: host and port, or a URL.",
-        "attempt": "Which delivery of the job this is, from 1.",
+        "attempt": "Which attempt at the job, or at an event that leaves, this is, from 1.",
         "away": "Seconds since the server answered last.",
         "blocked": "Seconds for which the event loop ran nothing else.",
         "code": "A process's exit code; negative = the signal that ended it.",
@@ -48,6 +48,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "duty": "Which of promote, reap and trim.",
         "ended": "How the attempt was ended: cancelled, killed or abandoned.",
         "error": "The class of the exception.",
+        "event_id": "The id of an event that leaves, the same however often it is sent.",
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
         "job": "The job's id.",
@@ -69,7 +70,9 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "running": "How many handlers were running.",
         "server": "The server, without credentials.",
         "silent": "Seconds since the last heartbeat that was accepted.",
+        "sink": "The name of the sink.",
         "slots": "How many slots are left.",
+        "type": "The type of an event that leaves.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",
         "verb": "What the worker asked for: complete, fail, release or renew.",
@@ -270,6 +273,41 @@ STORE_RESTARTED = LogEvent(
     WARNING,
 )
 
+# ── events on their way out ──────────────────────────────────────────────────────────────
+
+SINK_UNREACHABLE = LogEvent(
+    "sink.unreachable",
+    "The sink took no events; they are kept, and sent when it is back.",
+    ("sink", "reason"),
+    ERROR,
+)
+SINK_BACK = LogEvent("sink.back", "The sink took events again.", ("sink", "away"))
+EVENT_DELAYED = LogEvent(
+    "event.delayed",
+    "The sink did not take the event while it took others; those of its key wait for it.",
+    ("sink", "event_id", "type", "attempt", "reason", "delay"),
+    WARNING,
+)
+EVENT_REFUSED = LogEvent(
+    "event.refused",
+    "The sink refused the event for good; it was set aside, and stays until somebody resends or "
+    "discards it.",
+    ("sink", "event_id", "type", "reason"),
+    ERROR,
+)
+OUTBOX_UNREADABLE = LogEvent(
+    "outbox.unreadable",
+    "The outbox could not be read or written; the courier tries on.",
+    ("sink", "error", "reason"),
+    WARNING,
+)
+COURIER_FAILED = LogEvent(
+    "courier.failed",
+    "The courier of a sink ended with an error nobody expected; its events are kept. Report it.",
+    ("sink", "error", "reason"),
+    CRITICAL,
+)
+
 # ── queues, duties, recurring work ───────────────────────────────────────────────────────
 
 QUEUE_CONFIGURED = LogEvent(
@@ -281,6 +319,29 @@ DUTY_FAILED = LogEvent(
     "duty.failed",
     "A duty could not be done; any worker does it at the next turn.",
     ("duty", "queue", "error", "reason"),
+    WARNING,
+)
+RECORDS_QUEUED = LogEvent(
+    "records.queued",
+    "Records that were not in Redis were queued there: missed by whoever made them, or found when "
+    "the ledger was compared with Redis.",
+    ("queue", "jobs", "reason"),
+)
+RELAY_STUCK = LogEvent(
+    "relay.stuck",
+    "Redis or the database gave no answer: records are kept in the database until it does.",
+    ("error", "reason"),
+    WARNING,
+)
+RELAY_GOES_ON = LogEvent(
+    "relay.goes_on",
+    "Redis and the database answer again; what was kept is queued.",
+    (),
+)
+RECORD_UNWRITTEN = LogEvent(
+    "record.unwritten",
+    "The end of an attempt could not be written into its record; it is tried again.",
+    ("job", "queue", "attempt", "error", "reason"),
     WARNING,
 )
 RECURRING_FIRED = LogEvent(

@@ -55,7 +55,7 @@ class JobLine(NamedTuple):
 
 
 current_job: ContextVar[JobLine | None] = ContextVar("towpath_current_job", default=None)
-"""Set it where a handler is called, and the lines of the handler's own loggers name their job."""
+"""Set where a handler is called, so that the lines of the handler's own loggers name their job."""
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """The catalogue of metrics: each answers a question. The reference page is made from this module.
 
-Labels are `queue` and `handler` only, and `state` where a number has several: never a job, a lane
-or a user, whose number has no bound.
+Labels are `queue` and `handler` only, `sink` for events that leave, and `state` where a number has
+several: never a job, a lane or a user, whose number has no bound.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class MetricSpec(msgspec.Struct, frozen=True):
 
 
 _PER_HANDLER = ("queue", "handler")
+_PER_SINK = ("sink",)
 
 
 def _counter(name: str, sentence: str, question: str) -> MetricSpec:
@@ -141,10 +142,36 @@ SLOTS = _gauge(
     "Slots of this worker by state: busy, free, lost.",
     "Is this worker full? Has it lost slots to threads that do not end?",
 )
+EVENTS_SENT = MetricSpec(
+    "towpath_events_sent_total",
+    Kind.COUNTER,
+    _PER_SINK,
+    "Events that this process sent and the sink took.",
+    "Do events leave?",
+)
+EVENTS_REFUSED = MetricSpec(
+    "towpath_events_refused_total",
+    Kind.COUNTER,
+    _PER_SINK,
+    "Events that the sink refused for good; they were set aside.",
+    "Is there something that a person must look at? Alert on any increase.",
+)
+OUTBOX_EVENTS = _gauge(
+    "outbox_events",
+    ("sink", "state"),
+    "Events in the outbox by state: pending, refused.",
+    "Do events pile up, and how many are set aside?",
+)
+OUTBOX_LAG = _gauge(
+    "outbox_lag_seconds",
+    _PER_SINK,
+    "How long the oldest pending event has waited; 0 if there is none.",
+    "How far behind is the sink? Alert on this one.",
+)
 READABLE = _gauge(
     "queues_readable",
     (),
-    "1 if the queues could be looked at for this scrape, 0 if not.",
+    "1 if the queues and the outbox could be looked at for this scrape, 0 if not.",
     "Can the gauges above be believed, and does the worker reach its server?",
 )
 

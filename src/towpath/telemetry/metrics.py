@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 
 import msgspec
@@ -108,6 +109,16 @@ class HandlerMetrics:
         self.punctuality = Timings()
 
 
+class SinkMetrics:
+    """What is counted for one sink of events."""
+
+    __slots__ = ("refused", "sent")
+
+    def __init__(self, counter: Callable[[MetricSpec], Counter]) -> None:
+        self.sent = counter(measures.EVENTS_SENT)
+        self.refused = counter(measures.EVENTS_REFUSED)
+
+
 # ── what is looked at when somebody asks ─────────────────────────────────────────────────
 
 
@@ -121,14 +132,25 @@ class QueueReading(msgspec.Struct, frozen=True):
     """How many of its jobs this worker holds."""
 
 
+class SinkReading(msgspec.Struct, frozen=True):
+    """How one sink stands: events in the outbox by state, and how long the oldest has waited."""
+
+    sink: str
+    events: Mapping[str, int]
+    lag: float = 0.0
+
+
 class Reading(msgspec.Struct, frozen=True):
     """How everything stands at a scrape."""
 
     queues: Sequence[QueueReading] = ()
     slots: Mapping[str, int] = {}
+    sinks: Sequence[SinkReading] = ()
 
 
 Read = Callable[[], Reading]
+WORKER = "worker"
+"""The place of whoever runs handlers."""
 
 
 class Metrics(Collector):
@@ -141,7 +163,7 @@ class Metrics(Collector):
         self.registry = registry
         self._of: dict[tuple[str, str], HandlerMetrics] = {}
         self._adding = threading.Lock()
-        self._read: Read | None = None
+        self._reads: dict[str, Read] = {}
         self._counters = {
             spec.name: Counter(spec.name, spec.sentence, spec.labels, registry=registry)
             for spec in measures.CATALOGUE
@@ -167,14 +189,19 @@ class Metrics(Collector):
                 )
             return found
 
-    def watch(self, read: Read) -> None:
+    def sink(self, name: str) -> SinkMetrics:
+        """The counters of one sink, at 0 from the first time they are asked for."""
+        return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))
+
+    def watch(self, read: Read, *, place: str = WORKER) -> None:
         """Ask *read* how things stand, at each scrape and in the scraper's own thread.
 
         It answers from what the worker knows, or waits for its loop with a time limit. If it
         raises TowpathError, OSError or TimeoutError, the scrape goes on without those gauges and
-        says so: counters matter most while the server is away.
+        says so: counters matter most while the server is away. A second one takes the *place* of
+        the first; of two places that know a queue both count its leases.
         """
-        self._read = read
+        self._reads[place] = read
 
     def serve(self, *, port: int = 0, addr: str = LOCAL) -> Endpoint:
         """Open `/metrics` for Prometheus, to this machine only unless told otherwise."""
@@ -197,17 +224,29 @@ class Metrics(Collector):
         return family
 
     def _gauges(self) -> Iterator[Metric]:
-        if self._read is None:
+        if not self._reads:
             return
+        readings: list[Reading] = []
+        for read in list(self._reads.values()):
+            with suppress(TowpathError, OSError, TimeoutError):
+                readings.append(read())
+        if readings:
+            yield from _gauges_of(_joined(readings))
         readable = _family(measures.READABLE)
-        try:
-            reading = self._read()
-        except (TowpathError, OSError, TimeoutError):
-            readable.add_metric((), 0)
-        else:
-            readable.add_metric((), 1)
-            yield from _gauges_of(reading)
+        readable.add_metric((), int(len(readings) == len(self._reads)))
         yield readable
+
+
+def _joined(readings: Sequence[Reading]) -> Reading:
+    """One reading of several: each queue once, as the last one saw it."""
+    queues: dict[str, QueueReading] = {}
+    for it in (queue for reading in readings for queue in reading.queues):
+        before = queues.get(it.queue)
+        leases = it.leases + (before.leases if before else 0)
+        queues[it.queue] = msgspec.structs.replace(it, leases=leases)
+    slots = {state: number for it in readings for state, number in it.slots.items()}
+    sinks = {sink.sink: sink for it in readings for sink in it.sinks}
+    return Reading(queues=list(queues.values()), slots=slots, sinks=list(sinks.values()))
 
 
 def _gauges_of(reading: Reading) -> Iterator[Metric]:
@@ -216,7 +255,7 @@ def _gauges_of(reading: Reading) -> Iterator[Metric]:
         _family(measures.OLDEST_SECONDS),
         _family(measures.LEASES_ACTIVE),
     )
-    slots = _family(measures.SLOTS)
+    slots, sinks = _family(measures.SLOTS), _sink_gauges(reading.sinks)
     for it in reading.queues:
         for state, jobs in it.depth.items():
             depth.add_metric((it.queue, state), jobs)
@@ -224,7 +263,16 @@ def _gauges_of(reading: Reading) -> Iterator[Metric]:
         leases.add_metric((it.queue,), it.leases)
     for state, number in reading.slots.items():
         slots.add_metric((state,), number)
-    yield from (depth, oldest, leases, slots)
+    yield from (depth, oldest, leases, slots, *sinks)
+
+
+def _sink_gauges(readings: Sequence[SinkReading]) -> tuple[Metric, Metric]:
+    events, lag = _family(measures.OUTBOX_EVENTS), _family(measures.OUTBOX_LAG)
+    for it in readings:
+        for state, number in it.events.items():
+            events.add_metric((it.sink, state), number)
+        lag.add_metric((it.sink,), it.lag)
+    return events, lag
 
 
 def _family(spec: MetricSpec) -> GaugeMetricFamily:

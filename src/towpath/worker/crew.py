@@ -26,6 +26,7 @@ from towpath.worker.middleware import Middleware
 from towpath.worker.notes import Notes
 from towpath.worker.processes import Processes
 from towpath.worker.readings import Readings
+from towpath.worker.recorded import RecordedRuns
 from towpath.worker.registry import Registry
 from towpath.worker.report import Ended, Report
 from towpath.worker.runner import Runner
@@ -84,6 +85,7 @@ class Crew:
             largest=self._largest,
             log=self._log,
         )
+        self._runs = self._recorded() if any(_has_record(it) for it in self._app.handlers) else None
         self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
         limits = Limits(answer=terms.lease / 5, give_up=terms.lease / 2)
         self._heartbeat = Heartbeat(
@@ -202,7 +204,13 @@ class Crew:
             return stopped(attempt)  # it ended while it could not begin
         attempt.begin()
         self.report.started(attempt)
+        if self._runs is not None and attempt.handler and _has_record(attempt.handler):
+            return await self._runs.run(attempt)
         return await self._runner.run(attempt)
+
+    def _recorded(self) -> RecordedRuns:
+        app = self._app
+        return RecordedRuns(app.recorder, app.engine, self._log, self._runner.run)
 
     async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
         """The same behind those of its handler that run already; its time begins with its turn."""
@@ -308,6 +316,10 @@ class Crew:
 
 def _in_thread(attempt: Attempt) -> bool:
     return attempt.handler is not None and attempt.handler.place is Place.THREAD
+
+
+def _has_record(handler: Handler[Any, Any, Any]) -> bool:
+    return handler.options.record
 
 
 Handlers = Mapping[tuple[str, str | None], Handler[Any, Any, Any]]

@@ -57,6 +57,9 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many at once in one worker; None = as many as the worker has slots."""
     weight: int = 1
     """Its queue's share of free slots, beside the other queues of the worker."""
+    record: bool = False
+    """Its jobs' record is the app's ledger: what is submitted is a row first, and survives the
+    loss of Redis."""
 
     def __post_init__(self) -> None:
         if self.name is not None:

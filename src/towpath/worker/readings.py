@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts
 from towpath.errors import EngineClosed
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.fetch import Feeder
@@ -42,15 +43,20 @@ class Readings:
 
     async def _queue(self, feeder: Feeder) -> QueueReading:
         counts = await self._engine.counts(feeder.queue)
-        return QueueReading(
-            queue=feeder.queue,
-            depth={
-                "ready": counts.ready,
-                "delayed": counts.delayed,
-                "waiting": counts.waiting,
-                "leased": counts.leased,
-                "dead": counts.dead,
-            },
-            oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
-            leases=feeder.held,
-        )
+        return queue_reading(feeder.queue, counts, leases=feeder.held)
+
+
+def queue_reading(queue: str, counts: Counts, *, leases: int = 0) -> QueueReading:
+    """How a queue stands whose jobs were counted just now."""
+    return QueueReading(
+        queue=queue,
+        depth={
+            "ready": counts.ready,
+            "delayed": counts.delayed,
+            "waiting": counts.waiting,
+            "leased": counts.leased,
+            "dead": counts.dead,
+        },
+        oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
+        leases=leases,
+    )

@@ -11,6 +11,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import Middleware
+from towpath.worker.recorded import Recorder
 
 
 class Registry(Protocol):
@@ -32,6 +33,11 @@ class Registry(Protocol):
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Another way to the same server, for another thread."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where records are kept, for handlers that have them."""
         ...
 
     async def keep_firing(self, queues: Iterable[str], log: Log) -> None:

@@ -13,6 +13,7 @@ from towpath.engine.model import Bury, Complete, Settlement
 from towpath.errors import TowpathError
 from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
+from towpath.telemetry.lines import JobLine, current_job
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Context
@@ -53,6 +54,9 @@ class Runner:
 
     async def run(self, attempt: Attempt) -> Settlement | None:
         """What the attempt ended as; None if there is nothing left to settle. Never raises."""
+        lease = attempt.lease
+        # Each attempt has a task of its own, and so a context: nothing has to be undone.
+        current_job.set(JobLine(lease.id, lease.queue, attempt.handler_name, lease.attempt))
         try:
             if self._tracing:
                 return await self._traced(attempt)

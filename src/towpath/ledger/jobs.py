@@ -1,0 +1,350 @@
+"""Jobs whose record is the database: `ledger.jobs`.
+
+A record is saved first and brought to Redis then. If Redis is away, that happens later, by
+itself; if Redis forgets everything, its queue is filled again from the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+from sqlalchemy import ColumnElement, delete, func, null, or_, select, update
+from sqlalchemy.engine import Connection, RowMapping
+
+from towpath.clock import Duration, days, duration_ms, seconds
+from towpath.engine.check import whole
+from towpath.engine.model import Lease
+from towpath.errors import InvalidOption
+from towpath.ids import QueueName, job_id, queue_name
+from towpath.ledger.announcing import Row, ends
+from towpath.ledger.attempts import Beginning, Ending, begin, end
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
+from towpath.ledger.failures import translated
+from towpath.ledger.joining import Joined
+from towpath.ledger.record import (
+    OPEN,
+    RESTING,
+    NewRecord,
+    Record,
+    Recorded,
+    RecordOptions,
+    RecordPage,
+    RecordState,
+    as_record,
+    new_record,
+    next_name,
+)
+from towpath.ledger.schema import jobs, now_ms
+from towpath.ledger.sessions import Transaction, take_in
+from towpath.ledger.taking import NUDGED_WITHIN, take
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+LARGEST_PAGE = 1000
+NUDGE = seconds(0.25)
+"""How long whoever makes a record waits for Redis to have it too."""
+KEEP = days(30)
+"""How long a record that has ended stays."""
+
+
+class Fastpath(Protocol):
+    """The way to Redis, while this process has one: a relay. Neither raises what Redis says."""
+
+    async def bring(self, records: Sequence[Record]) -> None:
+        """Queue new records."""
+        ...
+
+    async def bring_made(self, seqs: Sequence[int]) -> None:
+        """Queue those of these records that are there."""
+        ...
+
+    async def stop(self, record: Record) -> None:
+        """Tell whoever works on a cancelled record."""
+        ...
+
+    def watch(self, queues: Iterable[QueueName]) -> None:
+        """See that what is lost in these queues is queued again."""
+        ...
+
+
+class Jobs:
+    """Records of jobs."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._take = Joined(self._take_many)
+        self._begin = Joined(self._begin_many)
+        self._end = Joined(self._end_many)
+        self._nudges: set[asyncio.Task[None]] = set()
+        self.fastpath: Fastpath | None = None
+
+    async def close(self) -> None:
+        """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
+        if self._nudges:
+            await asyncio.wait(self._nudges, timeout=NUDGE.total_seconds())
+        for task in self._nudges:
+            task.cancel()
+
+    # ── a record's life ──────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
+    ) -> Recorded:
+        """Make a record; when this returns it is on disk, and it will run.
+
+        The same *id* twice is one record: the second answer says `existed`. Redis may be away:
+        then the record waits for it. Raises InvalidName, InvalidOption, LedgerError. Those that
+        come at the same time share one transaction.
+        """
+        recorded, nudge = await self._take(new_record(queue, payload, **options))
+        await _a_moment(nudge)
+        return recorded
+
+    async def submit_in(
+        self,
+        transaction: Transaction,
+        queue: str,
+        payload: bytes,
+        **options: Unpack[RecordOptions],
+    ) -> Recorded:
+        """The same in the caller's own transaction, an AsyncSession or AsyncConnection on this
+        database: the record is there if and when that commits. Nothing waits for Redis.
+        """
+        new = new_record(queue, payload, **options)
+        with translated():
+            return await take_in(transaction, new, self.tell, self._committed)
+
+    def _committed(self, seqs: list[int]) -> None:
+        if self.fastpath is not None:
+            self._nudge(self.fastpath.bring_made(seqs))
+
+    async def cancel(self, queue: str, id: str) -> Record:
+        """End a record that has not ended: at once, or when its worker lets go of it.
+
+        Safe to repeat. Raises RecordNotFound, and RecordEnded for one that ended otherwise.
+        """
+        ref = queue_name(queue), job_id(id)
+
+        def change(connection: Connection) -> Record:
+            row = _row(connection, *ref, hold=True)
+            if row["state"] in RESTING:
+                over = {"state": RecordState.CANCELLED, "finished_at": now_ms(), "relay_at": None}
+                return self._told(connection, _changed(connection, row, over))
+            if row["state"] == RecordState.RUNNING:
+                # Its worker has to hear of it, be Redis away or not: a relay sees to that.
+                soon = now_ms() + NUDGED_WITHIN
+                asked = {"cancel_requested": True, "relay_at": soon}
+                return as_record(_changed(connection, row, asked))
+            if row["state"] != RecordState.CANCELLED:
+                raise RecordEnded(*ref, row["state"])
+            return as_record(row)
+
+        record = await self._ledger.write(change)
+        if self.fastpath is not None:
+            await _a_moment(self._nudge(self.fastpath.stop(record)))
+        return record
+
+    async def retry(self, queue: str, id: str) -> Record:
+        """Give a record that is dead or cancelled its attempts back, one that failed its turn.
+
+        Raises RecordNotFound, RecordNotDead.
+        """
+        ref = queue_name(queue), job_id(id)
+
+        def change(connection: Connection) -> tuple[Record, Record]:
+            row = _row(connection, *ref, hold=True)
+            if row["state"] not in _RETRIED:
+                raise RecordNotDead(*ref, row["state"])
+            anew = {
+                "state": RecordState.PENDING,
+                "job": next_name(row["id"], row["job"]),
+                "attempts": 0,
+                "fence": 0,  # nobody has a lease on the new name
+                "cancel_requested": False,
+                "due_at": None,
+                "finished_at": None,
+                "relay_at": now_ms(),
+            }
+            return as_record(row), as_record(_changed(connection, row, anew))
+
+        before, record = await self._ledger.write(change)
+        if self.fastpath is not None and before.open:
+            # What it was called before waits in Redis for a turn that is no longer its own.
+            self._nudge(self.fastpath.stop(before))
+        await _a_moment(self._brought([record]))
+        return record
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, id: str) -> Record:
+        """The record as it is now. Raises RecordNotFound."""
+        ref = queue_name(queue), job_id(id)
+        return await self._ledger.read(lambda connection: as_record(_row(connection, *ref)))
+
+    async def list(
+        self,
+        queue: str,
+        *,
+        state: RecordState | None = None,
+        subject: str | Sequence[str] | None = None,
+        prefix: str | Sequence[str] | None = None,
+        after: str | None = None,
+        size: int = 50,
+    ) -> RecordPage:
+        """A page of records, newest first: of one state, of one subject or several, or of those
+        subjects that begin with *prefix*, or with one of several. Their results, which may be
+        large, are left out. Raises InvalidOption.
+        """
+        wanted = [jobs.c.queue == queue_name(queue)]
+        if state is not None:
+            wanted.append(jobs.c.state == RecordState(state))
+        if subject is not None:
+            wanted.append(jobs.c.subject.in_(_several(subject)))
+        if prefix is not None:
+            wanted.append(or_(*map(_begins, _several(prefix))))
+        if after is not None:
+            wanted.append(jobs.c.seq < _place(after))
+        size = whole("size", size, 1, LARGEST_PAGE)
+        query = select(*_BRIEF).where(*wanted).order_by(jobs.c.seq.desc()).limit(size + 1)
+
+        def read(connection: Connection) -> list[Record]:
+            return [as_record(row) for row in connection.execute(query).mappings()]
+
+        found = await self._ledger.read(read)
+        more = len(found) > size
+        return RecordPage(found[:size], _mark(found[size - 1].seq) if more else None)
+
+    async def counts(self, queue: str) -> dict[RecordState, int]:
+        """How many records are in each state. O(records of the queue)."""
+        name = queue_name(queue)
+        query = (
+            select(jobs.c.state, func.count()).where(jobs.c.queue == name).group_by(jobs.c.state)
+        )
+        found = await self._ledger.read(lambda connection: list(connection.execute(query)))
+        counted = {RecordState(state): count for state, count in found}
+        return {state: counted.get(state, 0) for state in RecordState}
+
+    async def prune(self, *, keep: Duration = KEEP, limit: int = 1000) -> int:
+        """Remove records that ended longer ago than *keep*, at most *limit*; how many it were."""
+        old = (
+            select(jobs.c.seq)
+            .where(
+                jobs.c.state.not_in(OPEN), jobs.c.finished_at < now_ms() - duration_ms("keep", keep)
+            )
+            .limit(whole("limit", limit, 1, 10_000))
+        )
+        gone = delete(jobs).where(jobs.c.seq.in_(old))
+        return await self._ledger.write(lambda connection: connection.execute(gone).rowcount)
+
+    # ── for workers ──────────────────────────────────────────────────────────────────────
+
+    async def begin(self, lease: Lease) -> Beginning:
+        """Begin an attempt with the token of *lease*. Joined with others that come now."""
+        return await self._begin(lease)
+
+    async def end(self, ending: Ending) -> RecordState | None:
+        """End an attempt; None if it is no longer this one's. Joined with others that come now."""
+        return await self._end(ending)
+
+    # ── joined ───────────────────────────────────────────────────────────────────────────
+
+    async def _take_many(
+        self, wanted: list[NewRecord]
+    ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
+        made = await self._ledger.write(lambda connection: take(connection, wanted, self.tell))
+        # One that existed too: whoever sends it again may be the one who finds Redis back.
+        there = [it for it in made if it.record.open]
+        new = [it.record for it in there if not it.existed]
+        nudge = self._brought(new, [it.record.seq for it in there if it.existed])
+        return [(it, nudge) for it in made]
+
+    async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
+        if self.fastpath is not None:
+            self.fastpath.watch({lease.queue for lease in leases})
+        return await self._ledger.write(lambda connection: begin(connection, leases, self.tell))
+
+    async def _end_many(self, endings: list[Ending]) -> list[RecordState | None]:
+        return await self._ledger.write(lambda connection: end(connection, endings, self.tell))
+
+    def tell(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Put the end of those of *rows* that have ended into the outbox, if anybody listens."""
+        if self._ledger.outbox.sinks:
+            self._ledger.outbox.put(connection, ends(rows))
+
+    def _told(self, connection: Connection, row: RowMapping) -> Record:
+        self.tell(connection, [row])
+        return as_record(row)
+
+    def _brought(
+        self, new: Sequence[Record], again: Sequence[int] = ()
+    ) -> asyncio.Task[None] | None:
+        if self.fastpath is None or not (new or again):
+            return None
+        return self._nudge(_bring(self.fastpath, new, again))
+
+    def _nudge(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(way)
+        self._nudges.add(task)
+        task.add_done_callback(self._nudges.discard)
+        return task
+
+
+async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> None:
+    """New ones are due as they say; of others the database tells what time it is for them."""
+    if new:
+        await way.bring(new)
+    if again:
+        await way.bring_made(again)
+
+
+async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
+    """Wait for Redis, not for long: the record is safe, and a relay looks after it."""
+    if nudge is not None:
+        await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())
+
+
+_RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
+
+
+_BRIEF = [it if it.name != "result" else null().label("result") for it in jobs.c]
+
+
+def _several(one_or_more: str | Sequence[str]) -> Sequence[str]:
+    return [one_or_more] if isinstance(one_or_more, str) else one_or_more
+
+
+def _begins(prefix: str) -> ColumnElement[bool]:
+    # Not LIKE: it would not tell capitals from small letters on SQLite, and would on PostgreSQL.
+    return func.substr(jobs.c.subject, 1, len(prefix)) == prefix
+
+
+def _row(connection: Connection, queue: str, id: str, *, hold: bool = False) -> RowMapping:
+    query = select(jobs).where(jobs.c.queue == queue, jobs.c.id == id)
+    found = connection.execute(query.with_for_update() if hold else query)
+    row = found.mappings().one_or_none()
+    if row is None:
+        raise RecordNotFound(queue, id)
+    return row
+
+
+def _changed(connection: Connection, row: RowMapping, values: dict[str, Any]) -> RowMapping:
+    change = update(jobs).where(jobs.c.seq == row["seq"]).values(values).returning(jobs)
+    return connection.execute(change).mappings().one()
+
+
+def _mark(seq: int) -> str:
+    return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
+
+
+def _place(after: str) -> int:
+    try:
+        place = int(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
+    except (ValueError, UnicodeError):
+        place = -1
+    if not 0 <= place < 2**63:
+        raise InvalidOption("after", after, rule="must be the mark of a page before")
+    return place

@@ -1,0 +1,78 @@
+"""Things that are asked for at the same time, done together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+LARGEST = 500
+"""Done at once at most: it bounds how long the first waits for the last."""
+
+
+class Joined(Generic[A, R]):
+    """*do* for one thing at a time; what comes while it is busy is done together next.
+
+    It answers in order, one each; an answer that is an exception is raised where it was asked
+    for. What *do* itself raises, all of them raise. A lone one waits for nobody.
+    """
+
+    def __init__(self, do: Callable[[list[A]], Awaitable[list[R]]]) -> None:
+        self._do = do
+        self._waiting: deque[tuple[A, asyncio.Future[R]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __call__(self, thing: A) -> R:
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((thing, answer))
+        if self._task is None:
+            # A task of its own: whoever came first may be cancelled, the others stay.
+            self._task = asyncio.create_task(self._run())
+        return await answer
+
+    async def rest(self) -> None:
+        """Wait until nothing is left to do."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._carry(batch)
+        finally:
+            self._task = None
+            for _, answer in self._waiting:  # only if the loop ends under it
+                answer.cancel()
+
+    def _next_batch(self) -> list[tuple[A, asyncio.Future[R]]]:
+        batch: list[tuple[A, asyncio.Future[R]]] = []
+        while self._waiting and len(batch) < LARGEST:
+            thing, answer = self._waiting.popleft()
+            if not answer.done():  # done: cancelled meanwhile
+                batch.append((thing, answer))
+        return batch
+
+    async def _carry(self, batch: list[tuple[A, asyncio.Future[R]]]) -> None:
+        outcomes: list[Any] = [asyncio.CancelledError()] * len(batch)
+        try:
+            outcomes = list(await self._do([thing for thing, _ in batch]))
+        except Exception as error:  # noqa: BLE001 -- raised below, where each was asked for
+            outcomes = [error] * len(batch)
+        finally:
+            for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                _tell(answer, outcome)
+
+
+def _tell(answer: asyncio.Future[Any], outcome: Any) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, asyncio.CancelledError):
+        answer.cancel()
+    elif isinstance(outcome, BaseException):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)

@@ -1,0 +1,255 @@
+"""A record: a job whose truth is a row, as it goes in and as it is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Unpack, cast
+
+import msgspec
+from sqlalchemy.engine import RowMapping
+
+from towpath.clock import duration_ms, instant, milliseconds
+from towpath.engine.check import whole
+from towpath.engine.codec import decode_headers, decode_retry
+from towpath.engine.model import NO_HEADERS, NORMAL, JobOptions, NewJob, header_bytes, new_job
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
+
+LONGEST_ID = 500
+"""Bytes: a record that is queued again gets a few more in Redis."""
+_LATEST_VERSION = 2**63 - 1
+HIGHEST_FENCE = 2**52
+"""A token is a number that Redis can still count on from; this one comes in 2112."""
+_AGAIN = re.compile(r"~\d+$")
+"""How a record is called in Redis when it is queued again."""
+_DELIVERIES = 1000
+"""The row counts attempts. The server's own count, which a lost Redis begins anew, only ends what
+never gets as far as the row."""
+
+
+class RecordState(StrEnum):
+    """Where a record stands. The row decides, whatever Redis says."""
+
+    PENDING = "pending"
+    """It waits for its turn."""
+    RUNNING = "running"
+    """A worker has begun an attempt."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Its last attempt failed; it waits for the next."""
+    DEAD = "dead"
+    """No attempt is left; `retry` gives it new ones."""
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    """A newer one about the same subject came before it ran."""
+
+
+OPEN = (RecordState.PENDING, RecordState.RUNNING, RecordState.FAILED)
+RESTING = (RecordState.PENDING, RecordState.FAILED)
+"""Open, and nobody works on it."""
+
+
+class RecordOptions(JobOptions, total=False):
+    """What may be said about a record: all that may be said about a job, and what it is about."""
+
+    subject: str | None
+    """Of the records about one subject the latest counts: older ones that have not begun are
+    superseded."""
+    version: int | None
+    """Which one is the latest: the greater number, among equals the greater id."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A record as it is at one moment."""
+
+    seq: int
+    queue: QueueName
+    id: JobId
+    job: JobId
+    """What it is called in Redis."""
+    state: RecordState
+    payload: bytes
+    priority: int = NORMAL
+    lane: str | None = None
+    subject: str | None = None
+    version: int | None = None
+    attempts: int = 0
+    max_attempts: int | None = None
+    fence: int = 0
+    last_error: str | None = None
+    result: bytes | None = None
+    options: str | None = None
+    """What else was said about the job (retry, lease, keep, headers), as JSON."""
+    cancel_requested: bool = False
+    created_at: datetime
+    due_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What travels beside the payload."""
+        said = _said(self.options)
+        return decode_headers(said["headers"]) if "headers" in said else NO_HEADERS
+
+    @property
+    def open(self) -> bool:
+        """Whether there is still something to come."""
+        return self.state in OPEN
+
+
+class RecordPage(msgspec.Struct, frozen=True):
+    """Records, newest first; give *after* to get the next page. None = this was the last."""
+
+    records: list[Record]
+    after: str | None
+
+
+class Recorded(NamedTuple):
+    """A record that exists: newly, or from before under the same id."""
+
+    record: Record
+    existed: bool = False
+    superseded: tuple[JobId, ...] = ()
+    """Records that this one took the place of."""
+
+
+class NewRecord(NamedTuple):
+    """A record to be made, checked by `new_record`."""
+
+    queue: QueueName
+    job: NewJob
+    subject: str | None
+    version: int | None
+
+
+def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> NewRecord:
+    """A record to make; every value is checked here. Raises InvalidName, InvalidOption."""
+    given = cast("dict[str, Any]", dict(options))
+    subject, version = given.pop("subject", None), given.pop("version", None)
+    if (subject is None) != (version is None):
+        raise InvalidOption("version", version, rule="subject and version belong together")
+    if subject is not None:
+        subject = job_id(subject)  # the same rule: text of a bounded length
+        version = whole("version", version, 0, _LATEST_VERSION)
+    job = new_job(payload, **cast("JobOptions", given))
+    if _AGAIN.search(job.id):
+        raise InvalidName("job id", job.id, rule="no ~ and digits at its end: records use that")
+    if len(job.id.encode()) > LONGEST_ID:
+        raise InvalidName("job id", job.id, rule=f"at most {LONGEST_ID} bytes for a record")
+    return NewRecord(queue_name(queue), job, subject, version)
+
+
+# ── to a row and from it ─────────────────────────────────────────────────────────────────
+
+_COLUMNS = ("priority", "lane", "max_attempts", "delay", "due", "named")
+"""Options that have a column, or need none."""
+
+
+def packed_options(more: Mapping[str, Any]) -> str | None:
+    """What has no column of its own: retry, lease, keep, headers."""
+    rest = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in more.items()
+        if name not in _COLUMNS
+    }
+    return msgspec.json.encode(rest).decode() if rest else None
+
+
+def as_job(record: Record, *, now: datetime) -> NewJob:
+    """What Redis is told of a record: all but its payload, which workers read from the row.
+
+    Raises InvalidInput or MsgspecError for a row that somebody has spoilt: Redis must not get what
+    no worker could read.
+    """
+    check_counts(record.attempts, record.max_attempts, record.fence)
+    more = {name: _checked(name, value) for name, value in _said(record.options).items()}
+    priority = whole("priority", record.priority, 0, 100)
+    more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES}
+    if record.lane is not None:
+        more["lane"] = lane_key(record.lane)
+    if record.due_at is not None and record.due_at > now:
+        more["delay"] = duration_ms("delay", record.due_at - now)
+    return NewJob(job_id(record.job), b"", more)
+
+
+def check_counts(attempts: int, most: int | None, fence: int) -> None:
+    """Raises InvalidOption for numbers that somebody has spoilt."""
+    whole("attempts", attempts, 0, 2**31)
+    whole("max_attempts", 1 if most is None else most, 1, 1_000_000)
+    whole("fence", fence, 0, HIGHEST_FENCE)
+
+
+def spoilt(error: Exception) -> str:
+    """Why a record is dead that nobody can read."""
+    return f"its row can't be read: {error}"
+
+
+def _checked(name: str, value: Any) -> Any:
+    """What `packed_options` had before it. Raises InvalidOption or MsgspecError."""
+    match name:
+        case "retry":
+            decode_retry(value)
+            return value.encode()
+        case "headers":
+            return header_bytes(decode_headers(value))
+        case "lease" | "keep":
+            wait = milliseconds(whole(name, value, 0, 2**53))
+            return duration_ms(name, wait, least=milliseconds(int(name == "lease")))
+        case _:
+            raise InvalidOption(name, value, rule="is no option of a record")
+
+
+def _said(options: str | None) -> dict[str, Any]:
+    return msgspec.json.decode(options, type=dict[str, Any]) if options else {}
+
+
+def as_record(row: RowMapping | dict[str, Any]) -> Record:
+    """A row as its readers see it: also one that somebody has spoilt, or nobody would see why."""
+    return Record(
+        seq=row["seq"],
+        queue=row["queue"],
+        id=row["id"],
+        job=row["job"],
+        state=RecordState(row["state"]),
+        payload=row["payload"],
+        priority=row["priority"],
+        lane=row["lane"],
+        subject=row["subject"],
+        version=row["version"],
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        fence=row["fence"],
+        last_error=row["last_error"],
+        result=row["result"],
+        options=row["options"],
+        cancel_requested=row["cancel_requested"],
+        created_at=_instant(row["created_at"]) or _NEVER,
+        due_at=_instant(row["due_at"]),
+        started_at=_instant(row["started_at"]),
+        finished_at=_instant(row["finished_at"]),
+    )
+
+
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+def _instant(ms: int | None) -> datetime | None:
+    """The end of time for what no calendar has."""
+    try:
+        return None if ms is None else instant(ms)
+    except (OverflowError, TypeError):
+        return _NEVER
+
+
+def next_name(id: str, job: str) -> str:
+    """What a record is called when it is queued again: `id`, then `id~2`, `id~3`, …
+
+    Redis remembers ids that are gone, so that a repeated submit is harmless; who means it needs
+    another name.
+    """
+    number = job.removeprefix(f"{id}~")
+    return f"{id}~{int(number) + 1 if number.isdecimal() and number != job else 2}"

@@ -1,0 +1,67 @@
+"""The ledger of an app: opened with it, and shared by its handlers and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from towpath.engine.engine import Engine
+from towpath.errors import EngineClosed
+from towpath.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+    from towpath.worker.recorded import Recorder
+
+
+class Recording:
+    """A ledger and the relay that keeps Redis filled from it.
+
+    A URL is opened and closed with the app; a Ledger that the user has entered stays the user's.
+    """
+
+    def __init__(self, ledger: Ledger | str, connect: Callable[[], Engine]) -> None:
+        self._given, self._connect = ledger, connect
+        self._ledger: Ledger | None = None
+        self._life: AsyncExitStack | None = None
+
+    async def enter(self) -> None:
+        """Once for all who share it. Raises LedgerNotInstalled, LedgerOutdated, InvalidOption.
+
+        A database that is away is no reason not to begin: other queues have no use for it.
+        """
+        from towpath.ledger.errors import LedgerUnreachable  # noqa: PLC0415 -- beside the ledger
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
+        from towpath.ledger.relay import Relay  # noqa: PLC0415 -- the same
+
+        life = AsyncExitStack()
+        given = self._given
+        ledger = await life.enter_async_context(Ledger(given)) if isinstance(given, str) else given
+        try:
+            with suppress(LedgerUnreachable):
+                await ledger.read(lambda _: None)  # the first use sees whether the schema fits
+            if ledger.jobs.fastpath is None:  # a server that the app runs in has a relay already
+                await life.enter_async_context(Relay(ledger, self._connect, log=Log()))
+        except BaseException:
+            await life.aclose()
+            raise
+        self._ledger, self._life = ledger, life
+
+    async def leave(self) -> None:
+        life, self._life, self._ledger = self._life, None, None
+        if life is not None:
+            await life.aclose()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger. Raises EngineClosed while the app is not entered."""
+        if self._ledger is None:
+            raise EngineClosed("the app is not connected: use `async with app`")
+        return self._ledger
+
+    @property
+    def recorder(self) -> Recorder:
+        from towpath.ledger.recorder import LedgerRecorder  # noqa: PLC0415 -- as above
+
+        return LedgerRecorder(self.ledger.jobs)

@@ -1,0 +1,120 @@
+"""Attempts at jobs whose record is a database: the row is asked before, and told after.
+
+Before its handler runs, an attempt begins in the row; before the server hears how it ended, the
+row does. So what Redis forgets, the row knows, and what the row says has ended is not run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from random import random, uniform
+from typing import Protocol
+
+import msgspec
+
+from towpath.clock import seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
+from towpath.errors import RetryAdvice, TowpathError
+from towpath.telemetry.events import RECORD_UNWRITTEN
+from towpath.telemetry.logs import Log
+from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.endings import reason_of, stopped
+
+_AWAY = seconds(1)
+"""How long a job waits for a database that does not answer."""
+_LONGEST_BACKOFF = 5.0
+
+Run = Callable[[Attempt], Awaitable[Settlement | None]]
+
+
+class Recorder(Protocol):
+    """Where records are kept. Both raise a TowpathError if that can't be reached."""
+
+    async def begin(self, lease: Lease) -> Lease | Settlement | None:
+        """The lease with what the record says, or what to tell the server instead of running."""
+        ...
+
+    async def end(
+        self, lease: Lease, settlement: Settlement, *, cancelled: bool
+    ) -> Settlement | None:
+        """What to tell the server, now that the record knows; None = another attempt has begun."""
+        ...
+
+
+class RecordedRuns:
+    """Runs attempts with their records around them."""
+
+    def __init__(self, recorder: Recorder, engine: Engine, log: Log, run: Run) -> None:
+        self._recorder, self._engine, self._log, self._run = recorder, engine, log, run
+
+    async def run(self, attempt: Attempt) -> Settlement | None:
+        """What the attempt ended as, by its record; None if there is nothing left to settle."""
+        try:
+            begun = await self._recorder.begin(attempt.lease)
+            if not isinstance(begun, Lease):
+                return begun
+            attempt.lease = await self._limited(attempt, begun)
+        except asyncio.CancelledError:
+            return stopped(attempt)
+        except TowpathError as error:
+            self._say(attempt, error)
+            return Release(attempt.lease, _AWAY)
+        settlement = await self._run(attempt)
+        if settlement is None:
+            return None
+        attempt.deadline = math.inf  # the handler has ended: from here on only the row counts
+        try:
+            return await self._written(attempt, await self._explicit(attempt, settlement))
+        except asyncio.CancelledError:
+            # The row may know or not. Whoever gets the job next asks it.
+            return None if attempt.stop is Stop.LOST else Release(attempt.lease)
+
+    async def _limited(self, attempt: Attempt, lease: Lease) -> Lease:
+        """The lease with its limit of attempts: the row counts those, not the server."""
+        if lease.max_attempts is not None:
+            return lease
+        handler = attempt.handler
+        limit = handler.options.max_attempts if handler else None
+        if limit is None:
+            limit = (await self._engine.known_options(lease.queue)).max_attempts
+        return msgspec.structs.replace(lease, max_attempts=limit)
+
+    async def _explicit(self, attempt: Attempt, settlement: Settlement) -> Settlement:
+        """The same with the wait before the next attempt, which the server would choose by its
+        own count.
+        """
+        if not isinstance(settlement, Fail) or settlement.delay is not None:
+            return settlement
+        policy = (await self._engine.known_options(attempt.lease.queue)).retry
+        delay = policy.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter
+        if delay is None:
+            return Bury(settlement.lease, settlement.reason)
+        return Fail(settlement.lease, settlement.reason, delay)
+
+    async def _written(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
+        """Tell the record, until it answers or somebody ends the attempt."""
+        cancelled, tries = attempt.stop is Stop.CANCELLED, 0
+        while True:
+            try:
+                return await self._recorder.end(attempt.lease, settlement, cancelled=cancelled)
+            except TowpathError as error:
+                self._say(attempt, error)
+                if error.retry is not RetryAdvice.LATER:
+                    return Fail(attempt.lease, reason_of(error), _AWAY)
+            wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
+            await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
+            tries += 1
+
+    def _say(self, attempt: Attempt, error: TowpathError) -> None:
+        lease = attempt.lease
+        self._log.emit(
+            RECORD_UNWRITTEN,
+            job=lease.id,
+            queue=lease.queue,
+            attempt=lease.attempt,
+            error=type(error).__qualname__,
+            reason=str(error),
+        )

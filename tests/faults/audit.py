@@ -1,0 +1,132 @@
+"""What the database itself notes of every record, whoever changed it; and whether it is right."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import OPEN
+
+_TABLE = """
+CREATE TABLE audit (
+    n INTEGER PRIMARY KEY {counted}, id TEXT, old TEXT, new TEXT, fence BIGINT
+)"""
+_INSERT = "INSERT INTO audit (id, old, new, fence) VALUES (NEW.id, OLD.state, NEW.state, NEW.fence)"
+_SQLITE = [
+    _TABLE.format(counted="AUTOINCREMENT"),
+    f"CREATE TRIGGER audited AFTER UPDATE OF state ON towpath_jobs BEGIN {_INSERT}; END",
+]
+_FUNCTION = f"""
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN {_INSERT}; RETURN NULL; END $$"""
+_TRIGGER = """
+CREATE TRIGGER audited AFTER UPDATE OF state ON towpath_jobs
+FOR EACH ROW EXECUTE FUNCTION note()"""
+_POSTGRES = [_TABLE.format(counted="GENERATED ALWAYS AS IDENTITY"), _FUNCTION, _TRIGGER]
+
+
+class Row(NamedTuple):
+    """A record as the database has it."""
+
+    id: str
+    state: str
+    fence: int
+    result: bytes | None
+    last_error: str | None
+    attempts: int
+
+
+class Step(NamedTuple):
+    """A change of a record's state, in the order of the changes."""
+
+    old: str
+    new: str
+    fence: int
+
+
+async def watch(ledger: Ledger) -> None:
+    """Let the database note every change of a record's state, in the same transaction."""
+
+    def make(connection: Connection) -> None:
+        for line in _SQLITE if connection.dialect.name == "sqlite" else _POSTGRES:
+            connection.execute(text(line))
+
+    await ledger.write(make)
+
+
+async def forget(ledger: Ledger) -> None:
+    """Begin anew."""
+
+    def empty(connection: Connection) -> None:
+        for table in ("towpath_jobs", "audit"):
+            connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 -- ours
+
+    await ledger.write(empty)
+
+
+async def rows(ledger: Ledger) -> dict[str, Row]:
+    """Every record by id."""
+    query = text("SELECT id, state, fence, result, last_error, attempts FROM towpath_jobs")
+    found = await ledger.read(lambda it: list(it.execute(query)))
+    return {row.id: Row(row[0], row[1], row[2], _bytes(row[3]), row[4], row[5]) for row in found}
+
+
+def _bytes(value: bytes | memoryview | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+async def history(ledger: Ledger) -> dict[str, list[Step]]:
+    """What was done to each record, in order."""
+    query = text("SELECT id, old, new, fence FROM audit ORDER BY n")
+    found = await ledger.read(lambda it: list(it.execute(query)))
+    steps: dict[str, list[Step]] = defaultdict(list)
+    for id, *step in found:
+        steps[id].append(Step(*step))
+    return steps
+
+
+async def left(ledger: Ledger) -> int:
+    """How many records are still open."""
+    states = ", ".join(f"'{it}'" for it in OPEN)
+    query = text(f"SELECT count(*) FROM towpath_jobs WHERE state IN ({states})")  # noqa: S608 -- ours
+    return await ledger.read(lambda it: it.execute(query).scalar_one())
+
+
+async def completed(ledger: Ledger) -> int:
+    query = text("SELECT count(*) FROM towpath_jobs WHERE state = 'completed'")
+    return await ledger.read(lambda it: it.execute(query).scalar_one())
+
+
+def misdeeds(
+    found: dict[str, Row], steps: dict[str, list[Step]], ran: dict[str, set[int]]
+) -> list[str]:
+    """What breaks I4 or I12: records that did not end once, by the last attempt that began.
+
+    A handler returns its token, so the row's result names the attempt that was accepted.
+    """
+    wrong: list[str] = []
+    for id, row in found.items():
+        ends = [step for step in steps[id] if step.new == "completed"]
+        if row.state == "dead" and row.last_error:
+            continue
+        if row.state != "completed":
+            wrong.append(f"{id} is {row.state}")
+        elif len(ends) != 1 or steps[id][-1] != ends[0]:
+            wrong.append(f"{id} was completed {len(ends)} times: {steps[id]}")
+        elif row.result != b"%d" % row.fence or row.fence not in ran[id]:
+            wrong.append(f"{id} was completed by {row.result}, its fence is {row.fence}")
+    return wrong
+
+
+def regressions(steps: dict[str, list[Step]]) -> list[str]:
+    """Records whose fence went back, or that an ended state was left."""
+    wrong: list[str] = []
+    for id, one in steps.items():
+        fences = [step.fence for step in one]
+        if fences != sorted(fences):
+            wrong.append(f"{id}: the fence went back: {fences}")
+        if any(step.old in {"completed", "dead", "cancelled", "superseded"} for step in one):
+            wrong.append(f"{id} was taken up again: {one}")
+    return wrong

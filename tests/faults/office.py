@@ -1,0 +1,108 @@
+"""Clerks: processes that work on records or make them, and what their diaries say."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.faults.clerk import QUEUE
+
+ROOT = Path(__file__).parents[2]
+
+
+class Entry(NamedTuple):
+    """A line of a diary: what happened, under which token, to which record."""
+
+    word: str
+    token: int
+    id: str
+
+
+class Office:
+    """Clerks on one Redis and one database; each writes its own diary into one folder."""
+
+    def __init__(self, redis: str, database: str, folder: Path) -> None:
+        self._where, self.folder = (redis, database), folder
+        self._diaries = folder / "diaries"
+        self._diaries.mkdir()
+        self.open_gate(0)
+        self._hired = 0
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.makers: list[subprocess.Popen[bytes]] = []
+
+    def hire(self, *, clock_error: float = 0, fault: str = "") -> None:
+        """A worker more."""
+        self.workers.append(self._start("work", str(clock_error), fault))
+
+    def let_make(self, first: int, count: int, *, handler: str = "") -> subprocess.Popen[bytes]:
+        """A maker of so many records."""
+        self.makers.append(self._start("make", str(first), str(count), handler))
+        return self.makers[-1]
+
+    def kill_one(self, chance: random.Random) -> None:
+        """SIGKILL a worker, and another one in its place."""
+        victim = chance.choice(self.workers)
+        self.workers.remove(victim)
+        end(victim)
+        self.hire()
+
+    def open_gate(self, token: int) -> None:
+        """Let the slow ones end, up to this token."""
+        fresh = self.folder / "gate.new"
+        fresh.write_text(str(token))
+        fresh.rename(self.folder / "gate")
+
+    def _start(self, role: str, *words: str) -> subprocess.Popen[bytes]:
+        self._hired += 1
+        diary = str(self._diaries / str(self._hired))
+        command = [sys.executable, "-m", "tests.faults.clerk", role, *self._where, diary, *words]
+        return subprocess.Popen(command, cwd=ROOT)
+
+    def entries(self, *words: str) -> list[Entry]:
+        """Every such line of all diaries."""
+        wanted = tuple(f"{word} " for word in words)
+        lines = (it for path in self._diaries.iterdir() for it in path.read_text().splitlines())
+        return [_entry(line) for line in lines if line.startswith(wanted)]
+
+    def tokens(self) -> dict[str, set[int]]:
+        """Under which tokens each record was run to the end of its handler."""
+        ran: dict[str, set[int]] = defaultdict(set)
+        for it in self.entries("ran"):
+            ran[it.id].add(it.token)
+        return ran
+
+    def close(self) -> None:
+        for clerk in (*self.workers, *self.makers):
+            clerk.send_signal(signal.SIGCONT)
+            end(clerk)
+
+
+def _entry(line: str) -> Entry:
+    word, token, id = line.split()
+    return Entry(word, int(token), id)
+
+
+def end(clerk: subprocess.Popen[bytes]) -> None:
+    clerk.kill()
+    clerk.wait()
+
+
+@contextmanager
+def office(
+    redis: str, database: str, folder: Path, *, workers: int = 2, fault: str = ""
+) -> Generator[Office]:
+    opened = Office(redis, database, folder)
+    try:
+        for _ in range(workers):
+            opened.hire(fault=fault)
+        yield opened
+    finally:
+        opened.close()
+
+
+__all__ = ["QUEUE", "Entry", "Office", "end", "office"]

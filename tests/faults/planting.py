@@ -1,0 +1,134 @@
+"""Faults planted in the ledger's code: edits of its text, each of which must turn a test red."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Planted:
+    """In this function of the ledger, these words become others."""
+
+    name: str
+    module: str
+    function: str
+    words: str
+    instead: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def code(self) -> types.CodeType:
+        """The function's code with the fault. Fails if its words are not there, exactly once."""
+        whole = import_module(f"towpath.ledger.{self.module}")
+        text = inspect.getsource(whole)
+        own = inspect.getsource(self.target())
+        found = own.count(self.words)
+        assert found == 1, f"{self.name}: {found} times in {self.function}: {self.words}"
+        edited = text.replace(own, own.replace(self.words, self.instead))
+        space = dict(vars(whole))
+        exec(compile(edited, f"<{self.name}>", "exec"), space)  # noqa: S102 -- our own text
+        return _found(space, self.function).__code__
+
+    def target(self) -> types.FunctionType:
+        return _found(vars(import_module(f"towpath.ledger.{self.module}")), self.function)
+
+
+def _found(space: dict[str, Any], name: str) -> Any:
+    """`function`, or `Class.method`."""
+    first, _, rest = name.partition(".")
+    return getattr(space[first], rest) if rest else space[first]
+
+
+FAULTS = [
+    Planted(
+        "begin ignores the fence", "attempts", "_begun", 'if row["fence"] > token:', "if False:"
+    ),
+    Planted(
+        "end ignores the fence",
+        "attempts",
+        "end",
+        'if row is None or row["fence"] != ending.lease.token:',
+        "if row is None:",
+    ),
+    Planted(
+        "what has ended begins again", "attempts", "_begun", "if state not in OPEN:", "if False:"
+    ),
+    Planted(
+        "what has ended ends again",
+        "attempts",
+        "end",
+        'if row["state"] != RecordState.RUNNING:',
+        "if False:",
+    ),
+    Planted(
+        "two leases of one job begin as if each were alone",
+        "attempts",
+        "begin",
+        "rows[lease.queue, lease.id] = changed",
+        "pass",
+    ),
+    Planted(
+        "the relay does not look at what runs",
+        "relay",
+        "_page",
+        "jobs.c.state.in_(OPEN)",
+        'jobs.c.state.in_(("pending", "failed"))',
+    ),
+    Planted(
+        "the relay does not see that Redis is another",
+        "relay",
+        "Relay.look",
+        "if await self._connect().anchor(queue) != self._lives[queue]:",
+        "if self._lives[queue] == '':",
+    ),
+    Planted(
+        "tokens are not kept above those of the rows",
+        "relay",
+        "Relay._reconcile",
+        "anchor(queue, floor=highest)",
+        "anchor(queue, floor=0)",
+    ),
+]
+"""What a random walk must find."""
+
+MARKED_EARLY = Planted(
+    "the relay notes what it brings before it has brought it",
+    "relay",
+    "_claim",
+    ".values(relay_at=now_ms() + _CLAIMED_FOR)",
+    ".values(relay_at=None)",
+)
+NUDGED_EARLY = Planted(
+    "Redis hears of a record before its transaction commits",
+    "jobs",
+    "Jobs.submit_in",
+    "return await take_in(transaction, new, self.tell, self._committed)",
+    "made = await take_in(transaction, new, self.tell, self._committed);"
+    " await self.fastpath.bring([made.record]); return made",
+)
+
+
+def plant(name: str) -> None:
+    """Plant the fault for as long as this process lives."""
+    [fault] = [it for it in FAULTS if it.name == name]
+    # The function itself is changed, so that all who have imported it get the fault too.
+    fault.target().__code__ = fault.code()
+
+
+@contextmanager
+def planted(fault: Planted) -> Generator[None]:
+    """The same until the end of the block."""
+    target = fault.target()
+    sound = target.__code__
+    target.__code__ = fault.code()
+    try:
+        yield
+    finally:
+        target.__code__ = sound

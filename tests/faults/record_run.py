@@ -1,0 +1,133 @@
+"""A run of records through worker processes, with something that breaks in the middle."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.faults import audit
+from tests.faults.meanwhile import meanwhile
+from tests.faults.office import QUEUE, Office, office
+from tests.waiting import eventually_async
+from towpath.app import Towpath
+from towpath.clock import seconds
+from towpath.errors import TowpathError
+from towpath.ledger.ledger import Ledger
+
+_AT_ONCE = 100
+SLOW = 6
+"""So many of the records are in a worker's hands whatever happens, until the gate is opened."""
+
+
+class Run:
+    """So many records, and who takes part."""
+
+    def __init__(self, ledger: Ledger, clerks: Office, records: int) -> None:
+        self.ledger, self.clerks, self.records = ledger, clerks, records
+        self.acknowledged: set[str] = set()
+
+    async def make(self, first: int, last: int) -> None:
+        """Make records; what fails is repeated under the same id until it is acknowledged."""
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(number: int) -> None:
+            headers = {"handler": "slow"} if number < SLOW else {}
+
+            async def made() -> bool:
+                try:
+                    await self.ledger.jobs.submit(QUEUE, b"null", id=f"r{number}", headers=headers)
+                except TowpathError:
+                    return False
+                return True
+
+            async with turn:
+                await eventually_async(made, within=30)
+                self.acknowledged.add(f"r{number}")
+
+        await asyncio.gather(*(one(number) for number in range(first, last)))
+
+    async def make_the_rest(self) -> None:
+        await self.make(len(self.acknowledged), self.records)
+
+    async def slow_ones_began(self, times: int = 1) -> None:
+        """Return when all slow ones are in a worker's hands, for the second time or so."""
+
+        def all_began() -> bool:
+            began = Counter(it.id for it in self.clerks.entries("began"))
+            return len(began) == SLOW and min(began.values()) >= times
+
+        await meanwhile(all_began, within=30)
+
+    def open_gate(self) -> None:
+        """Let the slow ones end, every attempt at them."""
+        self.clerks.open_gate(10**18)
+
+    async def first_attempts_end(self) -> None:
+        """Two workers have each slow one in hand: the one that was taken for dead ends first."""
+        await self.slow_ones_began(2)
+        first: dict[str, int] = {}
+        for it in self.clerks.entries("began"):
+            first[it.id] = min(it.token, first.get(it.id, it.token))
+        self.clerks.open_gate(max(first.values()))
+
+        def have_ended() -> bool:
+            ran = self.clerks.tokens()
+            return all(first[id] in ran[id] for id in first)
+
+        await meanwhile(have_ended)
+
+    async def some_completed(self, share: float) -> None:
+        wanted = int(self.records * share)
+
+        async def enough() -> bool:
+            return await audit.completed(self.ledger) >= wanted
+
+        await eventually_async(enough, within=30)
+
+    async def noticed(self, *words: str) -> None:
+        """Return when a worker has written one of these lines."""
+        before = len(self.clerks.entries(*words))
+        await meanwhile(lambda: len(self.clerks.entries(*words)) > before, within=20)
+
+    async def all_ended(self) -> None:
+        """I12: the fault is over, so everything ends."""
+
+        async def none_left() -> bool:
+            return not await audit.left(self.ledger)
+
+        await eventually_async(none_left, within=60)
+
+
+@asynccontextmanager
+async def run_of(
+    records: int, redis: str, database: str, folder: Path, *, workers: int = 1, fault: str = ""
+) -> AsyncGenerator[Run]:
+    """Half of them are made and some have ended when the body begins; then all must be right.
+
+    *fault* is planted in the workers.
+    """
+    async with Ledger(database, limit=seconds(1)) as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        with office(redis, database, folder, workers=workers, fault=fault) as clerks:
+            async with Towpath(redis, ledger=ledger):
+                run = Run(ledger, clerks, records)
+                await run.make(0, records // 2)
+                await run.some_completed(0.1)
+                await run.slow_ones_began()
+                yield run
+                run.open_gate()
+                await run.all_ended()
+                await checked(run)
+                assert len(run.acknowledged) == records
+
+
+async def checked(run: Run) -> None:
+    """Nothing acknowledged is missing, and each ended once."""
+    found, steps = await audit.rows(run.ledger), await audit.history(run.ledger)
+    wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]
+    wrong += audit.misdeeds(found, steps, run.clerks.tokens())
+    wrong += audit.regressions(steps)
+    wrong += [f"{id} is dead: {row.last_error}" for id, row in found.items() if row.state == "dead"]
+    assert not wrong, "\n".join(wrong[:20])

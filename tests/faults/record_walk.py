@@ -1,0 +1,178 @@
+"""A random walk: imaginary workers on real records, while Redis forgets and its clock goes back.
+
+Whatever they do, in whatever order: an attempt begins only under a higher token than the one
+before it, the word of the last one counts, each record ends once; and when all is quiet, every
+one ends.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy import text
+
+from tests.faults import audit
+from towpath.clock import ManualClock, milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, Fail, Lease, Release, Settlement
+from towpath.ledger.attempts import Ending, Standing
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+from towpath.ledger.relay import Relay
+from towpath.telemetry.logs import Log
+
+QUEUE = "walk"
+LEASE = seconds(30)
+ROUNDS = 20
+
+
+class Broken(AssertionError):
+    """A promise was not kept."""
+
+
+class Walk:
+    """Steps, each of which is one call that some process makes."""
+
+    def __init__(self, ledger: Ledger, server: EmbeddedServer, seed: int) -> None:
+        self.ledger, self.server, self.chance = ledger, server, random.Random(seed)
+        self.clock = ManualClock()
+        self.behind = self.chance.random() < 0.5
+        """Whether each new Redis is behind the one before."""
+        self.engine = Engine(server.url, clock=self.clock)
+        self.relay = Relay(ledger, lambda: self.engine, log=Log())
+        self.held: list[Lease] = []
+        """Claimed, and not begun yet."""
+        self.running: list[Lease] = []
+        self.made = 0
+        self.began: dict[str, int] = {}
+        """The token of the last attempt that began."""
+        self.accepted: dict[str, set[int]] = defaultdict(set)
+
+    async def run(self, steps: int) -> None:
+        """So many steps at random; then faults stop, and everything is checked."""
+        kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
+            (self.make, 4), (self.claim, 5), (self.begin_some, 5), (self.end_one, 6),
+            (self.lose_one, 1), (self.time_passes, 2), (self.look, 2), (self.forget, 1),
+        ]  # fmt: skip
+        names, weights = [it for it, _ in kinds], [weight for _, weight in kinds]
+        async with self.engine:
+            for step in self.chance.choices(names, weights, k=steps):
+                await step()
+            await self.end_everything()
+        await self.check()
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────
+
+    async def make(self) -> None:
+        """Somebody makes records, and has a way to Redis or not."""
+        self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
+        for _ in range(self.chance.randrange(1, 4)):
+            self.made += 1
+            await self.ledger.jobs.submit(QUEUE, b"", id=f"r{self.made}")
+        self.ledger.jobs.fastpath = None
+
+    async def claim(self) -> None:
+        count = self.chance.randrange(1, 5)
+        self.held += await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=count)
+
+    async def begin_some(self) -> None:
+        """Some that were claimed begin at the same time, late ones perhaps, in any order."""
+        some = self.chance.sample(self.held, min(len(self.held), self.chance.randrange(1, 5)))
+        for lease in some:
+            self.held.remove(lease)
+        # One is alone; those that come while it is under way share a transaction.
+        answers = await asyncio.gather(*(self.ledger.jobs.begin(lease) for lease in some))
+        for lease, begun in zip(some, answers, strict=True):
+            if begun.standing is Standing.BEGUN:
+                self.note_begun(lease)
+            elif begun.standing is not Standing.STALE:
+                await self.settle(Complete(lease))
+
+    def note_begun(self, lease: Lease) -> None:
+        if lease.token <= self.began.get(lease.id, 0):
+            raise Broken(f"{lease.id} began under {lease.token} after {self.began[lease.id]}")
+        self.began[lease.id] = lease.token
+        self.running.append(lease)
+
+    async def end_one(self) -> None:
+        """One ends, somehow; its answer may be lost, and its worker may die before Redis hears."""
+        if not self.running:
+            return
+        lease = self.chance.choice(self.running)
+        word = self.chance.choice([self.complete, self.complete, _fail, Release])(lease)
+        state = await self.end(lease, word)
+        if self.chance.random() < 0.3 and await self.end(lease, word) is not state:
+            raise Broken(f"{lease.id}: another answer to the same question")
+        if self.chance.random() < 0.8:
+            self.running.remove(lease)
+        if self.chance.random() < 0.8:
+            await self.settle(word)
+
+    def complete(self, lease: Lease) -> Complete:
+        return Complete(lease, b"%d" % lease.token)
+
+    async def end(self, lease: Lease, word: Settlement) -> RecordState | None:
+        state = await self.ledger.jobs.end(Ending(lease, word, cancelled=False))
+        if state is RecordState.COMPLETED:
+            self.accepted[lease.id].add(lease.token)
+        return state
+
+    async def settle(self, word: Settlement) -> None:
+        await self.engine.settle([word])  # refused if Redis has forgotten: as it is
+
+    async def lose_one(self) -> None:
+        """A worker dies with what it holds."""
+        if self.held:
+            self.held.remove(self.chance.choice(self.held))
+
+    async def time_passes(self) -> None:
+        """For Redis and for the database."""
+        self.clock.advance(seconds(self.chance.randrange(60)))
+        later = text("UPDATE towpath_jobs SET relay_at = relay_at - 20000, due_at = due_at - 20000")
+        await self.ledger.write(lambda it: it.execute(later))
+
+    async def look(self) -> None:
+        await self.relay.look()
+
+    async def forget(self) -> None:
+        """Redis loses everything; the one that comes in its place may be behind the times.
+
+        Then it could give out a token again that no row has seen: those who hold one die with it.
+        """
+        self.server.ask("FLUSHALL")
+        if self.behind:
+            self.held = []
+            self.clock._now -= self.chance.randrange(1, 3_600_000)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- no public way back
+        self.clock.advance(milliseconds(1))
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────
+
+    async def end_everything(self) -> None:
+        """Faults have stopped: every record must end (I12). Those who hold something die."""
+        self.held, self.running = [], []
+        for _ in range(ROUNDS):
+            if not await audit.left(self.ledger):
+                return
+            await self.time_passes()
+            self.clock.advance(LEASE)
+            await self.look()
+            for lease in await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
+                if (await self.ledger.jobs.begin(lease)).standing is Standing.BEGUN:
+                    self.note_begun(lease)
+                    await self.end(lease, self.complete(lease))
+                await self.settle(Complete(lease))
+        raise Broken(f"{await audit.left(self.ledger)} records do not end")
+
+    async def check(self) -> None:
+        found, steps = await audit.rows(self.ledger), await audit.history(self.ledger)
+        wrong = audit.misdeeds(found, steps, self.accepted) + audit.regressions(steps)
+        wrong += [f"{id} is dead" for id, row in found.items() if row.state == "dead"]
+        wrong += [f"{id} has {ends}" for id, ends in self.accepted.items() if len(ends) > 1]
+        if wrong or len(found) != self.made:
+            raise Broken("\n".join([f"{len(found)} of {self.made}", *wrong[:20]]))
+
+
+def _fail(lease: Lease) -> Fail:
+    return Fail(lease, "no", seconds(5))

@@ -1,0 +1,55 @@
+"""Records among clocks that differ by an hour: workers', an earlier Redis's, an earlier database's.
+
+For a row's time the database's clock decides, for a job's the server's; tokens only grow.
+"""
+
+from pathlib import Path
+
+from sqlalchemy import text
+
+from tests.faults import audit
+from tests.faults.meanwhile import meanwhile
+from tests.faults.office import QUEUE, office
+from tests.faults.record_run import Run, checked
+from towpath.clock import seconds, wall_ms
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+HOUR = 3600
+EACH = 20
+
+
+async def test_all_records_end_once_and_none_before_its_time(
+    server: EmbeddedServer, database: str, tmp_path: Path
+) -> None:
+    async with Ledger(database) as ledger:
+        await ledger.migrate()
+        await make_records(ledger)
+        with office(server.url, database, tmp_path, workers=0) as clerks:
+            for error in (-HOUR, HOUR):
+                clerks.hire(clock_error=error)
+            await meanwhile(lambda: len(clerks.entries("clock")) == 2)
+            errors = sorted(it.token - wall_ms() for it in clerks.entries("clock"))
+            run = Run(ledger, clerks, 3 * EACH)
+            await run.all_ended()
+            await checked(run)
+        early = text("SELECT count(*) FROM towpath_jobs WHERE started_at < due_at")
+        assert await ledger.read(lambda it: it.execute(early).scalar_one()) == 0
+    assert errors[0] < -HOUR * 500
+    assert errors[1] > HOUR * 500
+
+
+async def make_records(ledger: Ledger) -> None:
+    """Some for later; some begun on a Redis that was ahead; some made when the database was."""
+    for number in range(EACH):
+        await ledger.jobs.submit(QUEUE, b"null", id=f"later-{number}", delay=seconds(1.5))
+        for kind in ("begun", "made"):
+            await ledger.jobs.submit(QUEUE, b"null", id=f"{kind}-{number}")
+    ahead = {"ms": wall_ms() + HOUR * 1000, "us": (wall_ms() + HOUR * 1000) * 1000}
+    for change in (
+        "SET state = 'running', attempts = 1, relay_at = NULL, fence = :us WHERE id LIKE 'begun%'",
+        "SET created_at = :ms, relay_at = :ms WHERE id LIKE 'made%'",
+    ):
+        line = text(f"UPDATE towpath_jobs {change}")  # noqa: S608 -- ours
+        await ledger.write(lambda it, line=line: it.execute(line, ahead))
+    await audit.watch(ledger)

@@ -1,0 +1,75 @@
+"""I2, I4, I12 for records whose database goes away in the middle of the work, and comes back.
+
+What a handler did while the database was away is not done again: the worker holds its job until
+the row has heard of it. What could not begin in the row waits.
+"""
+
+import asyncio
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.record_run import SLOW, Run, run_of
+from tests.postgres import PostgresServer
+from towpath.embedded import EmbeddedServer
+
+SOME = 500
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server that a test may break."""
+    with PostgresServer() as server:
+        yield server
+
+
+async def test_postgres_crashes_and_comes_back(
+    server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async with run_of(SOME, server.url, own_postgres.url(), tmp_path) as run:
+        making = asyncio.create_task(run.make_the_rest())
+        own_postgres.stop(signal.SIGQUIT)
+        run.open_gate()
+        await run.noticed("record.unwritten")
+        await asyncio.to_thread(own_postgres.start)
+        await making
+    assert repeated(run) == set()
+
+
+async def test_postgres_stands_still_for_a_while(
+    server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    async with run_of(SOME, server.url, own_postgres.url(), tmp_path) as run:
+        making = asyncio.create_task(run.make_the_rest())
+        own_postgres.freeze()
+        run.open_gate()
+        try:
+            await run.noticed("record.unwritten")
+        finally:
+            own_postgres.thaw()
+        await making
+    assert repeated(run) == set()
+
+
+async def test_sqlite_is_locked_by_somebody_else_for_a_while(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "ledger.db"
+    async with run_of(SOME, server.url, f"sqlite:///{file}", tmp_path) as run:
+        making = asyncio.create_task(run.make_the_rest())
+        with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
+            foreign.execute("BEGIN EXCLUSIVE")
+            run.open_gate()
+            await run.noticed("record.unwritten")
+            foreign.rollback()
+        await making
+    assert repeated(run) == set()
+
+
+def repeated(run: Run) -> set[str]:
+    """Slow ones that ended while the database was away and were run again."""
+    return {f"r{n}" for n in range(SLOW) if len(run.clerks.tokens()[f"r{n}"]) > 1}

@@ -1,0 +1,116 @@
+"""I2, I4, I12 for records: whatever is lost, all that were acknowledged end once, by one attempt.
+
+Worker processes work on records while something breaks in the middle. The database notes every
+change of a record's state by itself; the handlers' diaries tell which attempts ran.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults import audit
+from tests.faults.meanwhile import meanwhile
+from tests.faults.office import office
+from tests.faults.record_run import SLOW, Run, checked, run_of
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+MANY, SOME, KILLS = 2_000, 400, 3
+
+
+class TestRedis:
+    async def test_forgets_everything(
+        self, server: EmbeddedServer, database: str, tmp_path: Path
+    ) -> None:
+        async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
+            server.ask("FLUSHALL")
+            await run.make_the_rest()
+            await run.first_attempts_end()
+
+    async def test_a_worker_that_ignores_the_fence_then_is_caught(
+        self, server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        """The check can fail: here the word of an attempt counts that was taken for dead."""
+        file, fault = f"sqlite:///{tmp_path}/ledger.db", "end ignores the fence"
+
+        async def forgetting() -> None:
+            async with run_of(SOME, server.url, file, tmp_path, fault=fault) as run:
+                server.ask("FLUSHALL")
+                await run.first_attempts_end()
+                await run.make_the_rest()
+
+        with pytest.raises(AssertionError, match="was completed by"):
+            await forgetting()
+
+    async def test_dies_and_comes_back_empty(self, database: str, tmp_path: Path) -> None:
+        with EmbeddedServer() as server:
+            async with run_of(SOME, server.url, database, tmp_path) as run:
+                await killed(server, run)
+                await run.first_attempts_end()
+
+    async def test_dies_and_comes_back_with_its_data(self, database: str, tmp_path: Path) -> None:
+        with EmbeddedServer(data=tmp_path / "data") as server:
+            async with run_of(SOME, server.url, database, tmp_path) as run:
+                await killed(server, run)
+
+
+async def killed(server: EmbeddedServer, run: Run) -> None:
+    """Records are made while it is away: each is acknowledged in time all the same."""
+    server.kill()
+    async with asyncio.timeout(10):
+        await run.make_the_rest()
+    server.start()
+
+
+async def test_workers_are_killed_at_random(
+    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with run_of(SOME, server.url, database, tmp_path, workers=2) as run:
+        await run.make_the_rest()
+        for number in range(KILLS):
+            await run.some_completed(0.8 * (number + chance.random()) / KILLS)
+            run.clerks.kill_one(chance)
+
+
+async def test_who_makes_them_is_killed(
+    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+) -> None:
+    """What it was told is made, is; and what it was not told ends too, if it was made."""
+    chance = random.Random(seed)
+    async with Ledger(database, limit=seconds(1)) as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        with office(server.url, database, tmp_path, workers=1) as clerks:
+            run = Run(ledger, clerks, SOME)
+            maker = clerks.let_make(0, 100_000)
+            share = chance.randrange(100, SOME)
+            await meanwhile(lambda: len(clerks.entries("made")) >= share, within=30)
+            maker.kill()
+            await run.all_ended()
+            run.acknowledged |= {it.id for it in clerks.entries("made")}
+            await checked(run)
+
+
+async def test_who_made_them_is_gone_when_redis_forgets(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """A worker that never made a record itself sees that those of its queue are lost."""
+    database = f"sqlite:///{tmp_path}/ledger.db"
+    async with Ledger(database, limit=seconds(1)) as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        with office(server.url, database, tmp_path, workers=1) as clerks:
+            run = Run(ledger, clerks, SLOW)
+            await run.noticed("worker.started")
+            maker = clerks.let_make(0, SLOW, handler="slow")
+            await run.slow_ones_began()
+            await asyncio.to_thread(maker.wait)
+            server.ask("FLUSHALL")
+            await run.first_attempts_end()
+            run.open_gate()
+            await run.all_ended()
+            await checked(run)

@@ -1,0 +1,110 @@
+"""Records under random walks and in two tight places, and the faults that must be found there."""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from tests.faults import audit
+from tests.faults.planting import FAULTS, MARKED_EARLY, NUDGED_EARLY, Planted, planted
+from tests.faults.record_walk import QUEUE, Broken, Walk
+from tests.postgres import PostgresServer
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.errors import ServerError
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.relay import Relay
+from towpath.telemetry.logs import Log
+
+STEPS, WALKS = 300, 10
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[Ledger]:
+    async with Ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        yield ledger
+
+
+async def test_any_order_of_steps_keeps_every_promise(
+    server: EmbeddedServer, database: str, seed: int
+) -> None:
+    async with Ledger(database) as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        await Walk(ledger, server, seed).run(STEPS)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+async def test_a_planted_fault_is_found(
+    server: EmbeddedServer, file: Ledger, fault: Planted, seed: int
+) -> None:
+    async def walk() -> None:
+        for number in range(WALKS):
+            server.ask("FLUSHALL")
+            await audit.forget(file)
+            await Walk(file, server, seed + number).run(STEPS)
+
+    with planted(fault), pytest.raises(Broken) as found:
+        await walk()
+    print(f"{fault}: {found.value}")  # noqa: T201 -- shown with -rP
+
+
+async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
+    """Redis refuses what the relay brings; the next look must bring it."""
+    async with Engine(server.url) as engine:
+        relay = Relay(ledger, lambda: engine, log=Log())
+        await ledger.jobs.submit(QUEUE, b"", id="before")
+        await relay.look()
+        await ledger.jobs.submit(QUEUE, b"", id="missed")
+        due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE id = 'missed'")
+        await ledger.write(lambda it: it.execute(due))
+        server.ask("RENAME", f"{{{QUEUE}}}:queue", f"{{{QUEUE}}}:aside")
+        server.ask("SET", f"{{{QUEUE}}}:queue", "in the way")
+        with suppress(ServerError):
+            await relay.look()
+        server.ask("RENAME", f"{{{QUEUE}}}:aside", f"{{{QUEUE}}}:queue")
+        await relay.look()
+        if (ready := (await engine.counts(QUEUE)).ready) != 2:
+            raise Broken(f"{ready} of 2 are queued")
+
+
+async def test_what_redis_refused_is_brought_again(server: EmbeddedServer, file: Ledger) -> None:
+    await refused_once(file, server)
+
+
+async def test_noting_it_too_early_is_found(server: EmbeddedServer, file: Ledger) -> None:
+    with planted(MARKED_EARLY), pytest.raises(Broken):
+        await refused_once(file, server)
+
+
+async def undone(url: str, server: EmbeddedServer) -> None:
+    """A transaction makes a record and is undone; Redis must never have heard of it."""
+    engine = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1))
+    async with Ledger(url) as ledger, Engine(server.url) as redis:
+        await ledger.migrate()
+        ledger.jobs.fastpath = Relay(ledger, lambda: redis, log=Log())
+        async with AsyncSession(engine) as session:
+            await ledger.submit(session, QUEUE, b"")
+            seen = (await redis.counts(QUEUE)).ready
+            await session.rollback()
+    await engine.dispose()
+    if seen:
+        raise Broken("a job without a record")
+
+
+async def test_redis_hears_of_no_record_that_is_not_there(
+    server: EmbeddedServer, running_postgres: PostgresServer
+) -> None:
+    await undone(running_postgres.emptied(), server)
+
+
+async def test_telling_it_too_early_is_found(
+    server: EmbeddedServer, running_postgres: PostgresServer
+) -> None:
+    with planted(NUDGED_EARLY), pytest.raises(Broken):
+        await undone(running_postgres.emptied(), server)

@@ -1,0 +1,42 @@
+"""Facts about an outbox, to assert and to wait for."""
+
+from typing import Any, cast
+
+import pytest
+
+from tests.waiting import eventually_async
+from towpath.ledger.ledger import Ledger
+
+
+async def pending(ledger: Ledger, sink: str = "events") -> int:
+    """How many events wait for *sink*."""
+    return (await ledger.outbox.counts())[sink].pending
+
+
+async def all_gone(ledger: Ledger, sink: str = "events", *, within: float = 30) -> None:
+    """Return when no event waits for *sink* any more."""
+    await at_most(ledger, 0, sink, within=within)
+
+
+async def at_most(ledger: Ledger, number: int, sink: str = "events", *, within: float = 30) -> None:
+    """Return when at most so many events wait for *sink*."""
+
+    async def are() -> bool:
+        return await pending(ledger, sink) <= number
+
+    await eventually_async(are, within=within)
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    """The log lines of one event."""
+    found = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
+    return [it for it in found if it["event"] == event]
+
+
+async def said(caplog: pytest.LogCaptureFixture, event: str, *, times: int = 1) -> None:
+    """Return when *event* is in the log so often."""
+
+    async def is_there() -> bool:
+        return len(lines(caplog, event)) >= times
+
+    await eventually_async(is_there, within=30)

@@ -1,0 +1,82 @@
+"""Kafka for tests: a broker that goes away and comes back, and somebody who reads what it has."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from aiokafka import AIOKafkaConsumer  # pyright: ignore[reportMissingTypeStubs] -- it has none
+
+from tests.ledger.broker import TOPIC
+
+ROOT = Path(__file__).parents[2]
+
+
+class Message(NamedTuple):
+    partition: int
+    key: bytes
+    value: bytes
+    headers: dict[str, bytes]
+
+
+class KafkaBroker:
+    """`tests.ledger.broker` in a process of its own; it ends with the block, or with this one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self.address = ""
+
+    def __enter__(self) -> Self:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-m", "tests.ledger.broker"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        )
+        self.address = self._heard()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.communicate(timeout=10)
+
+    def down(self) -> None:
+        """Connections end and none is taken; what was produced stays."""
+        self._tell("down")
+
+    def up(self) -> None:
+        self._tell("up")
+
+    def refuse(self, error: int, times: int = 1) -> None:
+        """Answer the next produce requests with this error of the protocol."""
+        self._tell("refuse", str(error), str(times))
+
+    def _tell(self, *words: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(words) + "\n")
+        self._process.stdin.flush()
+        assert self._heard() == "done"
+
+    def _heard(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    async def messages(self) -> list[Message]:
+        """All that the topic holds, each partition in order. Read by another library."""
+        consumer: Any = AIOKafkaConsumer(
+            TOPIC, bootstrap_servers=self.address, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            ends = await consumer.end_offsets(consumer.assignment())
+            found = [await consumer.getone() for _ in range(sum(ends.values()))]
+        finally:
+            await consumer.stop()
+        return [Message(it.partition, it.key, it.value, dict(it.headers)) for it in found]

@@ -1,0 +1,68 @@
+"""Sinks in memory: one that takes everything, one that waits, one that is moody."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+from towpath.ledger.errors import SinkUnreachable
+from towpath.ledger.event import Event
+from towpath.ledger.sinks.port import Outcome
+
+AWAY = SinkUnreachable("events", "no route")
+
+
+class Shelf:
+    """A sink in memory that answers as its *answers* say, by event id; otherwise it takes all."""
+
+    def __init__(self, name: str = "events", answers: dict[str, Outcome] | None = None) -> None:
+        self.name = name
+        self.answers = answers or {}
+        self.bodies: list[bytes] = []
+        self.batches: list[list[str]] = []
+        self.closed = False
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        self.batches.append([it.id for it in events])
+        outcomes = [self.answers.get(it.id) for it in events]
+        taken = [it for it, outcome in zip(events, outcomes, strict=True) if outcome is None]
+        self.bodies += [it.encoded() for it in taken]
+        return outcomes
+
+    async def close(self) -> None:
+        self.closed = True
+
+    @property
+    def ids(self) -> list[str]:
+        return [json.loads(body)["id"] for body in self.bodies]
+
+
+class Gate(Shelf):
+    """Takes nothing until it is opened; how many sends are under way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+        self.cut = 0
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        self.reached.set()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            self.cut += 1
+            raise
+        return await super().send(events)
+
+
+class Moody(Shelf):
+    """Says what *moods* says, send by send; then it takes everything."""
+
+    def __init__(self, *moods: Exception | None) -> None:
+        super().__init__()
+        self.moods = list(moods)
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        mood = self.moods.pop(0) if self.moods else None
+        if mood is not None:
+            raise mood
+        return await super().send(events)

@@ -1,0 +1,121 @@
+"""Attempts at records: begun by token, ended once."""
+
+import asyncio
+
+from sqlalchemy import text
+
+from tests.ledger.records import REVIEWS, lease, made
+from towpath import hours
+from towpath.engine.model import Bury, Complete, Fail, Lease, Release
+from towpath.ledger.attempts import Ending, Standing
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+
+
+class TestBeginning:
+    async def test_an_attempt_begins_with_the_row_s_payload_and_count(self, ledger: Ledger) -> None:
+        record = await made(ledger, max_attempts=3)
+        begun = await ledger.jobs.begin(lease(record, 10))
+        assert begun.standing is Standing.BEGUN
+        assert (begun.payload, begun.attempt, begun.max_attempts) == (b'"x"', 1, 3)
+        now = await ledger.jobs.get(REVIEWS, "a")
+        assert (now.state, now.fence, now.attempts) == (RecordState.RUNNING, 10, 1)
+        assert now.started_at is not None
+
+    async def test_a_repeat_after_a_lost_answer_is_the_same_attempt(self, ledger: Ledger) -> None:
+        record = await made(ledger)
+        first = await ledger.jobs.begin(lease(record, 10))
+        assert await ledger.jobs.begin(lease(record, 10)) == first
+
+    async def test_a_later_token_takes_over_and_an_earlier_one_is_stale(
+        self, ledger: Ledger
+    ) -> None:
+        record = await made(ledger)
+        await ledger.jobs.begin(lease(record, 10))
+        assert (await ledger.jobs.begin(lease(record, 11))).attempt == 2
+        assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.STALE
+
+    async def test_what_has_ended_does_not_begin(self, ledger: Ledger) -> None:
+        record = await made(ledger)
+        mine = lease(record, 10)
+        await ledger.jobs.begin(mine)
+        await ledger.jobs.end(Ending(mine, Complete(mine, b"1"), cancelled=False))
+        begun = await ledger.jobs.begin(lease(record, 11))
+        assert (begun.standing, begun.state) == (Standing.ENDED, RecordState.COMPLETED)
+
+    async def test_a_job_without_a_row_is_told_so(self, ledger: Ledger) -> None:
+        record = await made(ledger)
+        await ledger.write(lambda it: it.execute(text("DELETE FROM towpath_jobs")))
+        assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.MISSING
+
+    async def test_many_at_once_are_told_each_for_itself(self, ledger: Ledger) -> None:
+        records = [await made(ledger, f"r{n}") for n in range(6)]
+        ended = lease(records[0], 5)
+        await ledger.jobs.begin(ended)
+        await ledger.jobs.end(Ending(ended, Complete(ended), cancelled=False))
+        await ledger.jobs.begin(lease(records[1], 50))
+        begun = await asyncio.gather(*(ledger.jobs.begin(lease(it, 10)) for it in records))
+        assert [it.standing for it in begun] == [
+            Standing.ENDED, Standing.STALE, *[Standing.BEGUN] * 4
+        ]  # fmt: skip
+
+
+class TestEnding:
+    async def begun(self, ledger: Ledger, token: int = 10) -> Lease:
+        mine = lease(await made(ledger), token)
+        await ledger.jobs.begin(mine)
+        return mine
+
+    async def test_a_result_is_kept(self, ledger: Ledger) -> None:
+        mine = await self.begun(ledger)
+        ending = Ending(mine, Complete(mine, b"42"), cancelled=False)
+        assert await ledger.jobs.end(ending) is RecordState.COMPLETED
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert (record.result, record.open) == (b"42", False)
+        assert record.finished_at is not None
+        # Again, as after a lost answer: the same answer, nothing changes.
+        assert await ledger.jobs.end(ending) is RecordState.COMPLETED
+        assert await ledger.jobs.get(REVIEWS, "a") == record
+
+    async def test_a_stale_attempt_changes_nothing(self, ledger: Ledger) -> None:
+        mine = await self.begun(ledger)
+        record = await ledger.jobs.get(REVIEWS, "a")
+        await ledger.jobs.begin(lease(record, 11))
+        before = await ledger.jobs.get(REVIEWS, "a")
+        for word in (Complete(mine, b"1"), Fail(mine, "no"), Bury(mine, "no"), Release(mine)):
+            assert await ledger.jobs.end(Ending(mine, word, cancelled=False)) is None
+        assert await ledger.jobs.get(REVIEWS, "a") == before
+
+    async def test_only_one_of_two_completions_counts(self, ledger: Ledger) -> None:
+        first = await self.begun(ledger)
+        record = await ledger.jobs.get(REVIEWS, "a")
+        second = lease(record, 11)
+        await ledger.jobs.begin(second)
+        answers = await asyncio.gather(
+            ledger.jobs.end(Ending(first, Complete(first, b"1"), cancelled=False)),
+            ledger.jobs.end(Ending(second, Complete(second, b"2"), cancelled=False)),
+        )
+        assert answers == [None, RecordState.COMPLETED]
+        assert (await ledger.jobs.get(REVIEWS, "a")).result == b"2"
+
+    async def test_a_failure_waits_for_its_next_attempt(self, ledger: Ledger) -> None:
+        mine = await self.begun(ledger)
+        ending = Ending(mine, Fail(mine, "boom\0", hours(1)), cancelled=False)
+        assert await ledger.jobs.end(ending) is RecordState.FAILED
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert record.last_error == "boom\N{REPLACEMENT CHARACTER}"
+        assert record.due_at is not None
+        assert record.started_at is not None
+        assert record.due_at - record.started_at >= hours(1)
+
+    async def test_dead_with_its_reason(self, ledger: Ledger) -> None:
+        mine = await self.begun(ledger)
+        await ledger.jobs.end(Ending(mine, Bury(mine, "poison"), cancelled=False))
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
+
+    async def test_a_release_gives_the_attempt_back(self, ledger: Ledger) -> None:
+        mine = await self.begun(ledger)
+        await ledger.jobs.end(Ending(mine, Release(mine), cancelled=False))
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert (record.state, record.attempts) == (RecordState.PENDING, 0)

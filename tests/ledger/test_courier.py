@@ -1,0 +1,288 @@
+"""The courier: at least once, in order per key, one at a time, whatever the sink does."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import select
+
+from tests.ledger.facts import all_gone, at_most, lines, pending, said
+from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
+from tests.ledger.shelves import AWAY, Gate, Moody, Shelf
+from tests.waiting import eventually_async
+from towpath.clock import hours, milliseconds, minutes, seconds
+from towpath.errors import InvalidOption
+from towpath.ledger.courier import Courier
+from towpath.ledger.errors import LedgerUnreachable
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.patience import CourierOptions, Patience
+from towpath.ledger.schema import couriers
+from towpath.ledger.sinks.port import Behind, Later, Refusal
+from towpath.telemetry.metrics import Metrics
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    """A ledger with one sink, on each kind of database."""
+    async with Ledger(url, sinks=["events"]) as ledger:
+        await ledger.migrate()
+        yield ledger
+
+
+class TestCarrying:
+    async def test_brings_everything_in_order_and_leaves_no_rows(self, ledger: Ledger) -> None:
+        shelf = Shelf()
+        await put(ledger, *parcels(7, 50))
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert first_arrivals(shelf.bodies) == expected(7, 50)
+        assert len(shelf.bodies) == 350
+        assert shelf.closed
+
+    async def test_has_no_more_in_hand_than_a_batch(self, ledger: Ledger) -> None:
+        shelf = Shelf()
+        await put(ledger, *parcels(5, 9))
+        async with Courier(ledger, [shelf], options=CourierOptions(batch=10)):
+            await all_gone(ledger)
+        assert [len(it) for it in shelf.batches] == [10, 10, 10, 10, 5]
+
+    async def test_begins_at_once_where_this_process_put_something(self, ledger: Ledger) -> None:
+        """Nobody waits for the next look."""
+        shelf = Shelf()
+        async with Courier(ledger, [shelf], options=CourierOptions(look_every=hours(1))):
+            for number in (1, 2, 3):
+                await put(ledger, parcel("a", number))
+                await all_gone(ledger)
+        assert shelf.ids == ["a/1", "a/2", "a/3"]
+
+    async def test_finds_what_another_process_put(self, ledger: Ledger, url: str) -> None:
+        shelf = Shelf()
+        async with (
+            Courier(ledger, [shelf], options=QUICK),
+            Ledger(url, sinks=["events"]) as other,
+        ):
+            await put(other, parcel("a", 1))
+            await all_gone(ledger)
+        assert shelf.ids == ["a/1"]
+
+    async def test_with_nothing_to_do_writes_nothing(self, ledger: Ledger) -> None:
+        shelf = Shelf()
+        metrics = Metrics(CollectorRegistry())
+        async with Courier(ledger, [shelf], options=QUICK, metrics=metrics) as courier:
+            await eventually_async(lambda: _looked(courier))
+            query = select(couriers.c.sink)
+            assert await ledger.read(lambda it: it.execute(query).all()) == []
+
+    async def test_each_sink_gets_everything_and_waits_for_no_other(self, url: str) -> None:
+        quick, stuck = Shelf("quick"), Moody(*[AWAY] * 1000)
+        stuck.name = "stuck"
+        async with Ledger(url, sinks=["quick", "stuck"]) as ledger:
+            await ledger.migrate()
+            async with Courier(ledger, [quick, stuck], options=QUICK):
+                await put(ledger, *parcels(2, 3))
+                await all_gone(ledger, "quick")
+            assert await pending(ledger, "stuck") == 6
+        assert first_arrivals(quick.bodies) == expected(2, 3)
+
+    def test_of_one_sink_twice_is_refused(self, url: str) -> None:
+        with pytest.raises(InvalidOption):
+            Courier(Ledger(url), [Shelf(), Shelf()])
+
+
+class TestLeaving:
+    async def test_finishes_the_batch_that_is_under_way(self, ledger: Ledger) -> None:
+        gate = Gate()
+        await put(ledger, parcel("a", 1))
+        async with Courier(ledger, [gate], options=QUICK) as courier:
+            await gate.reached.wait()
+            leaving = asyncio.create_task(courier.__aexit__(None, None, None))
+            await asyncio.sleep(0)
+            gate.open.set()
+            await leaving
+            assert await pending(ledger) == 0
+        assert gate.ids == ["a/1"]
+
+    async def test_waits_for_it_no_longer_than_its_grace(self, ledger: Ledger) -> None:
+        """What was under way is sent again, under the same id."""
+        gate = Gate()
+        await put(ledger, parcel("a", 1))
+        async with asyncio.timeout(5):
+            async with Courier(ledger, [gate], options=CourierOptions(grace=milliseconds(50))):
+                await gate.reached.wait()
+        assert (gate.cut, await pending(ledger)) == (1, 1)
+
+    async def test_lets_another_go_on_at_once(self, ledger: Ledger) -> None:
+        first, second = Moody(AWAY), Shelf()
+        patient = CourierOptions(lease=minutes(10))
+        await put(ledger, parcel("a", 1))
+        async with Courier(ledger, [first], options=patient):
+            await eventually_async(lambda: _are_over(first))
+        async with Courier(ledger, [second], options=patient):
+            await all_gone(ledger)
+        assert second.ids == ["a/1"]
+
+
+class TestASinkThatIsAway:
+    async def test_gets_everything_in_order_once_it_is_back(
+        self, ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """However often it fails, nothing is given up. Said once at the begin, once at the end."""
+        sink = Moody(*[AWAY] * 40)
+        await put(ledger, *parcels(3, 5))
+        with caplog.at_level(logging.INFO, "towpath"):
+            async with Courier(ledger, [sink], options=CourierOptions(
+                first_pause=milliseconds(1), longest_pause=milliseconds(2), attempts=2
+            )):  # fmt: skip
+                await all_gone(ledger)
+        assert first_arrivals(sink.bodies) == expected(3, 5)
+        assert len(lines(caplog, "sink.unreachable")) == len(lines(caplog, "sink.back")) == 1
+        assert lines(caplog, "sink.unreachable")[0]["reason"] == "no route"
+        assert await ledger.outbox.refused("events") == []
+
+    async def test_that_takes_none_of_a_batch_is_away_too(self, ledger: Ledger) -> None:
+        """It answers, but not one event gets through: none of them is to blame."""
+        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, parcel("a", 1), parcel("a", 2))
+        quick = CourierOptions(
+            first_pause=milliseconds(1), longest_pause=milliseconds(2), attempts=2
+        )
+        async with Courier(ledger, [shelf], options=quick):
+            await eventually_async(lambda: _tried(shelf, 20))
+            shelf.answers.clear()
+            await all_gone(ledger)
+        assert shelf.ids == ["a/1", "a/2"]
+
+    def test_is_left_alone_for_longer_each_time_up_to_a_minute(self) -> None:
+        patience, pauses = Patience(CourierOptions()), list[float]()
+        for _ in range(10):
+            patience.failed()
+            pauses.append(patience.pause(seconds(0)).total_seconds())
+        assert pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+        assert patience.pause(minutes(10)) == seconds(60)
+        patience.reached()
+        patience.failed()
+        assert patience.pause(seconds(0)) == seconds(0.5)
+        assert patience.pause(seconds(7)) == seconds(7)
+
+
+class TestARefusedEvent:
+    async def test_is_set_aside_with_the_reason_and_its_key_goes_on(
+        self, ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shelf = Shelf(answers={"a/2": Refusal("too large\0")})
+        await put(ledger, *(parcel("a", number) for number in (1, 2, 3)))
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert shelf.ids == ["a/1", "a/3"]
+        [refused] = await ledger.outbox.refused("events")
+        assert (refused.event.id, refused.reason) == ("a/2", "too large")
+        [line] = lines(caplog, "event.refused")
+        assert (line["event_id"], line["sink"]) == ("a/2", "events")
+
+
+class TestAnEventThatIsNotTaken:
+    async def test_keeps_its_key_waiting_and_nobody_else(self, ledger: Ledger) -> None:
+        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1), parcel("b", 2))
+        slow = CourierOptions(first_pause=hours(1), longest_pause=hours(1))
+        async with Courier(ledger, [shelf], options=slow):
+            await at_most(ledger, 2)
+            await put(ledger, parcel("a", 3), parcel("c", 1))
+            await at_most(ledger, 3)
+        assert shelf.ids == ["b/1", "b/2", "c/1"]
+        assert [it for it in shelf.batches if "a/3" in it] == []
+
+    async def test_is_tried_again_and_its_key_stays_in_order(self, ledger: Ledger) -> None:
+        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1))
+        async with Courier(ledger, [shelf], options=QUICK):
+            await at_most(ledger, 2)
+            shelf.answers.clear()
+            await all_gone(ledger)
+        assert shelf.ids == ["b/1", "a/1", "a/2"]
+
+    async def test_is_refused_in_the_end_where_others_get_through(
+        self, ledger: Ledger, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Else one poisoned event would hold up its key for ever."""
+        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, parcel("a", 1), parcel("a", 2))
+        few = CourierOptions(
+            attempts=3, first_pause=milliseconds(1), longest_pause=milliseconds(1),
+            look_every=milliseconds(5),
+        )  # fmt: skip
+        async with Courier(ledger, [shelf], options=few):
+            for number in range(1, 1000):
+                await put(ledger, parcel("b", number))
+                if await ledger.outbox.refused("events"):
+                    break
+            shelf.answers.clear()
+            await all_gone(ledger)
+        [refused] = await ledger.outbox.refused("events")
+        assert refused.event.id == "a/1"
+        assert refused.reason == "not taken in 3 attempts: answered 500"
+        assert [it for it in shelf.ids if it.startswith("a")] == ["a/2"]
+        assert [it["attempt"] for it in lines(caplog, "event.delayed")] == [1, 2]
+
+
+class TestWhatMustNotHappen:
+    async def test_a_defect_of_a_sink_is_said_and_stops_no_other(
+        self, url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        broken, shelf = Moody(ZeroDivisionError("oops")), Shelf("other")
+        async with Ledger(url, sinks=["events", "other"]) as ledger:
+            await ledger.migrate()
+            await put(ledger, parcel("a", 1))
+            courier = Courier(ledger, [broken, shelf], options=QUICK)
+            await courier.__aenter__()
+            await all_gone(ledger, "other")
+            await said(caplog, "courier.failed")
+            with pytest.raises(ZeroDivisionError):
+                await courier.__aexit__(None, None, None)
+            assert await pending(ledger) == 1
+        assert shelf.closed
+
+
+class TestMetrics:
+    async def test_tell_what_left_and_what_waits(self, ledger: Ledger) -> None:
+        metrics = Metrics(CollectorRegistry())
+        shelf = Shelf(answers={"a/2": Refusal("no")})
+
+        def value(name: str, **labels: str) -> float | None:
+            return metrics.registry.get_sample_value(name, {"sink": "events", **labels})
+
+        async with Courier(ledger, [shelf], options=QUICK, metrics=metrics):
+            assert value("towpath_events_sent_total") == 0
+            await put(ledger, parcel("a", 1), parcel("a", 2), parcel("a", 3))
+            await all_gone(ledger)
+        assert value("towpath_events_sent_total") == 2
+        assert value("towpath_events_refused_total") == 1
+        async with Courier(ledger, [Moody(*[AWAY] * 1000)], options=QUICK, metrics=metrics) as it:
+            await put(ledger, parcel("a", 4))
+            await eventually_async(lambda: _looked(it))
+            assert value("towpath_outbox_events", state="refused") == 1
+            assert value("towpath_outbox_lag_seconds") is not None
+            assert metrics.registry.get_sample_value("towpath_queues_readable") == 1
+
+    async def test_say_when_the_outbox_can_not_be_read(self, file_url: str) -> None:
+        ledger = Ledger(file_url)
+        courier = Courier(ledger, [Shelf()])
+        assert courier.read().sinks == ()
+        async with ledger, courier:
+            courier._read_at -= 60  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- a minute passes
+            with pytest.raises(LedgerUnreachable):
+                courier.read()
+
+
+async def _looked(courier: Courier) -> bool:
+    return bool(courier.read().sinks)
+
+
+async def _tried(shelf: Shelf, times: int) -> bool:
+    return len(shelf.batches) >= times
+
+
+async def _are_over(sink: Moody) -> bool:
+    return not sink.moods

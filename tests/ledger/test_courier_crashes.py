@@ -1,0 +1,130 @@
+"""Couriers that are killed and frozen at random moments: nothing is lost, every key is in order."""
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from tests.calls.receivers import receiving
+from tests.ledger.facts import all_gone, at_most
+from tests.ledger.kafka import KafkaBroker
+from tests.ledger.parcels import expected, first_arrivals, parcel, put
+from tests.ledger.test_redis_sink import stream
+from tests.ledger.test_webhook_sink import SECRET, Endpoint
+from tests.waiting import eventually_async
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.schema import couriers as leases
+from towpath.ledger.schema import now_ms
+
+ROOT = Path(__file__).parents[2]
+KEYS, ROUNDS, EACH = 6, 6, 6
+Arrived = Callable[[], Awaitable[list[bytes]]]
+"""All that reached the sink, in order."""
+
+
+class Couriers:
+    """Two courier processes; whoever is killed is replaced."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+        self._at_work = [self._hired(), self._hired()]
+
+    def _hired(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-W", "error", "-m", "tests.ledger.carrying", *self._words]
+        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+
+    def kill(self, chance: random.Random) -> None:
+        at = chance.randrange(len(self._at_work))
+        self._at_work[at].kill()
+        self._at_work[at].communicate()
+        self._at_work[at] = self._hired()
+
+    async def freeze(self, chance: random.Random, until: Callable[[], Awaitable[object]]) -> None:
+        """It holds what it holds and does not know how time passes."""
+        frozen = chance.choice(self._at_work)
+        frozen.send_signal(signal.SIGSTOP)
+        try:
+            await eventually_async(until)
+        finally:
+            frozen.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """In order: each gives back what it holds."""
+        for process in self._at_work:
+            process.communicate(timeout=20)
+            assert process.returncode == 0
+
+
+async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, seed: int) -> None:
+    chance = random.Random(seed)
+    async with Ledger(url, sinks=["events"]) as ledger:
+        await ledger.migrate()
+        couriers = Couriers(url, *words)
+        try:
+            for round_ in range(ROUNDS):
+                for number in range(round_ * EACH + 1, (round_ + 1) * EACH + 1):
+                    await put(ledger, *(parcel(f"k{key}", number) for key in range(KEYS)))
+                left = chance.randrange(1, KEYS * EACH)
+                await at_most(ledger, left)
+                if chance.random() < 0.7:
+                    couriers.kill(chance)
+                else:
+                    await couriers.freeze(chance, lambda: _lease_is_over(ledger))
+            await all_gone(ledger)
+        finally:
+            couriers.end()
+        assert await ledger.outbox.refused("events") == []
+    assert first_arrivals(await arrived()) == expected(KEYS, ROUNDS * EACH)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Another one each time; shown where a test fails."""
+    return random.randrange(1 << 32)
+
+
+class TestNothingIsLostAndEveryKeyIsInOrder:
+    async def test_in_a_redis_stream(self, url: str, server: EmbeddedServer, seed: int) -> None:
+        async def arrived() -> list[bytes]:
+            return [it["event"] for it in stream(server)]
+
+        await carried_through_crashes(url, ["redis", server.url], arrived, seed)
+
+    async def test_at_a_receiver_that_fails_now_and_then(self, url: str, seed: int) -> None:
+        """One call in ten is answered with 500, one in ten is taken and not answered."""
+        chance = random.Random(seed)
+
+        def say(request: object) -> str | None:
+            mood = chance.random()
+            if mood < 0.1:
+                endpoint.taken.append(endpoint.requests[-1].body)
+                return None
+            return "500 Oops" if mood < 0.2 else "200 OK"
+
+        async def arrived() -> list[bytes]:
+            return endpoint.taken
+
+        endpoint = Endpoint(say)
+        async with receiving(endpoint):
+            words = ["webhook", endpoint.url(), SECRET]
+            await carried_through_crashes(url, words, arrived, seed)
+
+    async def test_in_kafka(self, url: str, seed: int) -> None:
+        with KafkaBroker() as broker:
+
+            async def arrived() -> list[bytes]:
+                return [it.value for it in await broker.messages()]
+
+            await carried_through_crashes(url, ["kafka", broker.address], arrived, seed)
+
+
+async def _lease_is_over(ledger: Ledger) -> bool:
+    """Nobody holds it, or whoever held it was silent for too long."""
+    open_ = select(func.count()).where(leases.c.expires_at > now_ms())
+    return await ledger.read(lambda connection: connection.scalar(open_)) == 0

@@ -1,0 +1,115 @@
+"""Several couriers of one sink: one sends at a time, and another takes over from one that died."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from sqlalchemy import select, update
+
+from tests.ledger.facts import all_gone, lines, pending
+from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, put
+from tests.ledger.shelves import Gate, Shelf
+from tests.waiting import eventually_async
+from towpath.clock import milliseconds
+from towpath.ledger.courier import Courier
+from towpath.ledger.event import Event
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.patience import CourierOptions
+from towpath.ledger.schema import couriers, now_ms
+from towpath.ledger.sinks.port import Outcome
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    """A ledger with one sink, on each kind of database."""
+    async with Ledger(url, sinks=["events"]) as ledger:
+        await ledger.migrate()
+        yield ledger
+
+
+class TestSeveralCouriers:
+    async def test_send_one_at_a_time(
+        self, ledger: Ledger, url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        shelf, busy, most = Shelf(), 0, 0
+
+        class Counting(Shelf):
+            async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+                nonlocal busy, most
+                busy += 1
+                most = max(most, busy)
+                await asyncio.sleep(0)
+                outcomes = await shelf.send(events)
+                busy -= 1
+                return outcomes
+
+        few = CourierOptions(batch=5, look_every=milliseconds(2))
+        async with (
+            Ledger(url, sinks=["events"]) as other,
+            Courier(ledger, [Counting()], options=few),
+            Courier(other, [Counting()], options=few),
+            Courier(other, [Counting()], options=few),
+        ):
+            for number in range(1, 61):
+                where = ledger if number % 2 else other
+                await put(where, *(parcel(f"k{key}", number) for key in range(4)))
+            await all_gone(ledger)
+        assert most == 1
+        assert lines(caplog, "sink.unreachable") == []
+        assert first_arrivals(shelf.bodies) == expected(4, 60)
+        assert len(shelf.bodies) == 240
+
+    async def test_wait_for_one_that_takes_long(self, ledger: Ledger) -> None:
+        """It keeps its lease for as long as it works."""
+        gate, shelf = Gate(), Shelf()
+        brief = CourierOptions(lease=milliseconds(200), look_every=milliseconds(5))
+        await put(ledger, parcel("a", 1))
+        async with Courier(ledger, [gate], options=brief):
+            await gate.reached.wait()
+            async with Courier(ledger, [shelf], options=brief):
+                kept = [await _expiry(ledger)]
+                while len(kept) < 5:
+                    await eventually_async(lambda: _is_later(ledger, kept[-1]))
+                    kept.append(await _expiry(ledger))
+                assert shelf.batches == []
+                gate.open.set()
+                await all_gone(ledger)
+        assert (gate.ids, gate.cut, shelf.batches) == (["a/1"], 0, [])
+
+    async def test_take_over_from_one_that_died(self, ledger: Ledger) -> None:
+        gate, shelf = Gate(), Shelf()
+        await put(ledger, parcel("a", 1))
+        async with Courier(ledger, [gate], options=QUICK):
+            await gate.reached.wait()
+            await _hand_to(ledger, "a dead one", left_ms=300)
+            async with Courier(ledger, [shelf], options=QUICK):
+                await all_gone(ledger)
+        assert shelf.ids == ["a/1"]
+
+    async def test_stop_sending_when_the_lease_is_lost(self, ledger: Ledger) -> None:
+        gate = Gate()
+        brief = CourierOptions(lease=milliseconds(200))
+        await put(ledger, parcel("a", 1))
+        async with Courier(ledger, [gate], options=brief):
+            await gate.reached.wait()
+            await _hand_to(ledger, "another", left_ms=600_000)
+
+            async def cut() -> bool:
+                return gate.cut == 1
+
+            await eventually_async(cut)
+        assert await pending(ledger) == 1
+
+
+async def _expiry(ledger: Ledger) -> int:
+    return await ledger.read(lambda it: it.scalar(select(couriers.c.expires_at))) or 0
+
+
+async def _is_later(ledger: Ledger, than: int) -> bool:
+    return await _expiry(ledger) > than
+
+
+async def _hand_to(ledger: Ledger, holder: str, *, left_ms: int) -> None:
+    """Give the lease to somebody else, as if time had passed."""
+    change = update(couriers).values(holder=holder, expires_at=now_ms() + left_ms)
+    await ledger.write(lambda connection: connection.execute(change))

@@ -1,0 +1,200 @@
+"""The outbox: events are there if, and only if, the change that they tell of is."""
+
+import json
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from sqlalchemy import text, update
+from sqlalchemy.engine import Connection
+
+from tests.ledger.facts import all_gone, pending
+from tests.ledger.hands import Hands
+from tests.ledger.parcels import QUICK, parcel, put
+from tests.ledger.shelves import Shelf
+from towpath.clock import ManualClock, seconds
+from towpath.errors import InvalidName, InvalidOption, PayloadInvalid, PayloadTooLarge
+from towpath.ledger.courier import Courier
+from towpath.ledger.event import LARGEST_DATA, Event, NewEvent
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox import OutboxCounts
+from towpath.ledger.schema import outbox
+from towpath.ledger.sinks.port import Refusal
+
+
+@pytest.fixture
+async def ledger(url: str, hands: Hands) -> AsyncIterator[Ledger]:
+    """A ledger with one sink, on each kind of database."""
+    async with Ledger(url, sinks=["events"], wall=hands.wall) as ledger:
+        await ledger.migrate()
+        yield ledger
+
+
+class _Undo(Exception):
+    pass
+
+
+class TestPuttingEvents:
+    async def test_writes_them_with_the_change_that_they_tell_of(self, ledger: Ledger) -> None:
+        await put(ledger, parcel("a", 1), parcel("b", 1))
+        assert await pending(ledger) == 2
+
+    async def test_writes_nothing_where_the_change_is_undone(self, ledger: Ledger) -> None:
+        def change(connection: Connection) -> None:
+            ledger.outbox.put(connection, [parcel("a", 1)])
+            raise _Undo
+
+        with pytest.raises(_Undo):
+            await ledger.write(change)
+        await put(ledger, parcel("b", 1))
+        shelf = Shelf()
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert shelf.ids == ["b/1"]
+
+    async def test_writes_a_row_for_each_sink(self, url: str) -> None:
+        async with Ledger(url, sinks=["events", "audit"]) as ledger:
+            await ledger.migrate()
+            await put(ledger, parcel("a", 1))
+            assert await pending(ledger, "events") == 1
+            assert await pending(ledger, "audit") == 1
+
+    async def test_writes_nothing_without_a_sink(self, url: str) -> None:
+        async with Ledger(url) as ledger:
+            await ledger.migrate()
+            await put(ledger, parcel("a", 1))
+            assert await ledger.outbox.counts() == {}
+
+    @pytest.mark.parametrize("sinks", [["Events"], ["a", "a"], "events", [""]])
+    def test_is_for_sinks_with_a_name_of_their_own(self, sinks: list[str]) -> None:
+        with pytest.raises((InvalidName, InvalidOption)):
+            Ledger("sqlite:///never.db", sinks=sinks)
+
+
+class TestAnEvent:
+    def test_is_a_cloud_event_in_one_json_document(self) -> None:
+        new = NewEvent(
+            type="towpath.review.completed",
+            key="github:octo/repo#7",
+            data=b'{"verdict": "approve"}',
+            id="e-1",
+            at=int(ManualClock().stamp()),
+        )
+        event = Event(seq=1, **msgspec.structs.asdict(new))
+        assert json.loads(event.encoded()) == {
+            "specversion": "1.0",
+            "id": "e-1",
+            "source": "towpath",
+            "type": "towpath.review.completed",
+            "subject": "github:octo/repo#7",
+            "time": "2026-01-01T00:00:00Z",
+            "datacontenttype": "application/json",
+            "data": {"verdict": "approve"},
+        }
+
+    def test_has_an_id_of_its_own_from_the_start(self) -> None:
+        made = [NewEvent(type="a", key="k", data=b"1") for _ in range(100)]
+        assert len({it.id for it in made}) == 100
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"type": ""}, {"type": "Towpath.X"}, {"type": "x" * 129}, {"key": ""}, {"key": "a\nb"},
+            {"key": "x" * 1025}, {"id": ""}, {"id": "x" * 1025}, {"source": "with blanks"},
+            {"source": ""}, {"at": -1}, {"at": 10**18}, {"data": "{}"},
+        ],
+    )  # fmt: skip
+    def test_is_refused_where_it_is_made(self, wrong: dict[str, object]) -> None:
+        whole = {"type": "a.b", "key": "k", "data": b"{}"}
+        with pytest.raises((InvalidName, InvalidOption)):
+            NewEvent(**whole | wrong)  # pyright: ignore[reportArgumentType] -- wrong on purpose
+
+    @pytest.mark.parametrize(
+        "data", [b"", b"{", b"NaN", b"\xff", b"{} {}", b'"\xc3"', b"[" * 100_000]
+    )
+    def test_has_data_that_is_json(self, data: bytes) -> None:
+        with pytest.raises(PayloadInvalid):
+            NewEvent(type="a", key="k", data=data)
+
+    def test_has_data_of_a_bounded_size(self) -> None:
+        largest = b'"' + b"x" * (LARGEST_DATA - 2) + b'"'
+        NewEvent(type="a", key="k", data=largest)
+        with pytest.raises(PayloadTooLarge):
+            NewEvent(type="a", key="k", data=largest + b" ")
+
+
+class TestCounting:
+    async def test_tells_how_far_behind_a_sink_is(self, ledger: Ledger, hands: Hands) -> None:
+        assert await ledger.outbox.counts() == {"events": OutboxCounts()}
+        began = hands.clock.now
+        await put(ledger, parcel("a", 1))
+        hands.advance(seconds(7))
+        await put(ledger, parcel("a", 2))
+        counts = (await ledger.outbox.counts())["events"]
+        assert counts == OutboxCounts(pending=2, refused=0, oldest_at=began)
+        assert counts.lag(hands.clock.now) == seconds(7)
+
+    async def test_tells_of_sinks_that_nobody_serves_any_more(self, ledger: Ledger) -> None:
+        await put(ledger, parcel("a", 1))
+        other = update(outbox).values(sink="former")
+        await ledger.write(lambda connection: connection.execute(other))
+        assert await pending(ledger, "former") == 1
+
+
+class TestRefusedEvents:
+    @pytest.fixture(autouse=True)
+    async def two_refused(self, ledger: Ledger) -> None:
+        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1))
+        no = Refusal("the address is wrong")
+        async with Courier(ledger, [Shelf(answers={"a/1": no, "b/1": no})], options=QUICK):
+            await all_gone(ledger)
+
+    async def test_are_listed_with_the_reason(self, ledger: Ledger) -> None:
+        refused = await ledger.outbox.refused("events")
+        assert [it.event.id for it in refused] == ["a/1", "b/1"]
+        assert {it.reason for it in refused} == {"the address is wrong"}
+        [second] = await ledger.outbox.refused("events", after=refused[0].event.seq, size=1)
+        assert second == refused[1]
+
+    async def test_are_counted(self, ledger: Ledger) -> None:
+        assert (await ledger.outbox.counts())["events"] == OutboxCounts(pending=0, refused=2)
+
+    async def test_can_be_sent_again(self, ledger: Ledger) -> None:
+        assert await ledger.outbox.resend("events", ["a/1", "nobody"]) == 1
+        shelf = Shelf()
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert shelf.ids == ["a/1"]
+
+    async def test_can_be_sent_again_all_at_once(self, ledger: Ledger) -> None:
+        assert await ledger.outbox.resend_all("events") == 2
+        assert await pending(ledger) == 2
+
+    async def test_go_before_what_was_put_later(self, ledger: Ledger) -> None:
+        await put(ledger, parcel("a", 3))
+        await ledger.outbox.resend_all("events")
+        shelf = Shelf()
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert shelf.ids == ["a/1", "b/1", "a/3"]
+
+    async def test_can_be_discarded(self, ledger: Ledger) -> None:
+        await put(ledger, parcel("c", 1))
+        assert await ledger.outbox.discard("events", ["a/1", "c/1"]) == 1
+        assert [it.event.id for it in await ledger.outbox.refused("events")] == ["b/1"]
+        assert await pending(ledger) == 1
+
+
+async def test_a_row_that_somebody_spoilt_is_set_aside_and_stops_nobody(file_url: str) -> None:
+    """SQLite keeps whatever is written into a column."""
+    async with Ledger(file_url, sinks=["events"]) as ledger:
+        await ledger.migrate()
+        await put(ledger, parcel("a", 1), parcel("a", 2))
+        wrong = text("UPDATE towpath_outbox SET at = 'yesterday' WHERE id = 'a/1'")
+        await ledger.write(lambda connection: connection.execute(wrong))
+        shelf = Shelf()
+        async with Courier(ledger, [shelf], options=QUICK):
+            await all_gone(ledger)
+        assert shelf.ids == ["a/2"]
+        [refused] = await ledger.outbox.refused("events")
+        assert refused.reason == "its row can't be read"

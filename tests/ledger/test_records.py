@@ -1,0 +1,293 @@
+"""Records: jobs whose truth is a row. Made once per id; of one subject the latest counts."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from tests.ledger.records import REVIEWS, lease, made
+from towpath import minutes, seconds
+from towpath.engine.model import Bury, Complete, Fail, Release
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ledger.attempts import Ending, Standing
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+from towpath.ledger.sessions import submit_in
+
+
+class TestMaking:
+    async def test_a_record_is_there_as_it_was_given(self, ledger: Ledger) -> None:
+        recorded = await ledger.jobs.submit(
+            REVIEWS, b"\x00\xff", id="o:7#1", priority=100, lane="u1", max_attempts=3,
+            headers={"trace": "t"}, delay=minutes(5),
+        )  # fmt: skip
+        assert not recorded.existed
+        record = await ledger.jobs.get(REVIEWS, "o:7#1")
+        assert record == recorded.record
+        assert record.state is RecordState.PENDING
+        assert (record.payload, record.priority, record.lane) == (b"\x00\xff", 100, "u1")
+        assert (record.max_attempts, record.headers) == (3, {"trace": "t"})
+        assert record.due_at is not None
+        assert record.due_at - record.created_at == timedelta(minutes=5)
+
+    async def test_the_same_id_twice_is_one_record_and_the_first_counts(
+        self, ledger: Ledger
+    ) -> None:
+        first = await ledger.jobs.submit(REVIEWS, b"1", id="a")
+        second = await ledger.jobs.submit(REVIEWS, b"2", id="a")
+        assert second.existed
+        assert second.record == first.record
+        assert not (await ledger.jobs.submit("others", b"2", id="a")).existed
+
+    async def test_many_at_once_share_transactions_and_are_each_made_once(
+        self, ledger: Ledger
+    ) -> None:
+        ids = [f"r{n % 50}" for n in range(200)]
+        answers = await asyncio.gather(*(ledger.jobs.submit(REVIEWS, b"1", id=id) for id in ids))
+        assert sum(not it.existed for it in answers) == 50
+        assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 50
+
+    async def test_two_processes_make_the_same_record_once(self, url: str, ledger: Ledger) -> None:
+        async with Ledger(url) as other:
+            for n in range(20):
+                both = await asyncio.gather(
+                    ledger.jobs.submit(REVIEWS, b"1", id=f"r{n}", subject="s", version=n),
+                    other.jobs.submit(REVIEWS, b"1", id=f"r{n}", subject="s", version=n),
+                )
+                assert sorted(it.existed for it in both) == [False, True]
+
+    async def test_names_and_options_are_checked_before_anything_is_written(
+        self, ledger: Ledger
+    ) -> None:
+        with pytest.raises(InvalidName):
+            await ledger.jobs.submit("Not A Queue", b"")
+        with pytest.raises(InvalidName, match="500"):
+            await ledger.jobs.submit(REVIEWS, b"", id="x" * 501)
+        with pytest.raises(InvalidName, match="~"):
+            await ledger.jobs.submit(REVIEWS, b"", id="a~2")
+        with pytest.raises(InvalidOption, match="priority"):
+            await ledger.jobs.submit(REVIEWS, b"", priority=101)
+        with pytest.raises(InvalidOption, match="belong together"):
+            await ledger.jobs.submit(REVIEWS, b"", subject="s")
+        assert sum((await ledger.jobs.counts(REVIEWS)).values()) == 0
+
+    async def test_one_that_can_not_be_made_does_not_take_others_with_it(
+        self, ledger: Ledger
+    ) -> None:
+        good, bad, also = await asyncio.gather(
+            ledger.jobs.submit(REVIEWS, b"", id="a"),
+            ledger.jobs.submit(REVIEWS, b"", priority=-1),
+            ledger.jobs.submit(REVIEWS, b"", id="b"),
+            return_exceptions=True,
+        )
+        assert isinstance(bad, InvalidOption)
+        assert not isinstance(good, BaseException)
+        assert not isinstance(also, BaseException)
+
+
+class TestTheCallersTransaction:
+    @staticmethod
+    def _engine_url(url: str) -> str:
+        """The same database as a user of SQLAlchemy names it."""
+        kind, rest = url.split("://", 1)
+        return f"{kind}+{'aiosqlite' if kind == 'sqlite' else 'asyncpg'}://{rest}"
+
+    async def test_a_record_is_made_if_it_commits(self, url: str, ledger: Ledger) -> None:
+        engine = create_async_engine(self._engine_url(url))
+        async with AsyncSession(engine) as session:
+            recorded = await ledger.submit(session, REVIEWS, b"1", id="a")
+            assert recorded.record.state is RecordState.PENDING
+            with pytest.raises(RecordNotFound):
+                await ledger.jobs.get(REVIEWS, "a")
+            await session.commit()
+        await engine.dispose()
+        assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
+
+    async def test_and_not_if_it_does_not(self, url: str, ledger: Ledger) -> None:
+        engine = create_async_engine(self._engine_url(url))
+        async with AsyncSession(engine) as session:
+            await ledger.submit(session, REVIEWS, b"1", id="a")
+            await session.rollback()
+        async with engine.begin() as connection:
+            await ledger.submit(connection, REVIEWS, b"1", id="b")
+            await connection.rollback()
+        await engine.dispose()
+        assert sum((await ledger.jobs.counts(REVIEWS)).values()) == 0
+
+    async def test_without_an_event_loop_a_plain_session_does(self, file_url: str) -> None:
+        async with Ledger(file_url) as ledger:
+            await ledger.migrate()
+            engine = create_engine(file_url)
+            with Session(engine) as session, session.begin():
+                submit_in(session, REVIEWS, b"1", id="a", priority=100)
+            engine.dispose()
+            assert (await ledger.jobs.get(REVIEWS, "a")).priority == 100
+
+    async def test_what_is_no_transaction_is_refused(self, ledger: Ledger) -> None:
+        with pytest.raises(InvalidOption, match="AsyncSession"):
+            await ledger.submit("session", REVIEWS, b"1")  # type: ignore[arg-type]
+
+
+class TestSubjects:
+    async def test_a_newer_one_supersedes_those_that_have_not_begun(self, ledger: Ledger) -> None:
+        await made(ledger, "old", subject="pr-7", version=1)
+        newer = await ledger.jobs.submit(REVIEWS, b"", id="new", subject="pr-7", version=2)
+        await made(ledger, "else", subject="pr-8", version=1)
+        assert newer.superseded == ("old",)
+        old = await ledger.jobs.get(REVIEWS, "old")
+        assert (old.state, old.last_error) == (RecordState.SUPERSEDED, "superseded by new")
+        assert old.finished_at is not None
+        assert (await ledger.jobs.get(REVIEWS, "new")).state is RecordState.PENDING
+        assert (await ledger.jobs.get(REVIEWS, "else")).state is RecordState.PENDING
+
+    async def test_an_older_one_that_comes_late_is_superseded_at_once(self, ledger: Ledger) -> None:
+        await made(ledger, "new", subject="pr-7", version=2)
+        late = await ledger.jobs.submit(REVIEWS, b"", id="old", subject="pr-7", version=1)
+        assert late.record.state is RecordState.SUPERSEDED
+        assert (await ledger.jobs.get(REVIEWS, "new")).state is RecordState.PENDING
+
+    async def test_one_that_runs_is_left_alone_but_not_run_again(self, ledger: Ledger) -> None:
+        old = await made(ledger, "old", subject="pr-7", version=1)
+        await ledger.jobs.begin(lease(old, 10))
+        await made(ledger, "new", subject="pr-7", version=2)
+        assert (await ledger.jobs.get(REVIEWS, "old")).state is RecordState.RUNNING
+        failed = Ending(lease(old, 10), Fail(lease(old, 10), "no", seconds(1)), cancelled=False)
+        assert await ledger.jobs.end(failed) is RecordState.FAILED
+        assert (await ledger.jobs.begin(lease(old, 11))).standing is Standing.ENDED
+        assert (await ledger.jobs.get(REVIEWS, "old")).state is RecordState.SUPERSEDED
+
+    async def test_whatever_the_order_the_same_one_is_left(self, url: str, ledger: Ledger) -> None:
+        async with Ledger(url) as other:
+            arrivals = [
+                (ledger if n % 2 else other).jobs.submit(
+                    REVIEWS, b"", id=f"r{n % 5}", subject="pr-7", version=(n % 5) // 2
+                )
+                for n in (3, 0, 4, 2, 1, 4, 3, 0)
+            ]
+            await asyncio.gather(*arrivals)
+        states = {str(it.id): it.state for it in (await ledger.jobs.list(REVIEWS)).records}
+        assert states.pop("r4") is RecordState.PENDING
+        assert set(states.values()) == {RecordState.SUPERSEDED}
+
+
+class TestCancelling:
+    async def test_ends_what_has_not_begun_and_is_safe_to_repeat(self, ledger: Ledger) -> None:
+        await made(ledger)
+        assert (await ledger.jobs.cancel(REVIEWS, "a")).state is RecordState.CANCELLED
+        assert (await ledger.jobs.cancel(REVIEWS, "a")).state is RecordState.CANCELLED
+
+    async def test_asks_what_runs_to_stop_and_a_completion_that_comes_first_wins(
+        self, ledger: Ledger
+    ) -> None:
+        for id, word, state in (
+            ("a", Release, RecordState.CANCELLED),
+            ("b", Complete, RecordState.COMPLETED),
+        ):
+            mine = lease(await made(ledger, id), 10)
+            await ledger.jobs.begin(mine)
+            assert (await ledger.jobs.cancel(REVIEWS, id)).cancel_requested
+            assert await ledger.jobs.end(Ending(mine, word(mine), cancelled=False)) is state
+
+    async def test_one_that_ran_and_was_lost_ends_at_the_next_claim(self, ledger: Ledger) -> None:
+        record = await made(ledger)
+        await ledger.jobs.begin(lease(record, 10))
+        await ledger.jobs.cancel(REVIEWS, "a")
+        assert (await ledger.jobs.begin(lease(record, 11))).standing is Standing.ENDED
+        assert (await ledger.jobs.get(REVIEWS, "a")).state is RecordState.CANCELLED
+
+    async def test_what_ended_otherwise_is_refused(self, ledger: Ledger) -> None:
+        mine = lease(await made(ledger), 10)
+        await ledger.jobs.begin(mine)
+        await ledger.jobs.end(Ending(mine, Complete(mine), cancelled=False))
+        with pytest.raises(RecordEnded, match="completed"):
+            await ledger.jobs.cancel(REVIEWS, "a")
+        with pytest.raises(RecordNotFound):
+            await ledger.jobs.cancel(REVIEWS, "b")
+
+
+class TestRetrying:
+    async def test_gives_a_dead_one_its_attempts_back_under_another_name(
+        self, ledger: Ledger
+    ) -> None:
+        mine = lease(await made(ledger), 10)
+        await ledger.jobs.begin(mine)
+        await ledger.jobs.end(Ending(mine, Bury(mine, "poison"), cancelled=False))
+        again = await ledger.jobs.retry(REVIEWS, "a")
+        assert (again.id, again.job, again.attempts) == ("a", "a~2", 0)
+        assert again.state is RecordState.PENDING
+        assert (await ledger.jobs.begin(lease(again, 11))).attempt == 1
+        # The old name is nobody's any more.
+        assert (await ledger.jobs.begin(mine)).standing is Standing.MISSING
+
+    async def test_what_is_still_to_come_or_done_is_refused(self, ledger: Ledger) -> None:
+        await made(ledger)
+        with pytest.raises(RecordNotDead, match="pending"):
+            await ledger.jobs.retry(REVIEWS, "a")
+
+
+class TestLooking:
+    async def test_pages_from_the_newest_by_state_and_subject(self, ledger: Ledger) -> None:
+        for n in range(5):
+            await made(ledger, f"r{n}", subject=f"github:o/r#{n % 2}", version=n)
+        page = await ledger.jobs.list(REVIEWS, size=2)
+        assert [it.id for it in page.records] == ["r4", "r3"]
+        rest = await ledger.jobs.list(REVIEWS, size=3, after=page.after)
+        assert [it.id for it in rest.records] == ["r2", "r1", "r0"]
+        assert rest.after is None
+        pending = await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)
+        assert [it.id for it in pending.records] == ["r4", "r3"]
+        some = await ledger.jobs.list(REVIEWS, prefix="github:o/r#1")
+        assert [it.id for it in some.records] == ["r3", "r1"]
+        assert (await ledger.jobs.list(REVIEWS, prefix="github:o_")).records == []
+        one = await ledger.jobs.list(REVIEWS, subject="github:o/r#0")
+        assert [it.id for it in one.records] == ["r4", "r2", "r0"]
+
+    async def test_a_mark_that_is_none_is_refused(self, ledger: Ledger) -> None:
+        with pytest.raises(InvalidOption, match="after"):
+            await ledger.jobs.list(REVIEWS, after="nonsense!")
+
+    async def test_old_ones_that_ended_are_removed_and_no_others(self, ledger: Ledger) -> None:
+        await made(ledger, "open")
+        await made(ledger, "gone")
+        await ledger.jobs.cancel(REVIEWS, "gone")
+        assert await ledger.jobs.prune() == 0
+        old = text("UPDATE towpath_jobs SET finished_at = 1 WHERE finished_at IS NOT NULL")
+        await ledger.write(lambda it: it.execute(old))
+        await ledger.jobs.prune()
+        assert [it.id for it in (await ledger.jobs.list(REVIEWS)).records] == ["open"]
+
+
+class TestTelling:
+    async def test_every_end_is_told_in_the_transaction_that_made_it(self, url: str) -> None:
+        async with Ledger(url, sinks=["audit"]) as ledger:
+            await ledger.migrate()
+            for id in ("a", "b", "c"):
+                mine = lease(await made(ledger, id), 10)
+                await ledger.jobs.begin(mine)
+                words = {"a": Complete(mine), "b": Bury(mine, "no"), "c": Fail(mine, "no")}
+                said = words[id]
+                await ledger.jobs.end(Ending(mine, said, cancelled=False))
+                # Told again after a lost answer, there is still one event.
+                await ledger.jobs.end(Ending(mine, said, cancelled=False))
+            await made(ledger, "d")
+            await ledger.jobs.cancel(REVIEWS, "d")
+            await made(ledger, "e", subject="s", version=1)
+            await made(ledger, "f", subject="s", version=2)
+            told = "SELECT type, key FROM towpath_outbox ORDER BY seq"
+            events = await ledger.read(lambda it: [tuple(row) for row in it.execute(text(told))])
+        assert events == [
+            ("towpath.job.completed", "reviews/a"),
+            ("towpath.job.dead", "reviews/b"),
+            ("towpath.job.cancelled", "reviews/d"),
+            ("towpath.job.superseded", "reviews/e"),
+        ]
+
+    async def test_without_sinks_nothing_is_written(self, ledger: Ledger) -> None:
+        await made(ledger)
+        await ledger.jobs.cancel(REVIEWS, "a")
+        count = text("SELECT count(*) FROM towpath_outbox")
+        assert await ledger.read(lambda it: it.scalar(count)) == 0

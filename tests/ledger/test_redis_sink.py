@@ -1,0 +1,146 @@
+"""Events into a stream of Redis or Valkey."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.ledger.facts import all_gone
+from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
+from tests.waiting import eventually_async
+from towpath.clock import milliseconds
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import items
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ledger.courier import Courier
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.sinks.redis_stream import RedisStreamSink
+from towpath.testing.proxy import Faults, Hole, Proxy
+
+BRIEF = Limits(answer=milliseconds(200), give_up=milliseconds(400))
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    async with Ledger(url, sinks=["events"]) as ledger:
+        await ledger.migrate()
+        yield ledger
+
+
+def stream(server: EmbeddedServer, name: str = "events") -> list[dict[str, bytes]]:
+    """The entries of a stream, oldest first."""
+    found: list[dict[str, bytes]] = []
+    for entry in items(server.ask("XRANGE", f"towpath:stream:{name}", "-", "+")):
+        flat = [it for it in items(items(entry)[1]) if isinstance(it, bytes)]
+        found.append({k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)})
+    return found
+
+
+def arrived(server: EmbeddedServer) -> dict[str, list[int]]:
+    return first_arrivals(it["event"] for it in stream(server))
+
+
+class TestTheStream:
+    async def test_holds_whole_events_and_what_tells_them_apart(
+        self, ledger: Ledger, server: EmbeddedServer
+    ) -> None:
+        await put(ledger, parcel("a", 1))
+        async with (
+            Engine(server.url) as engine,
+            Courier(ledger, [RedisStreamSink(engine)], options=QUICK),
+        ):
+            await all_gone(ledger)
+        [entry] = stream(server)
+        assert (entry["id"], entry["type"]) == (b"a/1", b"towpath.parcel.sent")
+        assert json.loads(entry["event"])["data"] == {"number": 1}
+
+    async def test_is_capped(self, ledger: Ledger, server: EmbeddedServer) -> None:
+        await put(ledger, *parcels(1, 1000))
+        async with Engine(server.url) as engine:
+            sink = RedisStreamSink(engine, "few", kept=100)
+            async with Courier(ledger, [sink], options=QUICK):
+                await all_gone(ledger)
+        kept = stream(server, "few")
+        assert 100 <= len(kept) <= 300
+        assert kept[-1]["id"] == b"k0/1000"
+
+    async def test_has_a_name_and_a_cap_that_can_be(self, server: EmbeddedServer) -> None:
+        async with Engine(server.url) as engine:
+            with pytest.raises(InvalidName):
+                RedisStreamSink(engine, "Events")
+            with pytest.raises(InvalidName):
+                RedisStreamSink(engine, name="")
+            with pytest.raises(InvalidOption):
+                RedisStreamSink(engine, kept=0)
+
+
+class TestAServerInTrouble:
+    async def test_gets_everything_in_order_through_cut_replies(
+        self, ledger: Ledger, server: EmbeddedServer
+    ) -> None:
+        """A batch whose reply is lost is there twice, under the same ids."""
+        await put(ledger, *parcels(5, 100))
+        async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as engine:
+            proxy.cut_every(3)
+            async with Courier(ledger, [RedisStreamSink(engine)], options=QUICK):
+                await all_gone(ledger)
+        assert arrived(server) == expected(5, 100)
+
+    @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
+    async def test_that_falls_silent_is_waited_for(
+        self, ledger: Ledger, server: EmbeddedServer, hole: Hole
+    ) -> None:
+        await put(ledger, *parcels(3, 10))
+        async with (
+            Proxy(server.address, Faults()) as proxy,
+            Engine(proxy.url, limits=BRIEF) as engine,
+        ):
+            proxy.faults.hole = hole
+            async with Courier(ledger, [RedisStreamSink(engine)], options=QUICK):
+                await eventually_async(lambda: _swallowed(proxy, 3))
+                await put(ledger, *(parcel(f"k{key}", 11) for key in range(3)))
+                proxy.faults.hole = Hole.NOTHING
+                await all_gone(ledger)
+        assert arrived(server) == expected(3, 11)
+
+    async def test_that_is_killed_gets_the_rest_when_it_is_back(
+        self, ledger: Ledger, tmp_path: Path
+    ) -> None:
+        """What it had is its own affair: this one keeps all that it took."""
+        with EmbeddedServer(data=tmp_path / "store") as server:
+            async with (
+                Engine(server.url, limits=BRIEF) as engine,
+                Courier(ledger, [RedisStreamSink(engine)], options=QUICK),
+            ):
+                for number in range(1, 31):
+                    if number in (10, 20):
+                        server.kill()
+                    if number in (15, 25):
+                        await asyncio.to_thread(server.start)
+                    await put(ledger, *(parcel(f"k{key}", number) for key in range(4)))
+                await all_gone(ledger)
+            assert arrived(server) == expected(4, 30)
+
+    async def test_whose_memory_is_full_is_waited_for(self, ledger: Ledger) -> None:
+        await put(ledger, *parcels(2, 5))
+        with EmbeddedServer() as server:
+            async with Engine(server.url) as engine:
+                server.ask("CONFIG", "SET", "maxmemory", "1")
+                async with Courier(ledger, [RedisStreamSink(engine)], options=QUICK):
+                    await eventually_async(lambda: _refused(server))
+                    server.ask("CONFIG", "SET", "maxmemory", "0")
+                    await all_gone(ledger)
+            assert arrived(server) == expected(2, 5)
+
+
+async def _swallowed(proxy: Proxy, times: int) -> bool:
+    return proxy.swallowed >= times
+
+
+async def _refused(server: EmbeddedServer) -> bool:
+    told = server.ask("INFO", "errorstats")
+    return isinstance(told, bytes) and b"OOM" in told

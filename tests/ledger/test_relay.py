@@ -1,0 +1,217 @@
+"""The relay: every open record is in Redis, whatever happened to either."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from sqlalchemy import text
+
+from tests.waiting import eventually_async
+from towpath import Engine, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.model import JobRef, job_ref
+from towpath.engine.states import State
+from towpath.ledger.attempts import Standing
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import Record, RecordState
+from towpath.ledger.relay import Relay
+from towpath.telemetry.logs import Log
+
+REVIEWS = "reviews"
+SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
+
+
+@pytest.fixture
+async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
+    async with Engine(server.url, limits=SHORT) as engine:
+        yield engine
+
+
+@pytest.fixture
+def relay(ledger: Ledger, engine: Engine) -> Relay:
+    """A relay that looks when the test says so."""
+    return Relay(ledger, lambda: engine, log=Log())
+
+
+def ref(record: Record) -> JobRef:
+    return JobRef(record.queue, record.job)
+
+
+async def missed(ledger: Ledger, *ids: str) -> list[Record]:
+    """Records that nobody brought to Redis, and whose time to be looked for has come."""
+    made = [(await ledger.jobs.submit(REVIEWS, b"1", id=id)).record for id in ids]
+    await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+    return made
+
+
+class TestARelay:
+    async def test_brings_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
+        async with Relay(ledger, lambda: engine, log=Log()):
+            made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
+            job = await engine.job(ref(made.record))
+            assert (job.state, job.priority, job.lane) == (State.READY, 100, "u1")
+            # The payload stays in the row.
+            assert job.payload == b""
+
+    async def test_brings_what_was_missed_in_the_order_it_was_made(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        ids = [f"r{n}" for n in range(12)]
+        await missed(ledger, *ids)
+        assert await relay.look() == 12
+        claimed = await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=20)
+        assert [lease.id for lease in claimed] == ids
+        assert await relay.look() == 0
+
+    async def test_leaves_those_alone_that_were_just_made(
+        self, ledger: Ledger, relay: Relay
+    ) -> None:
+        """Whoever made them is bringing them: two would only do the work twice."""
+        await relay.look()
+        await ledger.jobs.submit(REVIEWS, b"1")
+        assert await relay.look() == 0
+
+    async def test_does_not_bring_twice_what_another_relay_has_taken(
+        self, url: str, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        async with Ledger(url) as another:
+            other = Relay(another, lambda: engine, log=Log())
+            await asyncio.gather(relay.look(), other.look())
+            await missed(ledger, *(f"r{n}" for n in range(700)))
+            brought = await asyncio.gather(relay.look(), other.look())
+        assert sum(brought) == 700
+        assert (await engine.counts(REVIEWS)).ready == 700
+
+    async def test_a_delay_counts_from_when_the_record_was_made(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        made = await ledger.jobs.submit(REVIEWS, b"1", delay=seconds(600))
+        await ledger.write(
+            lambda it: it.execute(
+                text("UPDATE towpath_jobs SET relay_at = 1, due_at = due_at - 300000")
+            )
+        )
+        await relay.look()
+        job = await engine.job(ref(made.record))
+        assert job.state is State.DELAYED
+        assert job.due_at is not None
+        assert 200 < (job.due_at - job.submitted_at).total_seconds() < 301
+
+
+class TestWhenRedisLosesEverything:
+    async def test_all_open_records_are_queued_again(
+        self, ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
+    ) -> None:
+        for id in ("pending", "running", "done"):
+            await ledger.jobs.submit(REVIEWS, b"1", id=id)
+        await relay.look()
+        leases = {
+            str(it.id): it
+            for it in await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=3)
+        }
+        await ledger.jobs.begin(leases["running"])
+        await ledger.jobs.begin(leases["done"])
+        await ledger.write(
+            lambda it: it.execute(
+                text("UPDATE towpath_jobs SET state = 'completed' WHERE id = 'done'")
+            )
+        )
+        assert await relay.look() == 0
+        server.ask("FLUSHALL")
+        assert await relay.look() == 2
+        again = await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=9)
+        assert sorted(it.id for it in again) == ["pending", "running"]
+        for lease in again:
+            assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
+
+    async def test_tokens_go_on_above_those_that_the_rows_have_seen(
+        self, ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
+    ) -> None:
+        """The new server's clock may be an hour behind the old one's."""
+        await ledger.jobs.submit(REVIEWS, b"1", id="a")
+        await relay.look()
+        future = 1_000_000 * 60 * 60
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        seen = lease.token + future
+        await ledger.write(
+            lambda it: it.execute(
+                text("UPDATE towpath_jobs SET fence = :seen, state = 'running'"), {"seen": seen}
+            )
+        )
+        server.ask("FLUSHALL")
+        await relay.look()
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert lease.token > seen
+        assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
+
+    async def test_a_record_whose_name_redis_remembers_gets_another(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        """Somebody set the row back by hand: it is meant to run again."""
+        record = (await ledger.jobs.submit(REVIEWS, b"1", id="a")).record
+        await relay.look()
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        await engine.complete(lease)
+        assert await engine.state(ref(record)) is State.GONE
+        await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+        assert await relay.look() == 1
+        assert (await ledger.jobs.get(REVIEWS, "a")).job == "a~2"
+        assert await engine.state(job_ref(REVIEWS, "a~2")) is State.READY
+
+
+class TestWhenTheyDisagree:
+    async def test_a_job_that_died_in_redis_is_dead_in_the_ledger(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        await missed(ledger, "a")
+        await relay.look()
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        await engine.bury(lease, "poison")
+        await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+        await relay.look()
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
+
+    async def test_a_row_that_somebody_spoilt_is_set_aside_and_the_others_go_on(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        await missed(ledger, "good", "priority", "options")
+        for change in (
+            "UPDATE towpath_jobs SET priority = 1000 WHERE id = 'priority'",
+            "UPDATE towpath_jobs SET options = '{nonsense' WHERE id = 'options'",
+        ):
+            await ledger.write(lambda it, change=change: it.execute(text(change)))
+        assert await relay.look() == 1
+        for id in ("priority", "options"):
+            record = await ledger.jobs.get(REVIEWS, id)
+            assert record.state is RecordState.DEAD
+            assert "can't be read" in (record.last_error or "")
+
+    async def test_a_cancelled_record_tells_the_worker_that_has_it(
+        self, ledger: Ledger, engine: Engine
+    ) -> None:
+        async with Relay(ledger, lambda: engine, log=Log()):
+            await ledger.jobs.submit(REVIEWS, b"1", id="a")
+            [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+            await ledger.jobs.begin(lease)
+            await ledger.jobs.cancel(REVIEWS, "a")
+            assert (await engine.job(lease.job)).cancel_requested
+
+
+class TestWhileRedisIsAway:
+    async def test_records_are_made_and_queued_when_it_is_back(self, ledger: Ledger) -> None:
+        with EmbeddedServer() as server:
+            async with Engine(server.url, limits=SHORT) as engine:
+                relay = Relay(ledger, lambda: engine, log=Log(), look_every=seconds(0.05))
+                async with relay:
+                    await ledger.jobs.submit(REVIEWS, b"1", id="before")
+                    server.kill()
+                    for n in range(20):
+                        await ledger.jobs.submit(REVIEWS, b"1", id=f"r{n}")
+                    server.start()
+
+                    async def all_there() -> bool:
+                        return (await engine.counts(REVIEWS)).ready == 21
+
+                    await eventually_async(all_there, within=20)

@@ -1,0 +1,68 @@
+"""Several texts in one parameter: the same statement however many, and an index serves it."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import bindparam, event, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import Select
+
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.schema import jobs
+from towpath.ledger.several import among
+
+REVIEWS = "reviews"
+
+
+def named(column: str) -> Select[Any]:
+    several = among(jobs.c[column], "names")
+    return select(jobs.c.id).where(jobs.c.queue == bindparam("in_queue"), several)
+
+
+async def found(ledger: Ledger, names: list[str]) -> list[str]:
+    asked = {"in_queue": REVIEWS, "names": names}
+    query = named("id").order_by(jobs.c.seq)
+    return await ledger.read(lambda it: list(it.scalars(query, asked)))
+
+
+async def test_finds_what_is_named_and_nothing_else(ledger: Ledger) -> None:
+    ids = ["a", 'b"]', "ü", "c"]
+    for id in ids:
+        await ledger.jobs.submit(REVIEWS, b"", id=id)
+    assert await found(ledger, []) == []
+    assert await found(ledger, ["c", "ü", "nobody"]) == ["ü", "c"]
+    assert await found(ledger, ids * 500) == ids
+
+
+async def test_is_the_same_text_however_many_there_are(ledger: Ledger) -> None:
+    texts: set[str] = set()
+
+    def ask(connection: Connection) -> None:
+        def heard(*words: Any) -> None:
+            if words[2] != "BEGIN":
+                texts.add(words[2])
+
+        event.listen(connection, "before_cursor_execute", heard)
+        for count in (1, 2, 50):
+            names = [str(number) for number in range(count)]
+            connection.execute(named("id"), {"in_queue": REVIEWS, "names": names})
+
+    await ledger.read(ask)
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("column", ["id", "job", "subject"])
+async def test_an_index_serves_it_on_sqlite(file_url: str, column: str) -> None:
+    """A plan that reads all rows of a queue is right, and slow once there are many."""
+
+    def plan(connection: Connection) -> str:
+        asked = {"in_queue": REVIEWS, "names": ["a"]}
+        written = str(named(column).compile(connection.engine))
+        told = connection.exec_driver_sql(
+            f"EXPLAIN QUERY PLAN {written}", (asked["in_queue"], '["a"]')
+        )
+        return " ".join(row.detail for row in told)
+
+    async with Ledger(file_url) as ledger:
+        await ledger.migrate()
+        assert f"queue=? AND {column}=?" in await ledger.read(plan)

@@ -1,0 +1,266 @@
+"""Handlers with a record: the row decides what runs, how often, and what came of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tests.waiting import eventually_async
+from tests.worker.running import SOON, Lines, working
+from towpath.app import Towpath
+from towpath.clock import hours, milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.retry import Fixed
+from towpath.engine.states import State
+from towpath.errors import HandlerInvalid, InvalidOption, JobUnfinished, LedgerMissing, StillOpen
+from towpath.ledger.errors import LedgerOutdated
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Snooze
+
+AT_ONCE = Fixed(milliseconds(1))
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    """A database that is up to date."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with Ledger(url) as ledger:
+        await ledger.migrate()
+    return url
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer, url: str) -> AsyncIterator[Towpath]:
+    async with Towpath(server.url, ledger=url) as app:
+        yield app
+
+
+class TestAHandlerWithARecord:
+    async def test_gets_the_payload_and_its_result_is_in_the_row(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def double(number: int, ctx: Context) -> int:
+            return number * 2 + ctx.attempt
+
+        async with working(app):
+            ticket = await double.submit(20, id="a")
+            assert await ticket.result(within=SOON) == 41
+        record = await app.ledger.jobs.get("shop", "a")
+        assert (record.state, record.payload, record.result) == (
+            RecordState.COMPLETED, b"20", b"41",
+        )  # fmt: skip
+        assert await ticket.state() is State.DONE
+
+    async def test_in_threads_and_with_many_at_once(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        def double(number: int) -> int:
+            return number * 2
+
+        async with working(app):
+            tickets = await double.submit_many(range(200))
+            results = [await it.result(within=SOON) for it in tickets]  # type: ignore[union-attr]
+        assert results == [2 * n for n in range(200)]
+        assert (await app.ledger.jobs.counts("shop"))[RecordState.COMPLETED] == 200
+
+    async def test_the_same_id_twice_runs_once(self, app: Towpath) -> None:
+        ran: list[int] = []
+
+        @app.handler("shop", record=True)
+        async def sell(number: int) -> None:
+            ran.append(number)
+
+        async with working(app):
+            await (await sell.submit(1, id="a")).result(within=SOON)
+            again = await sell.submit(2, id="a")
+            assert again.existed
+            await again.result(within=SOON)
+        assert ran == [1]
+
+    async def test_needs_a_ledger_that_is_up_to_date(
+        self, server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        app = Towpath(server.url, ledger=f"sqlite:///{tmp_path}/new.db")
+        with pytest.raises(LedgerOutdated, match="no schema"):
+            async with app:
+                pass
+
+    async def test_needs_a_ledger(self, server: EmbeddedServer) -> None:
+        with pytest.raises(LedgerMissing, match="no ledger"):
+            Towpath(server.url).handler("shop", record=True)(lambda: None)
+
+    async def test_is_not_submitted_to_without_an_event_loop(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def sell() -> None: ...
+
+        with pytest.raises(HandlerInvalid, match="event loop"):
+            sell.blocking.submit()
+        with pytest.raises(InvalidOption, match="on disk"):
+            await sell.submit(durability="disk")  # type: ignore[arg-type]
+
+
+class TestAttempts:
+    async def test_are_counted_by_the_row_and_end_dead_with_the_reason(self, app: Towpath) -> None:
+        seen: list[int] = []
+
+        @app.handler("shop", record=True, retry=AT_ONCE, max_attempts=3)
+        async def sell(ctx: Context) -> None:
+            seen.append(ctx.attempt)
+            raise ValueError(f"attempt {ctx.attempt}")
+
+        async with working(app):
+            ticket = await sell.submit(id="a")
+            with pytest.raises(JobUnfinished, match="attempt 3"):
+                await ticket.result(within=SOON)
+        record = await app.ledger.jobs.get("shop", "a")
+        assert (record.state, record.attempts, seen) == (RecordState.DEAD, 3, [1, 2, 3])
+
+    async def test_go_on_counting_when_redis_forgot_them(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        seen: list[int] = []
+
+        @app.handler("shop", record=True, retry=AT_ONCE, max_attempts=4)
+        async def sell(ctx: Context) -> None:
+            seen.append(ctx.attempt)
+            if ctx.attempt == 2:
+                server.ask("FLUSHALL")
+            raise ValueError
+
+        async with working(app):
+            ticket = await sell.submit(id="a")
+            with pytest.raises(JobUnfinished):
+                await ticket.result(within=SOON)
+        assert seen == [1, 2, 3, 4]
+
+    async def test_by_the_queue_s_limit_where_nobody_else_says(self, app: Towpath) -> None:
+        @app.handler("shop", record=True, retry=AT_ONCE)
+        async def sell() -> None:
+            raise ValueError
+
+        async with working(app):
+            with pytest.raises(JobUnfinished):
+                await (await sell.submit(id="a")).result(within=SOON)
+        assert (await app.ledger.jobs.get("shop", "a")).attempts == 5
+
+    async def test_verdicts_count_as_anywhere(self, app: Towpath) -> None:
+        slept: list[int] = []
+
+        @app.handler("shop", record=True)
+        async def sell(word: str, ctx: Context) -> None:
+            if word == "discard":
+                raise Discard("no use")
+            if not slept:
+                slept.append(ctx.attempt)
+                raise Snooze(milliseconds(1))
+            slept.append(ctx.attempt)
+
+        async with working(app):
+            bad, good = await sell.submit("discard", id="bad"), await sell.submit("x", id="good")
+            with pytest.raises(JobUnfinished, match="no use"):
+                await bad.result(within=SOON)
+            await good.result(within=SOON)
+        assert slept == [1, 1]
+
+    async def test_a_retry_of_a_dead_one_runs_it_again(self, app: Towpath) -> None:
+        fails = [True]
+
+        @app.handler("shop", record=True, retry=AT_ONCE, max_attempts=1)
+        async def sell() -> int:
+            if fails:
+                fails.clear()
+                raise ValueError
+            return 1
+
+        async with working(app):
+            ticket = await sell.submit(id="a")
+            with pytest.raises(JobUnfinished):
+                await ticket.result(within=SOON)
+            await app.ledger.jobs.retry("shop", "a")
+            assert await ticket.result(within=SOON) == 1
+
+
+class TestWhenSomethingIsAmiss:
+    async def test_a_job_without_a_row_is_set_aside_with_its_reason(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def sell() -> None: ...
+
+        async with working(app):
+            job = (await app.engine.submit("shop", b"null")).job
+            dead = await app.engine.ended(job, within=SOON)
+        assert dead.state is State.DEAD
+        assert "no record" in (dead.reason or "")
+
+    async def test_cancelling_stops_a_handler_that_runs(self, app: Towpath) -> None:
+        begun, stopped = asyncio.Event(), asyncio.Event()
+
+        @app.handler("shop", record=True)
+        async def sell() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        async with working(app, lease=seconds(1)):
+            ticket = await sell.submit(id="a")
+            await asyncio.wait_for(begun.wait(), 10)
+            await ticket.cancel()
+            await asyncio.wait_for(stopped.wait(), 10)
+            with pytest.raises(JobUnfinished, match="cancelled"):
+                await ticket.result(within=SOON)
+
+    async def test_a_database_that_is_locked_costs_time_but_no_attempt(
+        self, app: Towpath, url: str, lines: Lines
+    ) -> None:
+        """Somebody else writes for longer than a worker waits: the end is told later."""
+        import sqlite3  # noqa: PLC0415 -- only here
+
+        ran: list[int] = []
+        locked, go_on = asyncio.Event(), asyncio.Event()
+
+        @app.handler("shop", record=True)
+        async def sell(ctx: Context) -> str:
+            ran.append(ctx.attempt)
+            locked.set()
+            await go_on.wait()
+            return "sold"
+
+        async with working(app):
+            ticket = await sell.submit(id="a")
+            await asyncio.wait_for(locked.wait(), 10)
+            other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            go_on.set()
+            await eventually_async(lambda: _said(lines, "record.unwritten"), within=20)
+            other.execute("ROLLBACK")
+            other.close()
+            assert await ticket.result(within=SOON) == "sold"
+        assert ran == [1]
+
+    async def test_a_result_that_does_not_come_is_still_open(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def sell() -> None: ...
+
+        ticket = await sell.submit(delay=hours(1))
+        with pytest.raises(StillOpen):
+            await ticket.result(within=seconds(0.1))
+
+    async def test_the_row_s_payload_counts(self, app: Towpath) -> None:
+        """Somebody mended it by hand while it waited."""
+
+        @app.handler("shop", record=True)
+        async def double(number: int) -> int:
+            return number * 2
+
+        ticket = await double.submit(1, id="a")
+        mended = text("UPDATE towpath_jobs SET payload = CAST('21' AS BLOB)")
+        await app.ledger.write(lambda it: it.execute(mended))
+        async with working(app):
+            assert await ticket.result(within=SOON) == 42
+
+
+async def _said(lines: Lines, event: str) -> bool:
+    return bool(lines.of(event))
