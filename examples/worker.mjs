@@ -1,6 +1,6 @@
 // A worker in JavaScript, nothing but HTTP: node examples/worker.mjs mails
-// TOWPATH_ADDRESS (http://127.0.0.1:8080) and TOWPATH_API_KEY say where and as whom.
-const address = process.env.TOWPATH_ADDRESS ?? "http://127.0.0.1:8080";
+// ADDRESS (http://127.0.0.1:8080) and TOWPATH_API_KEY say where and as whom.
+const address = process.env.ADDRESS ?? "http://127.0.0.1:8080";
 const queue = process.argv[2] ?? "mails";
 let running = true;
 process.on("SIGTERM", () => (running = false));

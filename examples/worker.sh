@@ -1,8 +1,8 @@
 #!/bin/sh
 # A worker in shell, nothing but curl: examples/worker.sh mails
-# TOWPATH_ADDRESS (http://127.0.0.1:8080) and TOWPATH_API_KEY say where and as whom.
+# ADDRESS (http://127.0.0.1:8080) and TOWPATH_API_KEY say where and as whom.
 # A job's payload comes as JSON on the standard input of `handle`, what it prints is the result.
-api=${TOWPATH_ADDRESS:-http://127.0.0.1:8080}/api/v1/queues/${1:-mails}
+api=${ADDRESS:-http://127.0.0.1:8080}/api/v1/queues/${1:-mails}
 
 post() { # path body
   curl -sS --fail-with-body --max-time 40 "$api/$1" -H "Authorization: Bearer $TOWPATH_API_KEY" \

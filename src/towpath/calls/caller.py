@@ -111,25 +111,39 @@ class Caller:
         for every attempt. Raises CallRefused where calls may not go, with nothing sent; CallFailed
         when no whole answer came in time: it may or may not have been taken; AnswerTooLarge.
         """
-        pool, target = self._opened(), self._guard.target(url)
         signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
-        sent = request_headers({**headers, **signed}, authority=target.authority)
+        return await self._call("POST", url, {**headers, **signed}, body)
+
+    async def get(self, url: str, *, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+        """What is at *url*, whatever the status of the answer. Refuses and fails as `post` does."""
+        return await self._call("GET", url, headers)
+
+    async def _call(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        pool, target = self._opened(), self._guard.target(url)
+        sent = request_headers(headers, authority=target.authority)
         with silence():
             async with (
                 self._failures_of(target),
                 asyncio.timeout(self._timeout),
                 self._turns,
             ):
-                return await self._exchange(pool, target, sent, body)
+                return await self._exchange(pool, target, method, sent, body)
 
     async def _exchange(
-        self, pool: httpcore.AsyncConnectionPool, target: Target, sent: Headers, body: bytes
+        self,
+        pool: httpcore.AsyncConnectionPool,
+        target: Target,
+        method: str,
+        sent: Headers,
+        body: bytes | None,
     ) -> Answer:
         url = httpcore.URL(
             scheme=target.scheme, host=target.host, port=target.port, target=target.path
         )
         limits = {"timeout": {"connect": self._connect}}
-        async with pool.stream("POST", url, headers=sent, content=body, extensions=limits) as got:
+        async with pool.stream(method, url, headers=sent, content=body, extensions=limits) as got:
             whole = bytearray()
             async for chunk in got.aiter_stream():
                 whole += chunk

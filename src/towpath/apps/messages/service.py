@@ -54,15 +54,6 @@ class Messages:
             await parts.close()
 
     @property
-    def connected(self) -> bool:
-        """Whether the store was ever there. It may be away again."""
-        try:
-            self._connected()
-        except ServerError:
-            return False
-        return True
-
-    @property
     def queue(self) -> MessageQueue:
         """The queue. Raises ServerUnreachable while the store was never there."""
         return self._connected().queue

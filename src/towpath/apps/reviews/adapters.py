@@ -1,0 +1,83 @@
+"""The reviewer and the posters that the options ask for, with the connections they need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Self
+
+from towpath.apps.reviews.model import Forge
+from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.posting.github import GitHubPoster
+from towpath.apps.reviews.posting.gitlab import GitLabPoster
+from towpath.apps.reviews.posting.port import Poster
+from towpath.apps.reviews.reviewers.command import CommandReviewer
+from towpath.apps.reviews.reviewers.function import FunctionReviewer
+from towpath.apps.reviews.reviewers.http import HttpReviewer
+from towpath.apps.reviews.reviewers.port import Reviewer
+from towpath.calls.caller import Caller
+from towpath.calls.target import parse_target
+from towpath.clock import Duration, seconds
+
+_POST_WITHIN = seconds(30)
+_LARGEST_ANSWER = 8 * 1024 * 1024
+"""Bytes: whether something was posted already is looked for in a forge's lists, which are long."""
+
+
+class Outgoing:
+    """Who reviews and who posts. Making it checks all that was said; enter it where they work.
+
+    The addresses are the operator's own, so their hosts may be private ones. Raises InvalidOption
+    and CallRefused for what can't be right, and whatever the reviewer's module raises.
+    """
+
+    def __init__(self, options: ReviewsOptions) -> None:
+        self._callers: list[Caller] = []
+        self._open = AsyncExitStack()
+        self.reviewer: Reviewer | None = self._reviewer(options)
+        self.posters: Mapping[Forge, Poster] = self._posters(options)
+
+    async def __aenter__(self) -> Self:
+        for caller in self._callers:
+            await self._open.enter_async_context(caller)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+
+    def _reviewer(self, options: ReviewsOptions) -> Reviewer | None:
+        if options.command:
+            return CommandReviewer(
+                options.command, environment=options.environment, within=options.within
+            )
+        if options.function is not None:
+            return FunctionReviewer.at(options.function)
+        if options.url is not None:
+            caller = self._caller(options, options.url, within=options.within)
+            return HttpReviewer(caller, options.url, secrets=options.secrets)
+        return None
+
+    def _posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
+        posters: dict[Forge, Poster] = {}
+        if options.github_token:
+            host = options.github_host
+            posters[Forge.GITHUB] = GitHubPoster(
+                self._caller(options, host, within=_POST_WITHIN),
+                token=options.github_token,
+                host=host,
+                may_approve=options.github_approves,
+            )
+        if options.gitlab_token:
+            host = options.gitlab_host
+            caller = self._caller(options, host, within=_POST_WITHIN)
+            posters[Forge.GITLAB] = GitLabPoster(caller, token=options.gitlab_token, host=host)
+        return posters
+
+    def _caller(self, options: ReviewsOptions, url: str, *, within: Duration) -> Caller:
+        caller = Caller(
+            allow=(parse_target(url).host, *options.allow),
+            timeout=within,
+            largest_answer=_LARGEST_ANSWER,
+        )
+        self._callers.append(caller)
+        return caller

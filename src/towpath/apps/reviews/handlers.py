@@ -1,0 +1,133 @@
+"""What runs in a worker: reviews, and the posting of those that are completed.
+
+A review that is to be posted makes a second record, in the queue `reviews.post`, just before it
+ends. That one waits until the review's own row says that it is completed, and posts what the row
+has. So a crash at any point loses neither: before the second record, the review runs again; after
+it, the posting waits for whoever completes the review.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from towpath.app import Towpath
+from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
+from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
+from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.posting.port import Posted, Poster
+from towpath.apps.reviews.reviewers.port import Reviewer
+from towpath.apps.reviews.service import RECORD_ID
+from towpath.clock import ZERO, hours, minutes, seconds
+from towpath.engine.retry import Exponential
+from towpath.ledger.errors import RecordNotDead, RecordNotFound
+from towpath.ledger.record import Record, RecordState
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Snooze
+
+_SLACK = seconds(10)
+REVIEW_RETRY = Exponential(first=seconds(10), factor=3, longest=minutes(30))
+POST_RETRY = Exponential(first=seconds(5), factor=3, longest=hours(1))
+POST_ATTEMPTS = 10
+"""About three hours in all: a forge may be away for a while."""
+_FIRST_LOOK, _LONGEST_LOOK = seconds(1), minutes(5)
+"""When a posting looks whether its review is completed: most are, a moment after it was made."""
+
+
+def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> None:
+    """Let *app*, which must have a ledger, review what is in the queue `reviews`.
+
+    Reviews of the forges that the options have tokens for are to be posted: by `add_posting`,
+    here or elsewhere.
+    """
+    desk = _Desk(app, reviewer, options.posted_to)
+    app.handler(
+        REVIEWS,
+        record=True,
+        time_limit=options.within + _SLACK,
+        max_attempts=options.attempts,
+        retry=REVIEW_RETRY,
+        concurrency=options.concurrency,
+        keep=ZERO,  # the row keeps it
+    )(desk.review)
+
+
+def add_posting(app: Towpath, posters: Mapping[Forge, Poster]) -> None:
+    """Let *app*, which must have a ledger, post completed reviews to their forges."""
+    courier = _Courier(app, posters)
+    app.handler(
+        POSTS,
+        record=True,
+        time_limit=minutes(5),
+        max_attempts=POST_ATTEMPTS,
+        retry=POST_RETRY,
+        keep=ZERO,
+    )(courier.post)
+
+
+class Posting(msgspec.Struct, frozen=True):
+    """The payload of a posting: which review."""
+
+    review: str
+
+
+class _Desk:
+    def __init__(self, app: Towpath, reviewer: Reviewer, posted_to: frozenset[Forge]) -> None:
+        self._app, self._reviewer, self._posted_to = app, reviewer, posted_to
+
+    async def review(self, payload: bytes, ctx: Context) -> bytes:
+        """Review the task; a row that holds none is dead, with the reason."""
+        try:
+            task = ReviewTask.unpacked(payload)
+        except TaskInvalid as error:
+            raise Discard(f"TaskInvalid: {error}") from error
+        review = await self._reviewer.review(task, ctx)
+        packed = review.packed()
+        if task.forge in self._posted_to:
+            await self._submit_posting(ctx.headers.get(RECORD_ID, ctx.id))
+        return packed
+
+    async def _submit_posting(self, id: str) -> None:
+        jobs = self._app.ledger.jobs
+        posting = msgspec.json.encode(Posting(id))
+        made = await jobs.submit(POSTS, posting, id=id, delay=_FIRST_LOOK)
+        if made.existed and not made.record.open:
+            # From before the review died and was given new attempts. One that another attempt
+            # has brought to its end meanwhile needs none.
+            try:
+                await jobs.retry(POSTS, id)
+            except RecordNotDead:
+                return
+
+
+class _Courier:
+    def __init__(self, app: Towpath, posters: Mapping[Forge, Poster]) -> None:
+        self._app, self._posters = app, posters
+
+    async def post(self, posting: Posting, ctx: Context) -> Posted:
+        """Post the review that the row has, once it is completed; until then, look again."""
+        record = await self._record(posting.review)
+        if record.open:
+            age = ctx.claimed_at - ctx.submitted_at
+            raise Snooze(min(max(age, _FIRST_LOOK), _LONGEST_LOOK))
+        if record.state is not RecordState.COMPLETED:
+            raise Discard(f"its review is {ReviewState.of(record.state)}")
+        task, review = _read(record)
+        poster = self._posters.get(task.forge)
+        if poster is None:
+            raise Discard(f"there is no token for {task.forge}")
+        return await poster.post(task, review, key=record.id)
+
+    async def _record(self, id: str) -> Record:
+        try:
+            return await self._app.ledger.jobs.get(REVIEWS, id)
+        except RecordNotFound as error:
+            raise Discard("its review is no longer kept") from error
+
+
+def _read(record: Record) -> tuple[ReviewTask, Review]:
+    try:
+        return ReviewTask.unpacked(record.payload), Review.unpacked(record.result or b"")
+    except (TaskInvalid, ReviewInvalid) as error:
+        raise Discard(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""Webhooks of forges: who sent it, what happened, and the task that follows. No I/O, no clock."""

@@ -1,0 +1,217 @@
+"""A reviewer for local clones: a linter's findings in the files that a change touched.
+
+    python -m towpath.apps.reviews.linter --clones DIR --suffix .py -- ruff check -q \\
+        --output-format=concise
+
+A command reviewer: the task comes as JSON on standard input, the review goes to standard output.
+The clone is DIR/owner/name; keeping it up to date is somebody else's work, nothing is fetched here.
+The linter gets the changed files as its last arguments, or in place of an argument {files}. It says
+`path:line:column: text`, as ruff (concise), flake8, pylint (parseable), mypy and eslint (unix) do.
+
+    exit code 0     the review is printed
+    exit code 65    the task is none, and never will be
+    exit code 70    linter or git failed
+    exit code 75    the clone does not have the commit yet
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import IO, NamedTuple, cast
+
+import msgspec
+
+from towpath.apps.reviews.clones import Clone, GitFailed, Unready
+from towpath.apps.reviews.errors import TaskInvalid
+from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
+from towpath.apps.reviews.texts import one_line
+
+_FILES = "{files}"
+_AT_ONCE = 200
+"""Files per run of the linter: a command line has an end."""
+_LARGEST_TASK = 1 << 20
+_LONGEST_LINE = 16_384
+_LONGEST_BODY = 1000
+_MOST_COMMENTS = 500
+_LARGEST_COMMENTS = 900_000
+"""Bytes: a review has at most a mebibyte."""
+
+_FINDING = re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7})(?::[0-9]{1,7})?:? +(?P<said>\S.*)")
+_GRAVE = re.compile(
+    r"(?i:\[?(?:error|fatal|invalid-syntax|syntaxerror)\b)|\[?[EF][0-9]{4}|E9|F8|.*\[Error/"
+)
+_FIXABLE = "[*] "
+# A linter in Python must not import what lies in the directory that it looks at.
+_ENVIRONMENT = {"NO_COLOR": "1", "PYTHONSAFEPATH": "1"}
+
+
+class LinterFailed(Exception):
+    """The linter did not look at the files."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Review the task on standard input; the exit code. SIGTERM ends it, and leaves nothing."""
+    options = _parsed(arguments)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        task = ReviewTask.unpacked(sys.stdin.buffer.read(_LARGEST_TASK))
+        review = reviewed(task, options.clones, options.command, suffixes=options.suffix)
+    except TaskInvalid as error:
+        return _failed(error, os.EX_DATAERR)
+    except Unready as error:
+        return _failed(error, os.EX_TEMPFAIL)
+    except (GitFailed, LinterFailed) as error:
+        return _failed(error, os.EX_SOFTWARE)
+    sys.stdout.buffer.write(review.packed() + b"\n")
+    return os.EX_OK
+
+
+def reviewed(
+    task: ReviewTask, clones: Path, command: Sequence[str], *, suffixes: Sequence[str] = ()
+) -> Review:
+    """What the linter *command* finds in the files that *task* changed, if they end so.
+
+    Asks for changes if it finds anything. Raises Unready, GitFailed, LinterFailed.
+    """
+    clone = Clone.below(clones, task.repository)
+    files = [it for it in clone.changed(task) if not suffixes or it.endswith(tuple(suffixes))]
+    name = Path(command[0]).name
+    if not files:
+        return Review(summary=f"{name}: no changed files to look at.", verdict=Verdict.APPROVE)
+    with clone.checked_out(task.head) as tree:
+        return _review(name, files, _linted(command, files, tree))
+
+
+class Finding(NamedTuple):
+    """A line of a linter that names a place."""
+
+    path: str
+    line: int
+    said: str
+
+    def comment(self) -> Comment:
+        grave = _GRAVE.match(self.said)
+        return Comment(
+            path=self.path,
+            line=max(self.line, 1),
+            body=self.said,
+            severity=Severity.ERROR if grave else Severity.WARNING,
+        )
+
+
+def finding(line: str, tree: Path) -> Finding | None:
+    """What a line says about a place in the files below *tree*; None for any other line."""
+    match = _FINDING.fullmatch(line)
+    if match is None:
+        return None
+    said = one_line(match["said"].replace(_FIXABLE, "", 1), most=_LONGEST_BODY)
+    path = match["path"].removeprefix(f"{tree}/").removeprefix("./")
+    return Finding(path, int(match["line"]), said) if said else None
+
+
+def _linted(command: Sequence[str], files: Sequence[str], tree: Path) -> Iterator[Finding]:
+    rest = iter(files)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield from _run(_with_files(command, some), tree)
+
+
+def _run(command: Sequence[str], tree: Path) -> Iterator[Finding]:
+    """What one run finds. Raises LinterFailed if it fails without finding anything."""
+    seen = 0
+    try:
+        linter = subprocess.Popen(
+            command,
+            cwd=tree,
+            env={**os.environ, **_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+    except OSError as error:
+        raise LinterFailed(f"{command[0]} can't be started: {error.strerror}") from error
+    said = cast("IO[bytes]", linter.stdout)
+    with linter:
+        try:
+            for line in iter(lambda: said.readline(_LONGEST_LINE), b""):
+                found = finding(line.decode(errors="replace").rstrip("\r\n"), tree)
+                if found is not None:
+                    seen += 1
+                    yield found
+        except BaseException:
+            linter.kill()
+            raise
+    # Codes differ from linter to linter; one that fails and names no line has not looked.
+    if linter.returncode and not seen:
+        raise LinterFailed(f"{command[0]} ended with {linter.returncode} and found nothing")
+
+
+def _with_files(command: Sequence[str], files: Sequence[str]) -> list[str]:
+    named = [f"./{it}" if it.startswith("-") else it for it in files]
+    if _FILES not in command:
+        return [*command, *named]
+    place = list(command).index(_FILES)
+    return [*command[:place], *named, *command[place + 1 :]]
+
+
+def _review(name: str, files: Sequence[str], findings: Iterable[Finding]) -> Review:
+    """All findings are counted; as many as a review may have are kept."""
+    changed, touched, count, size = frozenset(files), set[str](), 0, 0
+    kept: list[Comment] = []
+    for it in findings:
+        if it.path not in changed:
+            continue
+        count += 1
+        touched.add(it.path)
+        if count == len(kept) + 1 <= _MOST_COMMENTS:  # none was left out yet
+            comment = it.comment()
+            size += len(msgspec.json.encode(comment)) + 1
+            kept += [comment] if size <= _LARGEST_COMMENTS else []
+    if not count:
+        summary = f"{name}: nothing to say about {_counted(len(files), 'changed file')}."
+        return Review(summary=summary, verdict=Verdict.APPROVE)
+    where = f"in {len(touched)} of {_counted(len(files), 'changed file')}"
+    more = "" if count == len(kept) else f"; the first {len(kept)} follow"
+    return Review(
+        summary=f"{name}: {_counted(count, 'finding')} {where}{more}.",
+        verdict=Verdict.REQUEST_CHANGES,
+        comments=tuple(kept),
+    )
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m towpath.apps.reviews.linter",
+        description="Reviews the task on standard input with a linter, in a local clone.",
+    )
+    parser.add_argument("--clones", type=Path, required=True, help="where owner/name are cloned")
+    parser.add_argument(
+        "--suffix", action="append", default=[], help="only files that end so; may be repeated"
+    )
+    parser.add_argument("command", nargs="+", help="the linter and its arguments, behind --")
+    return parser.parse_args(arguments)
+
+
+def _failed(error: Exception, code: int) -> int:
+    sys.stderr.write(f"{error}\n")
+    return code
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # the first is enough, and it has to clear away
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""The options of the application: whose webhooks are taken, who reviews, where reviews go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from towpath.apps.reviews.hooks.signing import checked_secrets
+from towpath.apps.reviews.model import Forge
+from towpath.apps.reviews.posting import github, gitlab
+from towpath.calls.guard import Guard
+from towpath.calls.target import parse_target
+from towpath.clock import Duration, duration_ms, minutes, seconds
+from towpath.engine.check import whole
+from towpath.errors import InvalidOption
+
+LARGEST_DELIVERY = 5 * 1024 * 1024
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How reviews come and go. Shown without secrets, tokens and URLs: they give access."""
+
+    github_secrets: tuple[str, ...] = ()
+    """What GitHub's webhooks are signed with; several while one is replaced. None = none are
+    taken."""
+    gitlab_secrets: tuple[str, ...] = ()
+    """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
+    largest_delivery: int = LARGEST_DELIVERY
+    """Bytes of one webhook."""
+
+    command: tuple[str, ...] = ()
+    """The reviewer as a program with its arguments."""
+    environment: Mapping[str, str] = _NOTHING
+    """What that program finds in its environment beside the task."""
+    function: str | None = None
+    """The reviewer as a Python function, `module:name`."""
+    url: str | None = None
+    """The reviewer as an HTTP endpoint."""
+    secrets: tuple[str, ...] = ()
+    """What calls to it are signed with (`whsec_…`)."""
+    allow: tuple[str, ...] = ()
+    """Networks, addresses and hosts that outgoing calls may reach beside public ones."""
+
+    within: Duration = minutes(10)
+    """How long one review may take."""
+    attempts: int = 5
+    """How often a review is tried before it is dead."""
+    concurrency: int = 10
+    """How many reviews run at once in one process."""
+
+    github_token: str | None = None
+    """With what reviews are posted to GitHub; none = they are not."""
+    github_host: str = github.HOST
+    github_approves: bool = False
+    """Whether the verdict `approve` becomes an approval. It may be all that a branch waits for."""
+    gitlab_token: str | None = None
+    """With what reviews are posted to GitLab; none = they are not."""
+    gitlab_host: str = gitlab.HOST
+
+    def __post_init__(self) -> None:
+        for name in ("github_secrets", "gitlab_secrets"):
+            if secrets := getattr(self, name):
+                checked_secrets(name, secrets)
+        whole("largest_delivery", self.largest_delivery, 1024, 25 * 1024 * 1024)
+        duration_ms("within", self.within, least=seconds(0.001))
+        whole("attempts", self.attempts, 1, 1000)
+        whole("concurrency", self.concurrency, 1, 100_000)
+        Guard(self.allow)
+        self._check_reviewer()
+
+    def _check_reviewer(self) -> None:
+        if sum(map(bool, (self.command, self.function, self.url))) > 1:
+            rule = "a command, a function or a URL: choose one"
+            raise InvalidOption("reviewer", "several", rule=rule)
+        if self.url is not None:
+            parse_target(self.url)
+            if not self.secrets:
+                rule = "a reviewer at a URL needs one to be signed with"
+                raise InvalidOption("secrets", "none", rule=rule)
+
+    def __repr__(self) -> str:
+        taken = [forge for forge in (Forge.GITHUB, Forge.GITLAB) if self.secrets_of(forge)]
+        reviewer = "a reviewer" if self.has_reviewer else "no reviewer"
+        posted = ", ".join(self.posted_to) or "nowhere"
+        return f"ReviewsOptions(from {', '.join(taken) or 'API'}, {reviewer}, posts {posted})"
+
+    def secrets_of(self, forge: Forge) -> tuple[str, ...]:
+        """What the webhooks of *forge* are signed with; none = they are not taken."""
+        return self.github_secrets if forge is Forge.GITHUB else self.gitlab_secrets
+
+    @property
+    def has_reviewer(self) -> bool:
+        return bool(self.command or self.function or self.url)
+
+    @property
+    def posted_to(self) -> frozenset[Forge]:
+        """The forges that get their reviews posted."""
+        tokens = {Forge.GITHUB: self.github_token, Forge.GITLAB: self.gitlab_token}
+        return frozenset(forge for forge, token in tokens.items() if token)

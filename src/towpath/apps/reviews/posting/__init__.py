@@ -1,0 +1,1 @@
+"""Posting a review back to its forge: small adapters, off unless a token is configured."""

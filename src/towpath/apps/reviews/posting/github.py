@@ -1,0 +1,129 @@
+"""GitHub: a review on the pull request, or the status of the commit that was pushed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from towpath.apps.reviews.model import Comment, Kind, Review, ReviewTask, Verdict
+from towpath.apps.reviews.posting.forge import ForgeApi
+from towpath.apps.reviews.posting.port import Posted
+from towpath.apps.reviews.posting.wording import body, in_short, line_comment, marker
+from towpath.calls.answer import Answer
+from towpath.calls.caller import Caller
+
+HOST = "https://github.com"
+CONTEXT = "towpath/review"
+
+_ACCEPT = "application/vnd.github+json"
+_MOST_AT_LINES = 100
+_LONGEST_STATUS = 140
+_EVENTS = {
+    Verdict.APPROVE: "APPROVE",
+    Verdict.COMMENT: "COMMENT",
+    Verdict.REQUEST_CHANGES: "REQUEST_CHANGES",
+}
+_STATES = {
+    Verdict.APPROVE: "success",
+    Verdict.COMMENT: "success",
+    Verdict.REQUEST_CHANGES: "failure",
+}
+
+
+class GitHubPoster:
+    """Posts to the GitHub at *host*: github.com, or one's own (its API at /api/v3, or at *api*).
+
+    *token* needs "Pull requests: write" and "Commit statuses: write". With *may_approve* the
+    verdict `approve` becomes an approval, which may be all that a protected branch waits for;
+    without, it is a comment that says so. *context* is what the status is called.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        token: str,
+        host: str = HOST,
+        api: str | None = None,
+        context: str = CONTEXT,
+        may_approve: bool = False,
+    ) -> None:
+        own = host.rstrip("/")
+        where = api or ("https://api.github.com" if own.lower() == HOST else f"{own}/api/v3")
+        self._forge = ForgeApi(
+            caller, name="GitHub", host=host, api=where, token=token, accept=_ACCEPT
+        )
+        self._context, self._may_approve = context, may_approve
+
+    async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
+        """A review for a pull request, looked for before it is posted; a status for a push, of
+        which GitHub shows the last. Raises Retry and Discard."""
+        self._forge.require_own(task)
+        if task.kind is Kind.PULL:
+            return await self._review(task, review, marker(task, key))
+        return await self._status(task, review)
+
+    async def _review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
+        path = f"/repos/{task.repository}/pulls/{task.number}/reviews"
+        found = await self._forge.find(path, mark, field="body")
+        if found is not None:
+            return Posted(url=str(found.get("html_url", "")), existed=True)
+        best, *plainer = self._versions(task, review, mark)
+        answer = await self._forge.post(path, best)
+        for content in plainer:
+            if answer.status != 422:
+                break
+            answer = await self._forge.post(path, content)
+        return self._posted(answer)
+
+    def _versions(self, task: ReviewTask, review: Review, mark: str) -> Iterator[dict[str, Any]]:
+        """The review in its best form, and in those that GitHub takes if it refuses that one.
+
+        It refuses the whole for one comment at a line that is not part of the change, and does not
+        say which; and a verdict on one's own pull request, or on a commit that is gone.
+        """
+        event = _EVENTS[review.verdict]
+        if event == "APPROVE" and not self._may_approve:
+            event = "COMMENT"
+        placed = [it for it in review.comments if it.line is not None][:_MOST_AT_LINES]
+        other = [it for it in review.comments if it not in placed]
+        everything = body(task, review, review.comments, mark=mark)
+        at_commit = {"commit_id": task.head, "event": event}
+        if placed:
+            lines = [_at_line(it) for it in placed]
+            yield at_commit | {"body": body(task, review, other, mark=mark), "comments": lines}
+        yield at_commit | {"body": everything}
+        yield {"event": "COMMENT", "body": everything}
+
+    async def _status(self, task: ReviewTask, review: Review) -> Posted:
+        status = {
+            "state": _STATES[review.verdict],
+            "context": self._context,
+            "description": in_short(review, most=_LONGEST_STATUS),
+        }
+        answer = await self._forge.post(f"/repos/{task.repository}/statuses/{task.head}", status)
+        return self._posted(answer)
+
+    def _posted(self, answer: Answer) -> Posted:
+        self._forge.require_taken(answer)
+        return Posted(url=_page(answer))
+
+
+def _at_line(comment: Comment) -> dict[str, Any]:
+    return {
+        "path": comment.path,
+        "line": comment.line,
+        "side": "RIGHT",
+        "body": line_comment(comment),
+    }
+
+
+def _page(answer: Answer) -> str:
+    """Where people see it; it was taken, whatever the answer looks like."""
+    try:
+        fields: Any = msgspec.json.decode(answer.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return str(fields.get("html_url") or "")

@@ -1,0 +1,84 @@
+"""GitLab: a note on the merge request, or status and comment of the commit that was pushed."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from towpath.apps.reviews.model import Kind, Review, ReviewTask, Verdict
+from towpath.apps.reviews.posting.forge import ForgeApi
+from towpath.apps.reviews.posting.port import Posted
+from towpath.apps.reviews.posting.wording import body, in_short, marker
+from towpath.calls.caller import Caller
+
+HOST = "https://gitlab.com"
+CONTEXT = "towpath/review"
+
+_LONGEST_STATUS = 255
+_STATES = {
+    Verdict.APPROVE: "success",
+    Verdict.COMMENT: "success",
+    Verdict.REQUEST_CHANGES: "failed",
+}
+_SAME_AGAIN = "cannot transition status"
+"""What a GitLab before 18 answers to a status that the commit has already."""
+
+
+class GitLabPoster:
+    """Posts to the GitLab at *host* (its API at /api/v4, or at *api*).
+
+    *token* is a personal, group or project token with the scope `api`, and the role Developer for
+    the status of a commit. A note approves nothing, whatever the verdict. *context* is what the
+    status is called.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        token: str,
+        host: str = HOST,
+        api: str | None = None,
+        context: str = CONTEXT,
+    ) -> None:
+        where = api or f"{host.rstrip('/')}/api/v4"
+        self._forge = ForgeApi(
+            caller, name="GitLab", host=host, api=where, token=token, accept="application/json"
+        )
+        self._context = context
+
+    async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
+        """A note for a merge request; for a push the status, and a comment if there are any.
+
+        Notes and comments are looked for before they are posted. Raises Retry and Discard.
+        """
+        self._forge.require_own(task)
+        project, mark = f"/projects/{quote(task.repository, safe='')}", marker(task, key)
+        if task.kind is Kind.PULL:
+            path = f"{project}/merge_requests/{task.number}/notes"
+            return await self._once(path, task, review, mark, field="body")
+        await self._status(f"{project}/statuses/{task.head}", task, review)
+        if not review.comments:
+            return Posted()
+        path = f"{project}/repository/commits/{task.head}/comments"
+        return await self._once(path, task, review, mark, field="note")
+
+    async def _once(
+        self, path: str, task: ReviewTask, review: Review, mark: str, *, field: str
+    ) -> Posted:
+        if await self._forge.find(path, mark, field=field) is not None:
+            return Posted(existed=True)
+        text = body(task, review, review.comments, mark=mark)
+        self._forge.require_taken(await self._forge.post(path, {field: text}))
+        return Posted()
+
+    async def _status(self, path: str, task: ReviewTask, review: Review) -> None:
+        status = {
+            "state": _STATES[review.verdict],
+            "name": self._context,
+            "ref": task.ref,
+            "description": in_short(review, most=_LONGEST_STATUS),
+        }
+        answer = await self._forge.post(path, status)
+        if answer.status == 400 and _SAME_AGAIN in self._forge.said(answer).lower():
+            return
+        self._forge.require_taken(answer)

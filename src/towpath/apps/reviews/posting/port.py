@@ -1,0 +1,30 @@
+"""What the application needs of a forge."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from towpath.apps.reviews.model import Review, ReviewTask
+
+
+class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a review can be read at its forge."""
+
+    url: str = ""
+    """Empty where the forge does not say."""
+    existed: bool = False
+    """An earlier attempt had posted it; this one added nothing."""
+
+
+class Poster(Protocol):
+    """Brings a review to the forge that its task came from."""
+
+    async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
+        """Post *review*, once per *key*, as far as the forge lets that be seen.
+
+        Raises Retry for what may pass (no answer, a rate limit: after as long as it asks for),
+        Discard for what may not (no such pull request, a task of another host).
+        """
+        ...

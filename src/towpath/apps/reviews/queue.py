@@ -1,0 +1,241 @@
+"""The queue of review tasks: highest priority first, each in one worker's hands at a time."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+
+from towpath.clock import ZERO, Duration, duration_ms, minutes
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Job
+from towpath.engine.model import NORMAL, JobRef, Lease, job_ref
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import (
+    InvalidName,
+    InvalidOption,
+    JobError,
+    LeaseError,
+    LeaseLost,
+    QueueDiffers,
+)
+from towpath.ids import Token, queue_name
+
+TASKS = "task"
+"""The queue's name: its keys are `{task}:queue`, `{task}:lock:<task>`, `{task}:retry:queue`."""
+LOCK_TTL = minutes(5)
+"""How long a task that was dequeued is locked, unless the lock is renewed."""
+TASK_OPTIONS = QueueOptions(remember=ZERO)
+"""A task that has ended is forgotten, so that it can be enqueued again under its own id."""
+CORRUPT = "TASK_CORRUPT: it was not written by this queue's service"
+"""How a job of the queue is set aside that is no task."""
+
+_REAP_MOST = 1000
+_FORGET_MOST = 2
+"""More than come in, so that locks nobody released do not pile up: the oldest are first."""
+
+
+class TaskNotHeld(LeaseError):
+    """The task was not dequeued here, so its lock is not this service's to release."""
+
+    code = "task_not_held"
+    remedy = "Release a task where it was dequeued; an administrator may use `force_release`."
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"task {task} is not held here")
+        self.task = task
+
+
+class ReviewQueue:
+    """Tasks by priority, then by the order they came; a task is taken and locked in one step.
+
+    A task whose worker falls silent is handed out again when its lock ends, at its old place;
+    after `max_attempts` of that it is dead, with the reason. A delayed task is never handed out
+    before its time. What is in the queue and is no task is set aside as dead, and the queue goes
+    on. Questions and changes are one round trip each unless they say otherwise.
+    """
+
+    LOCK_TTL = LOCK_TTL
+
+    def __init__(self, engine: Engine, name: str = TASKS) -> None:
+        self.engine, self.name = engine, queue_name(name)
+        self.worker = f"{socket.gethostname()}-{uuid.uuid4()}"
+        """Who holds the locks of what is dequeued here."""
+        self._held: dict[str, Lease] = {}
+        self._is_prepared = False
+
+    # ── a task's life ────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, task: str, priority: int = NORMAL) -> bool:
+        """Put a task into the queue; False if it is there or in process already.
+
+        Priorities are 0 to 100, **higher first** (HIGH, NORMAL, LOW); that of a task that is
+        there stays. One that has ended, dead too, begins anew. Raises InvalidName,
+        InvalidOption, and what `Engine.submit` raises.
+        """
+        ref = self._ref(task)
+        await self._prepare()
+        while True:
+            added = await self.engine.submit(self.name, _payload(task), id=task, priority=priority)
+            if not added.existed:
+                return True
+            if added.state is not State.DEAD:
+                return False
+            with suppress(JobError):  # somebody was faster: the next look says what is there now
+                await self.engine.delete(ref)
+
+    async def dequeue(self) -> str | None:
+        """Take the next task and lock it for LOCK_TTL; None if there is none.
+
+        One round trip when the next entry is a task.
+        """
+        await self._prepare()
+        before = 0
+        while True:
+            taken = await self.engine.exchange(
+                self.name, [], worker=self.worker, lease=self.LOCK_TTL, count=1
+            )
+            for lease in taken.leases:
+                if _is_task(lease):
+                    self._hold(lease)
+                    return lease.id
+                await self._set_aside(lease)
+            # A look that found none to lease has set entries aside, so that fewer are left; of a
+            # queue that is paused it leaves all.
+            if not taken.leases and (not taken.left or (before and taken.left >= before)):
+                return None
+            before = 0 if taken.leases else taken.left
+
+    async def renew(self, task: str) -> datetime:
+        """Lock the task for another LOCK_TTL from now; when that ends.
+
+        Raises TaskNotHeld, and LeaseLost once it is in other hands: stop then, and discard.
+        """
+        lease = await self.engine.renew(self._lease(task), self.LOCK_TTL)
+        self._hold(lease)
+        return lease.expires_at
+
+    async def requeue_with_delay(self, task: str, seconds: float) -> None:
+        """Release the lock and hand the task out again after the delay, never before.
+
+        It keeps its priority and loses no attempt: how often it is tried, the caller decides.
+        Raises TaskNotHeld, LeaseLost, InvalidOption; nothing is changed then.
+        """
+        lease = self._lease(task)
+        await self.engine.release(lease, delay=_delay(seconds))
+        self._held.pop(task, None)
+
+    async def release_lock(self, task: str) -> None:
+        """Release the lock of a task that was dequeued here: the work on it is over.
+
+        Raises TaskNotHeld for a task in other hands, LeaseLost if it took too long and is in
+        other hands by now. Nothing is changed then.
+        """
+        await self.engine.complete(self._lease(task))
+        self._held.pop(task, None)
+
+    async def force_release(self, task: str) -> None:
+        """Take the lock from whoever holds it; the task waits again, at its old place.
+
+        For administrators. What the holder says from now on is refused. Raises JobNotFound for a
+        task that is not there, TaskNotHeld for one that nobody holds. Two round trips.
+        """
+        ref = self._ref(task)
+        while True:
+            job = await self.engine.job(ref)
+            if job.state is not State.LEASED:
+                raise TaskNotHeld(task)
+            with suppress(LeaseLost):  # another has it by now: he is asked about next
+                await self.engine.release(_lease_of(job))
+                return
+
+    # ── questions ────────────────────────────────────────────────────────────────────────
+
+    async def queue_size(self) -> int:
+        """How many tasks wait, delayed ones included; those in process do not. Two round trips."""
+        await self._take_back()
+        counts = await self.engine.counts(self.name)
+        return counts.ready + counts.delayed
+
+    async def is_locked(self, task: str) -> bool:
+        """Whether the task is in process. A lock that has run out is none. Two round trips."""
+        ref = self._ref(task)
+        await self._take_back()
+        return await self.engine.state(ref) is State.LEASED
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _prepare(self) -> None:
+        """Introduce the queue, once. Raises QueueDiffers for one that keeps what has ended."""
+        if self._is_prepared:
+            return
+        try:
+            await self.engine.configure(self.name, TASK_OPTIONS)
+        except QueueDiffers:
+            chosen = await self.engine.options(self.name)
+            if chosen == QueueOptions():  # nobody's choice: somebody looked before anybody enqueued
+                await self.engine.reconfigure(self.name, TASK_OPTIONS)
+            elif (chosen.remember, chosen.keep) != (ZERO, ZERO):
+                raise
+        self._is_prepared = True
+
+    async def _take_back(self) -> None:
+        """Give back what is locked for too long: nobody may have dequeued since."""
+        await self._prepare()
+        await self.engine.reap(self.name, _REAP_MOST)
+
+    async def _set_aside(self, lease: Lease) -> None:
+        with suppress(LeaseError, JobError):  # it took so long that another does it
+            await self.engine.bury(lease, CORRUPT)
+
+    def _ref(self, task: str) -> JobRef:
+        try:
+            return job_ref(self.name, task)
+        except InvalidName as error:
+            raise InvalidName("task", task, rule=error.rule) from error
+
+    def _lease(self, task: str) -> Lease:
+        if task not in self._held:
+            raise TaskNotHeld(task)
+        return self._held[task]
+
+    def _hold(self, lease: Lease) -> None:
+        """Remember a lease for its release, and forget those that ended long ago."""
+        now_ms = lease.expires_ms - duration_ms("lease", self.LOCK_TTL)
+        for held in list(islice(self._held.values(), _FORGET_MOST)):
+            if held.expires_ms <= now_ms:
+                del self._held[held.id]
+        self._held.pop(lease.id, None)
+        self._held[lease.id] = lease
+
+
+def _payload(task: str) -> bytes:
+    """A task's payload is its name: an entry that was written past the service is told by it."""
+    return task.encode()
+
+
+def _is_task(lease: Lease) -> bool:
+    return lease.payload == _payload(lease.id)
+
+
+def _delay(seconds: float) -> Duration:
+    try:
+        return Duration(seconds=seconds)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidOption("seconds", seconds, rule="must be a number of seconds") from error
+
+
+def _lease_of(job: Job) -> Lease:
+    """The lease under which somebody else holds the job."""
+    return Lease(
+        job=job.ref,
+        payload=b"",
+        token=job.token or Token(0),
+        attempt=job.attempts,
+        worker=job.worker or "",
+        expires_ms=0,
+        submitted_ms=0,
+    )

@@ -1,0 +1,140 @@
+"""A reviewer that is a program: the task comes on its input, the review is what it prints.
+
+    exit code 0     the review is on standard output: as JSON, or as plain text
+    exit code 65    it will never review this (EX_DATAERR): the task is dead, with what it said
+    any other       it could not do it now (75, EX_TEMPFAIL, says so best): another attempt follows
+
+The task is JSON on standard input, and its plain fields are in the environment too, as
+TOWPATH_REVIEW_REPOSITORY, TOWPATH_REVIEW_HEAD and so on; beside them PATH, HOME, LANG, what the
+configuration adds, and nothing else of ours. The end of standard error becomes the reason of a
+failed attempt.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from towpath.apps.reviews.model import REVIEW_MOST, Review, ReviewTask
+from towpath.apps.reviews.reviewers.errors import (
+    ReviewerError,
+    ReviewerFailed,
+    ReviewerKilled,
+    ReviewerRefused,
+    verdict,
+)
+from towpath.apps.reviews.reviewers.program import Ended, Program, run
+from towpath.apps.reviews.reviewers.reading import printed
+from towpath.clock import Duration, duration_ms, milliseconds, minutes
+from towpath.engine.check import whole
+from towpath.errors import InvalidOption
+from towpath.worker.context import Context
+
+NEVER_AGAIN = 65
+"""EX_DATAERR of sysexits.h: the exit code that says that no other attempt can help."""
+WITHIN = minutes(10)
+
+_PREFIX = "TOWPATH_REVIEW_"
+_INHERITED = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}
+_LONGEST_VALUE = 4096
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class CommandReviewer:
+    """Runs *argv* for each task; no shell reads it, and nothing of a task becomes part of it.
+
+    *environment* is added to the program's, *directory* is where it runs. It has *within* to end
+    and may print *largest* bytes; else it is ended with all that it started, as when the task is
+    cancelled or lost. Costs a process, and some 20 ms for its beginning.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str] = _NOTHING,
+        directory: str | Path = ".",
+        within: Duration = WITHIN,
+        largest: int = REVIEW_MOST,
+    ) -> None:
+        self._argv = _checked(argv)
+        self._environment = _checked_environment(environment)
+        self._directory = Path(directory)
+        self._within = within
+        duration_ms("within", within, least=milliseconds(1))
+        self._largest = whole("largest", largest, 1, 1 << 30)
+
+    @property
+    def within(self) -> Duration:
+        """How long one review may take."""
+        return self._within
+
+    async def review(self, task: ReviewTask, ctx: Context) -> Review:
+        """What the program printed. Raises Retry or Discard, because of a ReviewerError."""
+        try:
+            ended = await run(self._program(task, ctx), task.packed())
+            _require_success(ended)
+        except ReviewerError as error:
+            raise verdict(error) from error
+        return printed(ended.output)
+
+    def _program(self, task: ReviewTask, ctx: Context) -> Program:
+        inherited = {name: os.environ.get(name, usual) for name, usual in _INHERITED.items()}
+        told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
+        return Program(
+            argv=self._argv,
+            environment={**inherited, **_fields(task), **told, **self._environment},
+            directory=self._directory,
+            within=self._within,
+            largest=self._largest,
+        )
+
+
+def _require_success(ended: Ended) -> None:
+    if ended.code < 0:
+        raise ReviewerKilled(_signal_name(-ended.code), ended.complaint)
+    if ended.code == NEVER_AGAIN:
+        raise ReviewerRefused(ended.code, ended.complaint)
+    if ended.code:
+        raise ReviewerFailed(ended.code, ended.complaint)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+def _fields(task: ReviewTask) -> dict[str, str]:
+    """The plain fields of a task as variables; whole and with all characters they are in the JSON.
+
+    The system refuses a variable with a NUL in it, and a very long one.
+    """
+    fields: dict[str, Any] = msgspec.to_builtins(task)
+    return {
+        f"{_PREFIX}{name.upper()}": str(value).replace("\0", "")[:_LONGEST_VALUE]
+        for name, value in fields.items()
+        if isinstance(value, str | int) and value != ""
+    }
+
+
+def _checked(argv: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(argv, str) or not argv or not all(isinstance(it, str) for it in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("command", argv, rule="must be a list: the program, its arguments")
+    if not argv[0] or any("\0" in it for it in argv):
+        raise InvalidOption("command", argv, rule="must name a program, and have no NUL in it")
+    return tuple(argv)
+
+
+def _checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidOption("environment", name, rule="must be names and values without NUL")
+    return dict(environment)

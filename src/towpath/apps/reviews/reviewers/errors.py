@@ -1,0 +1,96 @@
+"""How a reviewer fails. Each is the cause of the Retry or Discard that ends the attempt.
+
+ReviewerError
+├── ReviewerUnavailable     there is no such program, or it can't be started
+├── ReviewerTimedOut        it took longer than it may
+├── ReviewerFailed          it ended with an exit code that is not 0
+├── ReviewerRefused         it ended with the exit code that says: never again
+├── ReviewerKilled          a signal ended it
+└── ReviewTooLarge          it printed more than is kept
+"""
+
+from __future__ import annotations
+
+from towpath.clock import Duration
+from towpath.errors import RetryAdvice, TowpathError
+from towpath.worker.verdicts import Discard, Retry
+
+
+class ReviewerError(TowpathError):
+    """There is no review, and the reviewer is why."""
+
+    code = "reviewer_error"
+    retry = RetryAdvice.LATER
+
+
+class ReviewerUnavailable(ReviewerError):
+    """The reviewer's program is not there, or can't be started."""
+
+    code = "reviewer_unavailable"
+    remedy = "Install the program, or name it with its whole path in the configuration."
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"{program}: {reason}")
+        self.program, self.reason = program, reason
+
+
+class ReviewerTimedOut(ReviewerError):
+    """The reviewer took longer than it may; it was ended, and all that it had begun."""
+
+    code = "reviewer_timed_out"
+    remedy = "Let it review less, or give it more time."
+
+    def __init__(self, within: Duration, complaint: str) -> None:
+        super().__init__(_said(f"no review within {within}", complaint))
+        self.within = within
+
+
+class ReviewerFailed(ReviewerError):
+    """The reviewer says by its exit code that it could not do it."""
+
+    code = "reviewer_failed"
+    remedy = "Read what it said; the next attempt may do better."
+
+    def __init__(self, exit_code: int, complaint: str) -> None:
+        super().__init__(_said(f"exit code {exit_code}", complaint))
+        self.exit_code = exit_code
+
+
+class ReviewerRefused(ReviewerFailed):
+    """The reviewer says by its exit code that it will never review this."""
+
+    code = "reviewer_refused"
+    remedy = "Read what it said; another attempt would end the same way."
+    retry = RetryAdvice.NEVER
+
+
+class ReviewerKilled(ReviewerError):
+    """A signal ended the reviewer: a crash, or the system's memory was short."""
+
+    code = "reviewer_killed"
+    remedy = "Look for a crash of the program, and for the memory that it takes."
+
+    def __init__(self, signal_name: str, complaint: str) -> None:
+        super().__init__(_said(f"ended by {signal_name}", complaint))
+        self.signal_name = signal_name
+
+
+class ReviewTooLarge(ReviewerError):
+    """The reviewer printed more than a review may have; it was ended, nothing of it is kept."""
+
+    code = "review_too_large"
+    remedy = "Print the review alone to standard output; the rest belongs to standard error."
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit} bytes were printed")
+        self.limit = limit
+
+
+def verdict(error: ReviewerError) -> Retry | Discard:
+    """How the attempt ends because of *error*."""
+    reason = f"{type(error).__qualname__}: {error}"
+    return Discard(reason) if error.retry is RetryAdvice.NEVER else Retry(reason)
+
+
+def _said(what: str, complaint: str) -> str:
+    return f"{what}; it said: {complaint}" if complaint else what

@@ -1,0 +1,75 @@
+"""A reviewer that is a Python function, plain or async: `(task) -> Review | str | dict`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from towpath.apps.reviews.model import Review, ReviewTask
+from towpath.apps.reviews.reviewers.reading import returned
+from towpath.errors import InvalidOption
+from towpath.worker.context import Context
+from towpath.worker.threads import Threads
+from towpath.worker.verdicts import Retry
+
+ReviewFunction = Callable[[ReviewTask], Any]
+"""Returns a Review, its text, a dict of its fields, or an awaitable of one of these."""
+
+_MOST_STUCK = 32
+
+
+class FunctionReviewer:
+    """Calls *function* for each task: an async one in the loop, a plain one in a thread.
+
+    A thread can't be ended from outside: a plain function that is cancelled goes on, unseen. Once
+    32 of them have not returned, no more is begun until one does. What can hang belongs into an
+    async function or a command.
+    """
+
+    def __init__(self, function: ReviewFunction) -> None:
+        if not callable(function):
+            raise InvalidOption("reviewer", function, rule="must be a function that takes a task")
+        self._function = function
+        self._stuck = 0
+        self._threads = Threads(lost=self._lost, regained=self._regained)
+
+    @classmethod
+    def at(cls, path: str) -> FunctionReviewer:
+        """The function at `module:name`. For configuration, never for what comes with a job.
+
+        Raises InvalidOption if there is none; what the module itself raises is left as it is.
+        """
+        module_name, colon, name = path.partition(":")
+        if not (module_name and colon and name):
+            raise InvalidOption("reviewer", path, rule="must be MODULE:FUNCTION")
+        try:
+            found = vars(import_module(module_name)).get(name)
+        except ModuleNotFoundError as error:
+            rule = f"there is no module {error.name}"
+            raise InvalidOption("reviewer", path, rule=rule) from error
+        if not callable(found):
+            raise InvalidOption("reviewer", path, rule="the module has no such function")
+        return cls(found)
+
+    async def review(self, task: ReviewTask, ctx: Context) -> Review:
+        """What the function returns, as a review. What it raises is raised, verdicts too."""
+        if inspect.iscoroutinefunction(self._function):
+            said = await self._function(task)
+        else:
+            said = await self._in_thread(task)
+        return returned(said)
+
+    async def _in_thread(self, task: ReviewTask) -> Any:
+        if self._stuck >= _MOST_STUCK:
+            raise Retry(f"{self._stuck} earlier calls of the reviewer have not returned")
+        said = await self._threads.run(lambda: self._function(task))
+        # An object with an async __call__, or a plain function around an async one.
+        return await said if inspect.isawaitable(said) else said
+
+    def _lost(self) -> None:
+        self._stuck += 1
+
+    def _regained(self) -> None:
+        self._stuck -= 1

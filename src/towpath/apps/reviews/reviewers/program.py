@@ -1,0 +1,204 @@
+"""A program run once: what it said, how it ended, and nothing of it left behind.
+
+It gets a process group of its own, so that all it starts ends with it. On Linux it also ends when
+this process is killed. Its input is a file that has no name any more, not a pipe: nothing has to be
+written to a program that may not read, and it can be opened again as /dev/stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from towpath.apps.reviews.reviewers.errors import (
+    ReviewerTimedOut,
+    ReviewerUnavailable,
+    ReviewTooLarge,
+)
+from towpath.clock import Duration
+from towpath.embedded.launch import follow_parent
+
+_GRACE = 1.0
+"""Seconds between SIGTERM and SIGKILL. A worker waits two for an attempt that it has stopped."""
+_LAST_WORDS = 2.0
+"""Seconds for what is left in the pipes, if one who left the group holds them open."""
+_UNKILLABLE = 5.0
+_COMPLAINT_BYTES = 4096
+_COMPLAINT_SHOWN = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What to run, and within which limits."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
+    within: Duration
+    largest: int
+    """Bytes of output; one more and the program is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended by itself."""
+
+    code: int
+    """Its exit code; minus the signal, if one ended it."""
+    output: bytes
+    complaint: str
+    """The end of what it wrote to standard error, in one line."""
+
+
+async def run(program: Program, given: bytes) -> Ended:
+    """Run it with *given* as its input; when this returns or raises, nothing of it runs any more.
+
+    Raises ReviewerUnavailable, ReviewerTimedOut, ReviewTooLarge. Holds no more than the largest
+    output in memory, however much comes. Whoever is cancelled here waits until the group is dead:
+    a second at most, if the program does not heed SIGTERM.
+    """
+    transport, said = await _started(program, given)
+    try:
+        async with asyncio.timeout(program.within.total_seconds()):
+            await said.settled.wait()
+    except TimeoutError:
+        raise ReviewerTimedOut(program.within, said.complaint) from None
+    finally:
+        await _through(_clear_away(transport, said))
+    if said.overflowed:
+        raise ReviewTooLarge(program.largest)
+    return Ended(transport.get_returncode() or 0, bytes(said.output), said.complaint)
+
+
+class _Said(asyncio.SubprocessProtocol):
+    """Listens to a program: its output up to a limit, of its complaints the end."""
+
+    def __init__(self, largest: int) -> None:
+        self.output, self.overflowed = bytearray(), False
+        self.settled = asyncio.Event()
+        """It has ended, or must: it said too much."""
+        self.exited, self.silent = asyncio.Event(), asyncio.Event()
+        self._largest, self._complaint = largest, b""
+        self._open = {1, 2}
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 2:
+            self._complaint = (self._complaint + data)[-_COMPLAINT_BYTES:]
+        elif len(self.output) + len(data) <= self._largest:
+            self.output += data
+        else:  # heard and dropped until it is dead: it may not heed SIGTERM while it writes
+            self.overflowed = True
+            self.settled.set()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        if not self._open:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.settled.set()
+
+    @property
+    def complaint(self) -> str:
+        words = " ".join(self._complaint.decode(errors="replace").split())
+        shown = "".join(it if it.isprintable() else "·" for it in words)
+        return shown if len(shown) <= _COMPLAINT_SHOWN else "…" + shown[-_COMPLAINT_SHOWN:]
+
+
+# ── its beginning ────────────────────────────────────────────────────────────────────────
+
+
+async def _started(program: Program, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
+    name, *arguments = program.argv
+    path = _found(name, program)
+    with _unnamed(given) as file:
+        try:
+            return await asyncio.get_running_loop().subprocess_exec(
+                lambda: _Said(program.largest),
+                *follow_parent(),
+                path,
+                *arguments,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(program.environment),
+                cwd=program.directory,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ReviewerUnavailable(name, f"can't be started: {error.strerror}") from error
+
+
+def _found(name: str, program: Program) -> str:
+    """The whole path: a name is looked for on the program's PATH, a path from its directory."""
+    if os.sep in name:
+        path = shutil.which(str(program.directory.absolute() / name))
+    else:
+        path = shutil.which(name, path=program.environment.get("PATH", os.defpath))
+    if path is None:
+        raise ReviewerUnavailable(name, "there is no such program")
+    return str(Path(path).absolute())
+
+
+@contextmanager
+def _unnamed(content: bytes) -> Generator[IO[bytes]]:
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        yield file
+
+
+# ── its end ──────────────────────────────────────────────────────────────────────────────
+
+
+async def _clear_away(transport: asyncio.SubprocessTransport, said: _Said) -> None:
+    group = transport.get_pid()
+    try:
+        if said.exited.is_set():
+            # What it left in the background ends with it; a number that was given out just now is
+            # not given out again so soon.
+            _send(group, signal.SIGKILL)
+            await _happens(said.silent, within=_LAST_WORDS)
+        else:
+            _send(group, signal.SIGTERM)
+            await _happens(said.exited, within=_GRACE)
+            _send(group, signal.SIGKILL)
+            await _happens(said.exited, within=_UNKILLABLE)
+    finally:
+        if not said.exited.is_set():  # this loop is closing, and cancels everybody
+            _send(group, signal.SIGKILL)
+        transport.close()
+
+
+def _send(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left, or none that is ours
+        os.killpg(group, number)
+
+
+async def _happens(event: asyncio.Event, *, within: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()
+
+
+async def _through(work: Coroutine[Any, Any, None]) -> None:
+    """Do *work* to its end, whoever cancels meanwhile; then be cancelled."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()

@@ -1,0 +1,178 @@
+"""Reviews as those see them who ask for them: taken, waiting, running, completed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from towpath.apps.reviews.errors import ReviewDiffers
+from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.model import (
+    POSTS,
+    REVIEWS,
+    Forge,
+    Kind,
+    ReviewState,
+    ReviewTask,
+    priority_of,
+    subject_of,
+)
+from towpath.apps.reviews.texts import is_repository
+from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
+from towpath.clock import wall_ms
+from towpath.errors import InvalidOption
+from towpath.ids import job_id, new_job_id
+from towpath.ledger.errors import RecordNotDead, RecordNotFound
+from towpath.ledger.jobs import Jobs
+from towpath.ledger.record import Record, Recorded, RecordState
+
+LARGEST_PAGE = 200
+RECORD_ID = "review"
+"""The header with the record's id: a job that is queued again has another one."""
+
+
+class Reviews:
+    """The application, for a server and for the command line.
+
+    Everything here is read from the rows and written to them: Redis may be away. Each raises
+    LedgerError if the database is.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    # ── a review's life ──────────────────────────────────────────────────────────────────
+
+    async def take(self, hook: Hook) -> Taken:
+        """Save what a webhook asks for; it runs later. The same delivery twice is one review.
+
+        Of the tasks about one pull request or branch the latest counts, in whatever order they
+        come: older ones that have not begun are superseded.
+        """
+        task = hook.task
+        return _taken(await self._save(hook.id, task, hook.priority, _version(hook)))
+
+    async def submit(
+        self, task: ReviewTask, *, id: str | None = None, priority: int | None = None
+    ) -> Taken:
+        """Save a task that somebody asks for. The same *id* again is the same review.
+
+        Raises ReviewDiffers for another task under the same id, InvalidName, InvalidOption.
+        """
+        own = f"{Forge.API}-{new_job_id() if id is None else job_id(id)}"
+        urgency = priority_of(task) if priority is None else priority
+        recorded = await self._save(own, task, urgency, wall_ms())
+        if recorded.existed and recorded.record.payload != task.packed():
+            raise ReviewDiffers(REVIEWS, own)
+        return _taken(recorded)
+
+    async def cancel(self, id: str) -> ReviewView:
+        """End a review that has not ended: at once, or when its reviewer was stopped.
+
+        Safe to repeat. Raises RecordNotFound, and RecordEnded for one that ended otherwise.
+        """
+        return as_view(await self._jobs.cancel(REVIEWS, id))
+
+    async def retry(self, id: str) -> ReviewView:
+        """Give a review that is dead or cancelled new attempts, one that failed its turn; and one
+        that is completed but could not be posted, its posting.
+
+        Raises RecordNotFound, and RecordNotDead where there is nothing to be retried.
+        """
+        try:
+            return as_view(await self._jobs.retry(REVIEWS, id))
+        except RecordNotDead as refusal:
+            if refusal.state != RecordState.COMPLETED:
+                raise
+            with suppress(RecordNotFound, RecordNotDead):
+                posting = await self._jobs.retry(POSTS, id)
+                return as_view(await self._jobs.get(REVIEWS, id), posting)
+            raise
+
+    # ── questions ────────────────────────────────────────────────────────────────────────
+
+    async def get(self, id: str) -> ReviewView:
+        """The review as it is now, with what the reviewer said. Raises RecordNotFound."""
+        record = await self._jobs.get(REVIEWS, id)
+        return as_view(record, await self._posting(record))
+
+    async def list(
+        self,
+        *,
+        state: ReviewState | None = None,
+        forge: Forge | None = None,
+        repository: str | None = None,
+        number: int | None = None,
+        after: str | None = None,
+        size: int = 50,
+    ) -> ReviewPage:
+        """A page of reviews, newest first, without what their reviewers said.
+
+        Raises InvalidOption.
+        """
+        if number is not None and repository is None:
+            raise InvalidOption("number", number, rule="say of which repository")
+        if repository is not None and not is_repository(repository):
+            raise InvalidOption("repository", repository, rule="must be owner/name")
+        if size > LARGEST_PAGE:
+            raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
+        page = await self._jobs.list(
+            REVIEWS,
+            state=None if state is None else RecordState(state.lower()),
+            subject=_subjects(forge, repository, number) if number is not None else None,
+            prefix=_beginnings(forge, repository) if number is None else None,
+            after=after,
+            size=size,
+        )
+        return ReviewPage([as_view(it) for it in page.records], page.after)
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _save(self, id: str, task: ReviewTask, priority: int, version: int) -> Recorded:
+        return await self._jobs.submit(
+            REVIEWS,
+            task.packed(),
+            id=id,
+            priority=priority,
+            subject=subject_of(task),
+            version=version,
+            headers={RECORD_ID: id},
+        )
+
+    async def _posting(self, record: Record) -> Record | None:
+        if record.state is RecordState.COMPLETED:
+            with suppress(RecordNotFound):
+                return await self._jobs.get(POSTS, record.id)
+        return None
+
+
+def _taken(recorded: Recorded) -> Taken:
+    record = recorded.record
+    state = ReviewState.of(record.state)
+    return Taken(record.id, state, recorded.existed, recorded.superseded)
+
+
+def _version(hook: Hook) -> int:
+    """Which of a subject's tasks is the latest: the forge's own time, wherever it says one.
+
+    The time of a commit is its author's to set. From the future it would supersede whatever
+    comes, so it counts as now at most.
+    """
+    if hook.version is None:
+        return wall_ms()
+    is_commit_time = hook.task.forge is Forge.GITLAB and hook.task.kind is Kind.PUSH
+    return min(hook.version, wall_ms()) if is_commit_time else hook.version
+
+
+def _subjects(forge: Forge | None, repository: str | None, number: int) -> list[str]:
+    return [f"{it}:{repository}#{number}" for it in _forges(forge)]
+
+
+def _beginnings(forge: Forge | None, repository: str | None) -> list[str] | None:
+    """How the subjects begin that are asked for; None = all."""
+    if repository is not None:
+        return [f"{it}:{repository}{mark}" for it in _forges(forge) for mark in "#@"]
+    return None if forge is None else [f"{forge}:"]
+
+
+def _forges(forge: Forge | None) -> list[Forge]:
+    return list(Forge) if forge is None else [forge]

@@ -1,0 +1,73 @@
+"""Texts of strangers: the patterns they must fit, and how they are made harmless to show.
+
+Titles, branches and paths come from whoever may open a pull request. What fits a pattern here is
+no option of a command, no way out of a directory and no address with a password in it. A branch
+may still have quotes, `$` and `;` in its name: nothing of this ever goes through a shell.
+"""
+
+from __future__ import annotations
+
+import re
+
+REF_MOST = 244
+"""Bytes: what GitHub allows. A subject of repository and branch stays below 512."""
+REPOSITORY_MOST = 255
+PATH_MOST = 1024
+URL_MOST = 2000
+NO_COMMIT = frozenset({"0" * 40, "0" * 64})
+"""What forges call the commit before a branch's first one, and after its last."""
+
+_CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Marks of direction, which let a text look like another."""
+
+_SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_SEGMENT = r"(?!\.{1,2}(?:/|\Z))(?!(?i:[^/]*\.git)(?:/|\Z))[A-Za-z0-9_.][A-Za-z0-9_.-]*"
+_REPOSITORY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})+")
+# git-check-ref-format(1), and no hyphen in front: that would be an option.
+_REF_WRONG = re.compile(
+    rf"[{_CONTROL}{_TURNING} ~^:?*\[\\]|\.\.|@\{{|//|/\.|\A[-/.]|[/.]\Z|\.lock(?:/|\Z)|\A@\Z"
+)
+_PATH_WRONG = re.compile(rf"[{_CONTROL}{_TURNING}]|(?:\A|/)\.{{0,2}}(?:/|\Z)")
+_URL = re.compile(
+    r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+    rf"(?:[/?#][^\s{_CONTROL}{_TURNING}\"<>\\`]*)?"
+)
+_HIDDEN = re.compile(rf"[{_CONTROL}{_TURNING}]")
+_HIDDEN_IN_PROSE = re.compile(rf"(?![\n\t])[{_CONTROL}{_TURNING}]")
+
+
+def is_commit(text: str) -> bool:
+    """A whole commit id, SHA-1 or SHA-256, of a commit that there is."""
+    return _SHA.fullmatch(text) is not None and text not in NO_COMMIT
+
+
+def is_repository(text: str) -> bool:
+    """`owner/name`, or with groups between: parts that are safe as names of directories."""
+    return len(text) <= REPOSITORY_MOST and _REPOSITORY.fullmatch(text) is not None
+
+
+def is_branch(text: str) -> bool:
+    """A branch's name as git allows it, without `refs/heads/`."""
+    short = 0 < len(text) <= REF_MOST
+    return short and _REF_WRONG.search(text) is None and len(text.encode()) <= REF_MOST
+
+
+def is_path(text: str) -> bool:
+    """A file's path inside its repository: relative, and never up."""
+    return len(text) <= PATH_MOST and _PATH_WRONG.search(text) is None
+
+
+def is_url(text: str) -> bool:
+    """An http or https address without user and password."""
+    return len(text) <= URL_MOST and _URL.fullmatch(text) is not None
+
+
+def one_line(text: str, *, most: int) -> str:
+    """The beginning of *text* as one line that shows all there is of it."""
+    return _HIDDEN.sub(" ", text[:most]).strip()
+
+
+def prose(text: str) -> str:
+    """*text* with its lines and tabs, without what can't be seen and blank lines around it."""
+    return _HIDDEN_IN_PROSE.sub("", text).rstrip().lstrip("\n")

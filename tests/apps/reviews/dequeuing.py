@@ -1,0 +1,22 @@
+"""What tests of the queue of review tasks do again and again."""
+
+from towpath.apps.reviews.queue import ReviewQueue
+from towpath.engine.inspect import Job
+from towpath.engine.model import job_ref
+
+QUEUE, RETRY, LEASES = "{task}:queue", "{task}:retry:queue", "{task}:leases"
+"""The keys below the queue."""
+
+
+async def drained(queue: ReviewQueue) -> list[str]:
+    """Every task that can be had now, in the order it was handed out; all are done."""
+    tasks: list[str] = []
+    while (task := await queue.dequeue()) is not None:
+        tasks.append(task)
+        await queue.release_lock(task)
+    return tasks
+
+
+async def job(queue: ReviewQueue, task: str) -> Job:
+    """The job behind a task."""
+    return await queue.engine.job(job_ref(queue.name, task))

@@ -1,0 +1,120 @@
+"""GitHub and GitLab, as far as posting a review needs them, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.calls.receivers import LOOPBACK, Reader, Writer, http, read_request
+
+TOKEN = "forge-token-for-tests"  # noqa: S105 -- of no forge
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request to the API."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    content: Any
+
+
+@dataclass
+class Reply:
+    """One answer of the API."""
+
+    status: int = 200
+    content: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Rule = Callable[[Asked], Reply | None]
+
+
+@dataclass
+class ForgeServer:
+    """Keeps what is posted, by its path, and lists it. Rules come first, and may answer instead."""
+
+    port: int = 0
+    asked: list[Asked] = field(default_factory=list[Asked])
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    rules: list[Rule] = field(default_factory=list[Rule])
+    hangs_up_after_posts: bool = False
+    """The post is kept, and its answer never comes."""
+    serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    @property
+    def posts(self) -> list[Asked]:
+        return [it for it in self.asked if it.method == "POST"]
+
+    def answer(self, asked: Asked) -> Reply:
+        if asked.headers.get("authorization") != f"Bearer {TOKEN}":
+            return Reply(401, {"message": "Bad credentials"})
+        for rule in self.rules:
+            if (reply := rule(asked)) is not None:
+                return reply
+        listed = self.kept.setdefault(asked.path, [])
+        if asked.method == "GET":
+            size, page = (int(asked.query[name][0]) for name in ("per_page", "page"))
+            return Reply(200, listed[size * (page - 1) : size * page])
+        entry = {"html_url": f"https://forge.example/{len(listed)}", **asked.content}
+        listed.append(entry)
+        return Reply(201, entry)
+
+    def connected(self, reader: Reader, writer: Writer) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self.serving.add(task)
+        task.add_done_callback(self.serving.discard)
+
+    async def _serve(self, reader: Reader, writer: Writer) -> None:
+        try:
+            while True:
+                request = await read_request(reader)
+                method, target, _ = request.line.split(" ")
+                parts = urlsplit(target)
+                content = json.loads(request.body) if request.body else None
+                asked = Asked(method, parts.path, parse_qs(parts.query), request.headers, content)
+                self.asked.append(asked)
+                reply = self.answer(asked)
+                if method == "POST" and self.hangs_up_after_posts:
+                    return
+                text = json.dumps(reply.content).encode()
+                writer.write(http(f"{reply.status} Said", text, reply.headers))
+                await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def forge() -> AsyncGenerator[ForgeServer]:
+    it = ForgeServer()
+    server = await asyncio.start_server(it.connected, LOOPBACK, 0)
+    it.port = server.sockets[0].getsockname()[1]
+    try:
+        yield it
+    finally:
+        server.close()
+        for task in list(it.serving):
+            task.cancel()
+        await asyncio.gather(*it.serving, return_exceptions=True)
+
+
+def refuses(status: int, message: object, **headers: str) -> Rule:
+    """Every post is answered so."""
+    named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return lambda asked: (
+        Reply(status, {"message": message}, named) if asked.method == "POST" else None
+    )

@@ -1,0 +1,194 @@
+"""A command as a reviewer: what it is given, what it may say, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.apps.reviews.reviewing import a_comment, a_push, a_review, a_task, an_attempt
+from towpath.apps.reviews.errors import ReviewInvalid
+from towpath.apps.reviews.model import Review, ReviewTask, Verdict
+from towpath.apps.reviews.reviewers.command import NEVER_AGAIN, CommandReviewer
+from towpath.apps.reviews.reviewers.errors import (
+    ReviewerFailed,
+    ReviewerKilled,
+    ReviewerRefused,
+    ReviewerUnavailable,
+)
+from towpath.clock import ZERO
+from towpath.errors import InvalidOption
+from towpath.worker.verdicts import Discard, Retry
+
+TELL = """
+import json, os, sys
+print("told", json.dumps({"stdin": sys.stdin.read(), "env": dict(os.environ), "argv": sys.argv}))
+"""
+
+
+def python(script: str, *arguments: str, **options: Any) -> CommandReviewer:
+    return CommandReviewer([sys.executable, "-c", script, *arguments], **options)
+
+
+async def told(reviewer: CommandReviewer, task: ReviewTask) -> dict[str, Any]:
+    """What the program says that it was given."""
+    review = await reviewer.review(task, an_attempt())
+    return json.loads(review.summary.removeprefix("told "))
+
+
+class TestWhatACommandIsGiven:
+    async def test_is_the_task_as_json_on_its_input(self) -> None:
+        task = a_task()
+        given = await told(python(TELL), task)
+        assert ReviewTask.unpacked(given["stdin"].encode()) == task
+
+    async def test_is_the_task_s_fields_in_the_environment(self) -> None:
+        env = (await told(python(TELL), a_task(title='It\'s $(a) "fix"; rm -rf *')))["env"]
+        told_fields = {
+            name: value for name, value in env.items() if name.startswith("TOWPATH_REVIEW_")
+        }
+        assert told_fields == {
+            "TOWPATH_REVIEW_ID": "here",
+            "TOWPATH_REVIEW_ATTEMPT": "1",
+            "TOWPATH_REVIEW_FORGE": "github",
+            "TOWPATH_REVIEW_KIND": "pull",
+            "TOWPATH_REVIEW_REPOSITORY": "octo/repo",
+            "TOWPATH_REVIEW_NUMBER": "7",
+            "TOWPATH_REVIEW_HEAD": "a1" * 20,
+            "TOWPATH_REVIEW_BASE": "b2" * 20,
+            "TOWPATH_REVIEW_REF": "fix",
+            "TOWPATH_REVIEW_TARGET": "main",
+            "TOWPATH_REVIEW_TITLE": 'It\'s $(a) "fix"; rm -rf *',
+            "TOWPATH_REVIEW_AUTHOR": "ann",
+            "TOWPATH_REVIEW_ACTION": "requested",
+        }
+
+    async def test_has_no_variable_for_what_a_push_lacks(self) -> None:
+        env = (await told(python(TELL), a_push()))["env"]
+        assert "TOWPATH_REVIEW_NUMBER" not in env
+
+    async def test_is_nothing_else_of_our_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The worker's own variables hold passwords and tokens."""
+        monkeypatch.setenv("TOWPATH_URL", "redis://:secret@example.com")
+        monkeypatch.setenv("TOWPATH_REVIEWS__GITHUB_TOKEN", "secret")
+        monkeypatch.setenv("LANG", "C.UTF-8")
+        env = (await told(python(TELL, environment={"RULES": "strict"}), a_task()))["env"]
+        others = {name for name in env if not name.startswith("TOWPATH_REVIEW_")}
+        # Python itself sets LC_CTYPE where the language is C.
+        assert others - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "RULES"}
+        assert env["RULES"] == "strict"
+
+    async def test_is_its_arguments_as_they_are(self) -> None:
+        """No shell reads them."""
+        argv = (await told(python(TELL, "$HOME", "a b", "; echo"), a_task()))["argv"]
+        assert argv[1:] == ["$HOME", "a b", "; echo"]
+
+    async def test_can_be_opened_as_a_file(self) -> None:
+        script = "cat /dev/stdin /dev/stdin | wc -c"
+        review = await CommandReviewer(["sh", "-c", script]).review(a_task(), an_attempt())
+        assert int(review.summary) == 2 * len(a_task().packed())
+
+    async def test_need_not_be_read(self) -> None:
+        review = await CommandReviewer(["echo", "fine"]).review(a_task(), an_attempt())
+        assert review.summary == "fine"
+
+    async def test_is_a_directory_to_run_in(self, tmp_path: Path) -> None:
+        script = tmp_path / "review"
+        script.write_text("#!/bin/sh\npwd\n")
+        script.chmod(0o755)
+        reviewer = CommandReviewer(["./review"], directory=tmp_path)
+        assert (await reviewer.review(a_task(), an_attempt())).summary == str(tmp_path)
+
+
+class TestWhatACommandPrints:
+    async def test_is_a_review_as_json(self) -> None:
+        said = a_review(a_comment())
+        printed = python("import sys; print(sys.argv[1])", said.packed().decode())
+        assert await printed.review(a_task(), an_attempt()) == said
+
+    async def test_is_a_review_as_text(self) -> None:
+        review = await python("print('Looks good.')").review(a_task(), an_attempt())
+        assert review == Review(summary="Looks good.", verdict=Verdict.COMMENT)
+
+    @pytest.mark.parametrize("output", ["", "  \n", '{"verdict": "approve"}', "{]"])
+    async def test_may_be_no_review_at_all(self, output: str) -> None:
+        """It may be one the next time."""
+        reviewer = python("import sys; print(sys.argv[1])", output)
+        with pytest.raises(Retry, match="ReviewInvalid") as raised:
+            await reviewer.review(a_task(), an_attempt())
+        assert isinstance(raised.value.__cause__, ReviewInvalid)
+
+    async def test_is_used_to_the_last_byte(self) -> None:
+        most = msgspec.json.encode({"summary": "x" * 50_000})
+        script = f"import sys; sys.stdout.write(sys.argv[1] + ' ' * ({1 << 20} - {len(most)}))"
+        review = await python(script, most.decode()).review(a_task(), an_attempt())
+        assert len(review.summary) == 50_000
+
+
+class TestACommandThatFails:
+    async def test_is_tried_again_and_its_last_words_are_the_reason(self) -> None:
+        script = "import sys; sys.stderr.write('x' * 9000 + '\\n\\x1b[31mno model\\n'); sys.exit(3)"
+        with pytest.raises(Retry) as raised:
+            await python(script).review(a_task(), an_attempt())
+        reason = raised.value.reason
+        assert reason.startswith("ReviewerFailed: exit code 3; it said: …xxx")
+        assert reason.endswith("xxx ·[31mno model")
+        assert len(reason) < 700
+        assert isinstance(raised.value.__cause__, ReviewerFailed)
+
+    async def test_is_not_tried_again_if_it_says_so(self) -> None:
+        script = (
+            f"import sys; print('not a language of mine', file=sys.stderr); sys.exit({NEVER_AGAIN})"
+        )
+        with pytest.raises(Discard, match="not a language of mine") as raised:
+            await python(script).review(a_task(), an_attempt())
+        assert isinstance(raised.value.__cause__, ReviewerRefused)
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE])
+    async def test_names_the_signal_that_ended_it(self, number: signal.Signals) -> None:
+        script = f"kill -{int(number)} $$"
+        with pytest.raises(Retry, match=f"ended by {number.name}") as raised:
+            await CommandReviewer(["sh", "-c", script]).review(a_task(), an_attempt())
+        assert isinstance(raised.value.__cause__, ReviewerKilled)
+
+    async def test_that_is_not_there_is_tried_again(self, tmp_path: Path) -> None:
+        """It may be a deployment that goes on."""
+        for name in ("towpath-no-such-program", "./absent", str(tmp_path)):
+            reviewer = CommandReviewer([name], directory=tmp_path)
+            with pytest.raises(Retry, match="there is no such program") as raised:
+                await reviewer.review(a_task(), an_attempt())
+            assert isinstance(raised.value.__cause__, ReviewerUnavailable)
+
+    async def test_whose_directory_is_not_there_is_tried_again(self, tmp_path: Path) -> None:
+        reviewer = CommandReviewer(["echo"], directory=tmp_path / "absent")
+        with pytest.raises(Retry, match="can't be started"):
+            await reviewer.review(a_task(), an_attempt())
+
+
+class TestAConfiguration:
+    @pytest.mark.parametrize("argv", [[], "ruff check", [""], ["a\0b"], [1]])
+    def test_is_a_list_of_words(self, argv: Any) -> None:
+        with pytest.raises(InvalidOption, match="command"):
+            CommandReviewer(argv)
+
+    def test_is_checked_in_the_rest_too(self) -> None:
+        with pytest.raises(InvalidOption, match="environment"):
+            CommandReviewer(["echo"], environment={"A=B": "c"})
+        with pytest.raises(InvalidOption, match="within"):
+            CommandReviewer(["echo"], within=ZERO)
+        with pytest.raises(InvalidOption, match="largest"):
+            CommandReviewer(["echo"], largest=0)
+
+    async def test_without_a_path_uses_the_system_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PATH")
+        review = await CommandReviewer(["echo", "fine"]).review(a_task(), an_attempt())
+        assert review.summary == "fine"
+        assert "PATH" not in os.environ

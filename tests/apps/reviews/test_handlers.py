@@ -1,0 +1,311 @@
+"""Reviews in a worker: run, kept in the row, and posted once they are completed."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import text
+
+from tests.apps.reviews.forges import TOKEN, ForgeServer, forge
+from tests.apps.reviews.reviewing import a_push, a_review, a_task
+from tests.apps.reviews.test_service import a_hook, lease_of
+from tests.waiting import eventually_async
+from tests.worker.running import working
+from towpath.app import Towpath
+from towpath.apps.reviews.adapters import Outgoing
+from towpath.apps.reviews.handlers import Posting, add_posting, add_reviews
+from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
+from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.reviewers.command import CommandReviewer
+from towpath.apps.reviews.reviewers.function import FunctionReviewer
+from towpath.apps.reviews.reviewers.http import HttpReviewer
+from towpath.apps.reviews.service import Reviews
+from towpath.apps.reviews.view import ReviewView
+from towpath.calls import new_secret
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.errors import InvalidOption
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+from towpath.worker.context import Context
+from towpath.worker.verdicts import Discard, Retry
+
+SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
+_JOB = "UPDATE towpath_jobs SET "
+
+
+@pytest.fixture(params=["sqlite"])
+def database(request: pytest.FixtureRequest, tmp_path: Any) -> str:
+    """What is to be seen here does not depend on the kind of database."""
+    return f"{request.param}:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[ForgeServer]:
+    async with forge() as it:
+        yield it
+
+
+class Reviewer:
+    """Says what it is told to, and how often it was asked."""
+
+    def __init__(self, *said: Review | Exception) -> None:
+        self._said = list(said) or [a_review()]
+        self.asked: list[ReviewTask] = []
+
+    async def review(self, task: ReviewTask, ctx: Context) -> Review:
+        self.asked.append(task)
+        said = self._said[min(len(self.asked), len(self._said)) - 1]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+
+@asynccontextmanager
+async def reviewing(
+    server: EmbeddedServer, ledger: Ledger, reviewer: Any, host: ForgeServer | None = None
+) -> AsyncGenerator[Towpath]:
+    """A worker with the reviewer, and with posting to *host*."""
+    options = options_for(host) if host else ReviewsOptions()
+    app = Towpath(server.url, ledger=ledger, limits=SHORT)
+    async with Outgoing(options) as out:
+        add_reviews(app, reviewer, options)
+        if out.posters:
+            add_posting(app, out.posters)
+        async with working(app):
+            yield app
+
+
+def options_for(host: ForgeServer) -> ReviewsOptions:
+    return ReviewsOptions(github_token=TOKEN, github_host=host.url)
+
+
+def task_of(host: ForgeServer, **more: Any) -> ReviewTask:
+    return a_task(host=host.url, **more)
+
+
+async def until(reviews: Reviews, id: str, state: ReviewState) -> ReviewView:
+    async def there() -> bool:
+        return (await reviews.get(id)).state is state
+
+    await eventually_async(there, within=20)
+    return await reviews.get(id)
+
+
+async def until_posted(reviews: Reviews, id: str, state: ReviewState) -> ReviewView:
+    async def there() -> bool:
+        posting = (await reviews.get(id)).posting
+        return posting is not None and posting.state is state
+
+    await eventually_async(there, within=20)
+    return await reviews.get(id)
+
+
+class TestAReview:
+    async def test_is_what_the_reviewer_said(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
+    ) -> None:
+        reviewer = Reviewer()
+        async with reviewing(server, ledger, reviewer):
+            taken = await reviews.take(a_hook("d1"))
+            view = await until(reviews, taken.id, ReviewState.COMPLETED)
+        assert view.review == a_review()
+        assert reviewer.asked == [a_task()]
+        assert view.posting is None
+
+    async def test_that_fails_is_tried_again_and_one_that_is_hopeless_is_dead(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
+    ) -> None:
+        again = Retry("the model is asleep", after=seconds(0.01))
+        async with reviewing(server, ledger, Reviewer(again, a_review(), Discard("too strange"))):
+            taken = await reviews.take(a_hook("d1"))
+            view = await until(reviews, taken.id, ReviewState.COMPLETED)
+            assert view.attempts == 2
+            other = await reviews.take(a_hook("d2", task=a_push()))
+            view = await until(reviews, other.id, ReviewState.DEAD)
+        assert (view.attempts, view.last_error) == (1, "too strange")
+
+    async def test_waits_with_backoff_after_it_failed(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
+    ) -> None:
+        async with reviewing(server, ledger, Reviewer(ValueError("no"))):
+            taken = await reviews.take(a_hook("d1"))
+            view = await until(reviews, taken.id, ReviewState.FAILED)
+        assert view.last_error
+        assert view.last_error.startswith("ValueError: no")
+        assert view.due_at is not None
+        assert view.started_at is not None
+        assert 6 < (view.due_at - view.started_at).total_seconds() < 12
+
+    async def test_of_a_row_that_somebody_spoilt_is_dead_with_the_reason(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
+    ) -> None:
+        reviewer = Reviewer()
+        taken = await reviews.take(a_hook("d1"))
+        spoil = text(_JOB + "payload = :x")
+        await ledger.write(lambda it: it.execute(spoil, {"x": b'{"forge":"github"}'}))
+        async with reviewing(server, ledger, reviewer):
+            view = await until(reviews, taken.id, ReviewState.DEAD)
+        assert view.last_error
+        assert "TaskInvalid" in view.last_error
+        assert reviewer.asked == []
+
+    async def test_that_runs_is_stopped_when_it_is_cancelled(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
+    ) -> None:
+        async with reviewing(server, ledger, Endless()):
+            taken = await reviews.take(a_hook("d1"))
+            await until(reviews, taken.id, ReviewState.RUNNING)
+            await reviews.cancel(taken.id)
+            await until(reviews, taken.id, ReviewState.CANCELLED)
+
+    async def test_is_stopped_though_whoever_cancelled_it_had_no_way_to_redis(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, database: str
+    ) -> None:
+        """As at the terminal: the row says it, and a relay tells the worker."""
+        async with reviewing(server, ledger, Endless()), Ledger(database) as another:
+            taken = await reviews.take(a_hook("d1"))
+            await until(reviews, taken.id, ReviewState.RUNNING)
+            await Reviews(another.jobs).cancel(taken.id)
+            await until(reviews, taken.id, ReviewState.CANCELLED)
+
+
+class Endless:
+    """A reviewer that never says anything."""
+
+    async def review(self, task: ReviewTask, ctx: Context) -> Review:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class TestPosting:
+    async def test_brings_the_review_to_its_forge(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        async with reviewing(server, ledger, Reviewer(), host):
+            taken = await reviews.take(a_hook("d1", task=task_of(host)))
+            view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
+        assert view.state is ReviewState.COMPLETED
+        assert view.posting is not None
+        assert view.posting.url == "https://forge.example/0"
+        [post] = host.posts
+        assert post.path == "/api/v3/repos/octo/repo/pulls/7/reviews"
+
+    async def test_is_off_without_a_token_and_for_what_has_no_forge(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        async with reviewing(server, ledger, Reviewer(), host):
+            mine = await reviews.submit(a_task(forge=Forge.API))
+            await until(reviews, mine.id, ReviewState.COMPLETED)
+        async with reviewing(server, ledger, Reviewer()):
+            taken = await reviews.take(a_hook("d1"))
+            await until(reviews, taken.id, ReviewState.COMPLETED)
+        assert (await ledger.jobs.list(POSTS)).records == []
+
+    async def test_waits_for_the_review_that_a_crash_left_behind(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        """Between its record and the review's end: nothing is lost, nothing is posted twice."""
+        taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        lost = lease_of(REVIEWS, taken.id)
+        await ledger.jobs.begin(lost)
+        await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
+        async with reviewing(server, ledger, Reviewer(), host):
+            view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
+        assert view.attempts == 2
+        assert len(host.posts) == 1
+        assert len((await ledger.jobs.list(POSTS)).records) == 1
+
+    async def test_of_a_review_that_never_completed_is_dead_and_comes_with_its_retry(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
+        async with reviewing(server, ledger, Reviewer(Discard("no"), a_review()), host):
+            await until(reviews, taken.id, ReviewState.DEAD)
+            await eventually_async(lambda: dead_posting(ledger, taken.id), within=20)
+            await reviews.retry(taken.id)
+            await until_posted(reviews, taken.id, ReviewState.COMPLETED)
+        assert len(host.posts) == 1
+
+    async def test_is_tried_again_while_the_forge_is_away(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        host.hangs_up_after_posts = True
+        async with reviewing(server, ledger, Reviewer(), host):
+            taken = await reviews.take(a_hook("d1", task=task_of(host)))
+            view = await until_posted(reviews, taken.id, ReviewState.FAILED)
+            assert view.state is ReviewState.COMPLETED
+            host.hangs_up_after_posts = False
+            await ledger.jobs.retry(POSTS, taken.id)
+            await until_posted(reviews, taken.id, ReviewState.COMPLETED)
+        assert len(host.posts) == 1, "it was there: the first post was kept, its answer was lost"
+
+    async def test_that_is_refused_is_dead_with_the_forge_s_words_and_no_token(
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+    ) -> None:
+        async with reviewing(server, ledger, Reviewer(), host):
+            taken = await reviews.take(a_hook("d1", task=a_task(host="https://elsewhere.example")))
+            view = await until_posted(reviews, taken.id, ReviewState.DEAD)
+        assert view.posting is not None
+        assert view.posting.last_error is not None
+        assert "not from" in view.posting.last_error
+        assert TOKEN not in str(view)
+        assert host.asked == []
+
+
+async def dead_posting(ledger: Ledger, id: str) -> bool:
+    return (await ledger.jobs.get(POSTS, id)).state is RecordState.DEAD
+
+
+class TestOptions:
+    def test_name_one_reviewer_or_none(self) -> None:
+        assert Outgoing(ReviewsOptions()).reviewer is None
+        assert isinstance(Outgoing(ReviewsOptions(command=("true",))).reviewer, CommandReviewer)
+        at = Outgoing(ReviewsOptions(function="tests.apps.reviews.reviewing:a_review"))
+        assert isinstance(at.reviewer, FunctionReviewer)
+        there = ReviewsOptions(url="http://127.0.0.1:1/", secrets=(new_secret(),))
+        assert isinstance(Outgoing(there).reviewer, HttpReviewer)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"command": ("a",), "function": "b:c"},
+            {"url": "https://example.com/"},
+            {"github_secrets": ("",)},
+            {"gitlab_secrets": "text"},
+            {"attempts": 0},
+            {"concurrency": 0},
+            {"within": seconds(0)},
+            {"largest_delivery": 1},
+            {"allow": ("no host!",)},
+        ],
+        ids=str,
+    )
+    def test_that_can_not_be_right_are_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(InvalidOption):
+            ReviewsOptions(**wrong)
+
+    @pytest.mark.parametrize("function", ["nowhere", "nowhere.at.all:f", "json:nothing"])
+    def test_a_function_that_is_not_there_is_refused(self, function: str) -> None:
+        with pytest.raises(InvalidOption, match="reviewer"):
+            Outgoing(ReviewsOptions(function=function))
+
+    def test_are_shown_without_what_gives_access(self) -> None:
+        """I21."""
+        secret = new_secret()
+        options = ReviewsOptions(
+            github_secrets=("canary-1",),
+            gitlab_secrets=("canary-2",),
+            github_token="canary-3",  # noqa: S106 -- of no forge
+            gitlab_token="canary-4",  # noqa: S106 -- of no forge
+            url="https://example.com/?key=canary-5",
+            secrets=(secret,),
+            environment={"KEY": "canary-6"},
+        )
+        assert "canary" not in f"{options} {options!r} {Outgoing(options).posters}"
+        assert secret not in repr(options)

@@ -1,0 +1,395 @@
+"""The linter as a reviewer: a program of its own, on real git repositories."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.reviews.repositories import Repository
+from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
+from tests.waiting import eventually
+from towpath.apps.reviews.linter import finding
+from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
+from towpath.apps.reviews.reviewers.command import CommandReviewer
+
+UNUSED = "import os\n"
+RUFF = [
+    str(Path(sys.executable).parent / "ruff"), "check", "--no-cache", "--isolated", "--quiet",
+    "--select=F401", "--output-format=concise",
+]  # fmt: skip
+# Says of each file that it was given it, and fails as linters do.
+TELLS = ["sh", "-c", 'for it; do echo "$it:1:1: seen"; done; exit 1', "sh"]
+PROGRAM = [sys.executable, "-m", "towpath.apps.reviews.linter"]
+
+
+class Place:
+    """A directory of clones, and what the linter says of a task there."""
+
+    def __init__(self, root: Path) -> None:
+        self.clones, self.temporary = root / "clones", root / "temporary"
+        self.temporary.mkdir()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "TMPDIR": str(self.temporary)}
+
+    def command(self, *linter: str, suffix: str = ".py") -> list[str]:
+        return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, "--", *linter]
+
+    def run(self, task: ReviewTask | bytes, *linter: str) -> subprocess.CompletedProcess[bytes]:
+        given = task if isinstance(task, bytes) else task.packed()
+        ran = subprocess.run(
+            self.command(*(linter or TELLS)),
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            check=False,
+        )
+        assert list(self.temporary.iterdir()) == []  # whatever happens, nothing is left
+        return ran
+
+    def review(self, task: ReviewTask, *linter: str) -> Review:
+        ran = self.run(task, *linter)
+        assert ran.returncode == 0, ran.stderr
+        return Review.unpacked(ran.stdout)
+
+    def files(self, task: ReviewTask) -> list[str]:
+        """The files that the linter was given."""
+        return [it.path for it in self.review(task).comments]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def repository(place: Place) -> Repository:
+    return Repository(place.clones / "octo" / "repo")
+
+
+class TestAReviewByALinter:
+    def test_has_the_findings_in_changed_files(self, place: Place, repository: Repository) -> None:
+        base = repository.commit({"old.py": UNUSED, "ok.py": "a = 1\n"})
+        head = repository.commit({"src/new.py": f"b = 2\n{UNUSED}", "ok.py": "a = 2\n"})
+        review = place.review(a_task(head=head, base=base), *RUFF)
+        assert review == Review(
+            summary="ruff: 1 finding in 1 of 2 changed files.",
+            verdict=Verdict.REQUEST_CHANGES,
+            comments=(
+                Comment(
+                    path="src/new.py",
+                    line=2,
+                    body="F401 `os` imported but unused",
+                    severity=Severity.WARNING,
+                ),
+            ),
+        )
+
+    def test_approves_where_there_are_none(self, place: Place, repository: Repository) -> None:
+        base = repository.commit({"old.py": UNUSED})
+        head = repository.commit({"new.py": "a = 1\n"})
+        review = place.review(a_task(head=head, base=base), *RUFF)
+        assert review.verdict is Verdict.APPROVE
+        assert review.summary == "ruff: nothing to say about 1 changed file."
+
+    def test_approves_what_changes_no_file_of_its_kind(
+        self, place: Place, repository: Repository
+    ) -> None:
+        base = repository.commit({"old.py": UNUSED})
+        head = repository.commit({"README.md": "# Hello\n"})
+        review = place.review(a_task(head=head, base=base), *RUFF)
+        assert review == Review(
+            summary="ruff: no changed files to look at.", verdict=Verdict.APPROVE
+        )
+
+    def test_has_no_findings_of_other_files(self, place: Place, repository: Repository) -> None:
+        base = repository.commit({"old.py": UNUSED})
+        head = repository.commit({"new.py": "a = 1\n"})
+        linter = ["sh", "-c", "echo old.py:1:1: bad; echo ../x.py:1:1: worse; exit 1"]
+        assert place.review(a_task(head=head, base=base), *linter).verdict is Verdict.APPROVE
+
+    def test_counts_what_it_has_no_room_for(self, place: Place, repository: Repository) -> None:
+        head = repository.commit({"many.py": UNUSED})
+        linter = ["sh", "-c", "yes 'many.py:1:1: E1 again' | head -n 200000; exit 1"]
+        review = place.review(a_push(head=head), *linter)
+        assert len(review.comments) == 500
+        assert "200000 findings in 1 of 1 changed file; the first 500 follow" in review.summary
+
+    async def test_is_that_of_a_command(self, place: Place, repository: Repository) -> None:
+        """As it is configured for a worker; two at once have no quarrel over one clone."""
+        base = repository.commit({"old.py": UNUSED})
+        head = repository.commit({"new.py": UNUSED})
+        reviewer = CommandReviewer(place.command(*RUFF))
+        task = a_task(head=head, base=base)
+        reviews = await asyncio.gather(*(reviewer.review(task, an_attempt()) for _ in range(2)))
+        assert [[it.path for it in review.comments] for review in reviews] == [["new.py"]] * 2
+        assert repository.worktrees() == 1
+
+
+class TestTheFilesOfAChange:
+    def test_are_those_since_a_pull_request_left_its_target(
+        self, place: Place, repository: Repository
+    ) -> None:
+        repository.commit({"old.py": "", "moved.py": "a = 1\n", "gone.py": ""})
+        repository.git("checkout", "-q", "-b", "fix")
+        repository.git("mv", "moved.py", "there.py")
+        repository.commit({"gone.py": None, "first.py": ""})
+        head = repository.commit({"second.py": ""})
+        repository.git("checkout", "-q", "main")
+        base = repository.commit({"elsewhere.py": "", "old.py": "a = 1\n"})
+        assert place.files(a_task(head=head, base=base)) == ["first.py", "second.py", "there.py"]
+
+    def test_are_those_since_it_left_the_branch_where_the_forge_names_no_commit(
+        self, place: Place, tmp_path: Path
+    ) -> None:
+        """GitLab says only into which branch a merge request goes."""
+        origin = Repository(tmp_path / "origin")
+        origin.commit({"old.py": ""})
+        clone = place.clones / "octo" / "repo"
+        subprocess.run(["git", "clone", "-q", origin.place, clone], check=True)
+        origin.git("checkout", "-q", "-b", "fix")
+        origin.commit({"first.py": ""})
+        head = origin.commit({"second.py": ""})
+        subprocess.run(["git", "-C", clone, "fetch", "-q", "origin", "fix"], check=True)
+        assert place.files(a_task(head=head, base=None)) == ["first.py", "second.py"]
+        assert place.files(a_task(head=head, base=None, target="absent")) == ["second.py"]
+        assert place.files(a_task(head=head, base=None, target=None)) == ["second.py"]
+
+    def test_are_those_of_a_whole_push(self, place: Place, repository: Repository) -> None:
+        before = repository.commit({"old.py": ""})
+        repository.commit({"first.py": ""})
+        head = repository.commit({"second.py": ""})
+        assert place.files(a_push(head=head, before=before)) == ["first.py", "second.py"]
+
+    def test_are_those_of_the_last_commit_of_a_new_branch(
+        self, place: Place, repository: Repository
+    ) -> None:
+        repository.commit({"old.py": ""})
+        head = repository.commit({"new.py": ""})
+        assert place.files(a_push(head=head)) == ["new.py"]
+        assert place.files(a_push(head=head, before=HEAD)) == ["new.py"]  # forced away
+
+    def test_are_all_in_the_first_commit(self, place: Place, repository: Repository) -> None:
+        head = repository.commit({"a.py": "", "b/c.py": ""})
+        assert place.files(a_push(head=head)) == ["a.py", "b/c.py"]
+
+    def test_are_those_that_a_merge_brings(self, place: Place, repository: Repository) -> None:
+        repository.commit({"old.py": ""})
+        repository.git("checkout", "-q", "-b", "fix")
+        repository.commit({"fix.py": ""})
+        repository.git("checkout", "-q", "main")
+        repository.commit({"other.py": ""})
+        repository.git("merge", "-q", "--no-ff", "-m", "Merge", "fix")
+        assert place.files(a_push(head=repository.git("rev-parse", "HEAD"))) == ["fix.py"]
+
+    def test_may_have_any_name(self, place: Place, repository: Repository) -> None:
+        names = ["$(touch x).py", "--fix.py", "-q.py", "a b.py", "quote'.py", "ü.py"]
+        head = repository.commit(dict.fromkeys(names, ""))
+        assert place.files(a_push(head=head)) == sorted(names)
+        options = 'for it; do case "$it" in -*) echo "a b.py:1:1: an option";; esac; done'
+        review = place.review(a_push(head=head), "sh", "-c", options, "sh")
+        assert review.verdict is Verdict.APPROVE
+
+    def test_stand_where_the_command_says(self, place: Place, repository: Repository) -> None:
+        head = repository.commit({"a.py": ""})
+        linter = ["sh", "-c", 'echo "$1:1:1: $2"', "sh", "{files}", "last"]
+        [comment] = place.review(a_push(head=head), *linter).comments
+        assert (comment.path, comment.body) == ("a.py", "last")
+
+    def test_are_given_in_portions(self, place: Place, repository: Repository) -> None:
+        head = repository.commit({f"{number:03}.py": "" for number in range(450)})
+        linter = ["sh", "-c", 'echo "$1:1:1: $# at once"', "sh"]
+        said = [it.body for it in place.review(a_push(head=head), *linter).comments]
+        assert said == ["200 at once", "200 at once", "50 at once"]
+
+    def test_may_be_in_a_bare_clone(self, place: Place, tmp_path: Path) -> None:
+        head = Repository(tmp_path / "origin").commit({"a.py": ""})
+        bare = place.clones / "group" / "sub" / "repo.git"
+        subprocess.run(["git", "clone", "-q", "--bare", tmp_path / "origin", bare], check=True)
+        assert place.files(a_push(head=head, repository="group/sub/repo")) == ["a.py"]
+
+
+class TestWhatAStrangerCommitted:
+    def test_can_t_lead_to_files_of_this_machine(
+        self, place: Place, repository: Repository, tmp_path: Path
+    ) -> None:
+        """A link would have the linter read, and quote, what the stranger may not see."""
+        (tmp_path / "secret.py").write_text(UNUSED)
+        (repository.place / "leak.py").symlink_to(tmp_path / "secret.py")
+        (repository.place / "folder").symlink_to(tmp_path)
+        (repository.place / "a.py").write_text("")
+        head = repository.commit_all()
+        links = ["sh", "-c", 'find . -type l | sed "s/.*/a.py:1:1: a link/"; echo "$@"', "sh"]
+        assert place.review(a_push(head=head), *links).verdict is Verdict.APPROVE
+        assert place.files(a_push(head=head)) == ["a.py"]
+
+    def test_is_not_imported_by_a_linter_in_python(
+        self, place: Place, repository: Repository, tmp_path: Path
+    ) -> None:
+        trap = f"import pathlib; pathlib.Path({str(tmp_path / 'sprung')!r}).touch()"
+        head = repository.commit({"json.py": trap})
+        place.run(a_push(head=head), sys.executable, "-m", "json.tool")
+        assert not (tmp_path / "sprung").exists()
+
+    def test_starts_no_hook(self, place: Place, repository: Repository, tmp_path: Path) -> None:
+        hook = repository.place / ".git" / "hooks" / "post-checkout"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
+        hook.chmod(0o755)
+        head = repository.commit({"a.py": ""})
+        assert place.files(a_push(head=head)) == ["a.py"]
+        assert not (tmp_path / "hooked").exists()
+
+    @pytest.mark.parametrize("name", ["../repo", "octo/..", "octo/../octo/repo", "/octo/repo"])
+    def test_can_t_choose_another_directory(
+        self, place: Place, repository: Repository, name: str
+    ) -> None:
+        head = repository.commit({"a.py": ""})
+        given = a_push(head=head).packed().replace(b"octo/repo", name.encode())
+        assert place.run(given).returncode == os.EX_DATAERR
+
+    @pytest.mark.parametrize("head", ["--upload-pack=x", "HEAD", "main", "0" * 40])
+    def test_can_t_be_anything_but_a_commit(self, place: Place, head: str) -> None:
+        given = a_push().packed().replace(HEAD.encode(), head.encode())
+        assert place.run(given).returncode == os.EX_DATAERR
+
+
+class TestALinterThatCanNotReview:
+    def test_says_that_the_commit_is_not_there_yet(
+        self, place: Place, repository: Repository
+    ) -> None:
+        head = repository.commit({"a.py": ""})
+        for task in (a_task(head=HEAD, base=head), a_task(head=head, base=HEAD)):
+            ran = place.run(task)
+            assert ran.returncode == os.EX_TEMPFAIL
+            assert ran.stderr.decode() == f"repo does not have {HEAD[:12]} yet: fetch it\n"
+
+    def test_says_that_there_is_no_clone(self, place: Place) -> None:
+        ran = place.run(a_task())
+        assert ran.returncode == os.EX_TEMPFAIL
+        assert b"there is no clone of octo/repo" in ran.stderr
+
+    @pytest.mark.parametrize("given", [b"", b"{}", b"[]", b"\xff"])
+    def test_says_that_there_is_no_task(self, place: Place, given: bytes) -> None:
+        assert place.run(given).returncode == os.EX_DATAERR
+
+    def test_does_not_take_a_directory_around_for_the_clone(
+        self, place: Place, tmp_path: Path
+    ) -> None:
+        around = Repository(tmp_path / "clones")
+        head = around.commit({"octo/repo/a.py": ""})
+        ran = place.run(a_push(head=head))
+        assert ran.returncode == os.EX_SOFTWARE
+        assert b"not a git repository" in ran.stderr
+
+    def test_fetches_nothing(self, place: Place, tmp_path: Path) -> None:
+        """A clone that lacks the files would else bring them, from wherever it was cloned."""
+        origin = Repository(tmp_path / "origin")
+        origin.git("config", "uploadpack.allowFilter", "true")
+        head = origin.commit({"a.py": UNUSED})
+        clone = place.clones / "octo" / "repo"
+        source = f"file://{tmp_path}/origin"
+        partial = ["git", "clone", "-q", "-n", "--filter=blob:none", source, str(clone)]
+        subprocess.run(partial, check=True)
+        assert place.run(a_push(head=head)).returncode == os.EX_SOFTWARE
+        counted = ["git", "-C", clone, "rev-list", "--objects", "--all", "--missing=print"]
+        found = subprocess.run(counted, check=True, capture_output=True).stdout
+        assert found.count(b"?") == 1
+
+    @pytest.mark.parametrize(
+        "linter", [["sh", "-c", "echo broken >&2; exit 1"], ["sh", "-c", "kill -9 $$"]]
+    )
+    def test_says_that_the_linter_broke(
+        self, place: Place, repository: Repository, linter: list[str]
+    ) -> None:
+        """It looked at nothing: that is no approval."""
+        head = repository.commit({"a.py": ""})
+        ran = place.run(a_push(head=head), *linter)
+        assert (ran.returncode, ran.stdout) == (os.EX_SOFTWARE, b"")
+        assert b"and found nothing" in ran.stderr
+        assert repository.worktrees() == 1
+
+    def test_says_that_there_is_no_such_linter(self, place: Place, repository: Repository) -> None:
+        head = repository.commit({"a.py": ""})
+        ran = place.run(a_push(head=head), "towpath-no-such-linter")
+        assert ran.returncode == os.EX_SOFTWARE
+        assert b"can't be started" in ran.stderr
+
+    def test_clears_away_when_it_is_ended(
+        self, place: Place, repository: Repository, tmp_path: Path
+    ) -> None:
+        head = repository.commit({"a.py": ""})
+        begun = tmp_path / "begun"
+        linter = ["sh", "-c", f"touch {begun}; exec sleep 1000"]
+        process = subprocess.Popen(
+            place.command(*linter),
+            env=place.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        with process:
+            assert process.stdin is not None
+            process.stdin.write(a_push(head=head).packed())
+            process.stdin.close()
+            eventually(begun.exists)
+            assert repository.worktrees() == 2
+            os.killpg(process.pid, signal.SIGTERM)
+        assert process.returncode == 128 + signal.SIGTERM
+        assert repository.worktrees() == 1
+        assert list(place.temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            "src/a.py:3:8: F401 [*] `os` imported but unused",
+            ("F401 `os` imported but unused", False),
+        ),
+        ("src/a.py:3:8: F821 Undefined name `x`", ("F821 Undefined name `x`", True)),
+        ("src/a.py:3:1: E302 expected 2 blank lines", ("E302 expected 2 blank lines", False)),
+        ("src/a.py:3:1: invalid-syntax: Expected `:`", ("invalid-syntax: Expected `:`", True)),
+        (
+            "src/a.py:3: [E0602(undefined-variable), f] Undefined variable 'x'",
+            ("[E0602(undefined-variable), f] Undefined variable 'x'", True),
+        ),
+        (
+            "src/a.py:3:0: C0114: Missing module docstring (missing-module-docstring)",
+            ("C0114: Missing module docstring (missing-module-docstring)", False),
+        ),
+        ("src/a.py:3: error: Name 'x' is not defined", ("error: Name 'x' is not defined", True)),
+        (
+            "/tree/src/a.py:3:10: 'x' is not defined. [Error/no-undef]",
+            ("'x' is not defined. [Error/no-undef]", True),
+        ),
+        (
+            "/tree/src/a.py:3:10: Missing semicolon. [Warning/semi]",
+            ("Missing semicolon. [Warning/semi]", False),
+        ),
+        ("./src/a.py:3: a\x1b[31m hidden\u202e mark", ("a [31m hidden  mark", False)),
+    ],
+)
+def test_lines_of_many_linters_are_understood(line: str, found: tuple[str, bool]) -> None:
+    said, grave = found
+    it = finding(line, Path("/tree"))
+    assert it is not None
+    comment: Any = it.comment()
+    assert (comment.path, comment.line, comment.body) == ("src/a.py", 3, said)
+    assert (comment.severity is Severity.ERROR) is grave
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "Found 3 errors.", "All checks passed!", "a.py:x: y", "warning: no such rule", "a:1:"],
+)
+def test_other_lines_are_none(line: str) -> None:
+    assert finding(line, Path("/tree")) is None

@@ -1,0 +1,182 @@
+"""Review tasks beside corrupt entries, in many hands at once, and after a crash."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.apps.reviews.dequeuing import LEASES, QUEUE, RETRY, drained, job
+from tests.waiting import eventually_async
+from towpath.apps.reviews.queue import CORRUPT, ReviewQueue
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import HIGH, NORMAL
+from towpath.engine.states import State
+
+
+class TestACorruptEntry:
+    """A6: set aside with its reason, and the queue goes on."""
+
+    @pytest.mark.parametrize("key", [QUEUE, RETRY, LEASES])
+    async def test_without_a_task_behind_it(
+        self, queue: ReviewQueue, server: EmbeddedServer, key: str
+    ) -> None:
+        await queue.enqueue("good")
+        server.ask("ZADD", key, 1, "not-a-task")
+        assert await drained(queue) == ["good"]
+        dead = await job(queue, "not-a-task")
+        assert dead.reason == f"NO_RECORD: an entry of {key} has no job behind it"
+
+    @pytest.mark.parametrize("entry", [b"\xff\xfe\x00", b"two\nlines", b"", b"x" * 600])
+    async def test_that_can_be_no_name(
+        self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer, entry: bytes
+    ) -> None:
+        await queue.enqueue("good")
+        server.ask("ZADD", QUEUE, 1, entry)
+        assert await drained(queue) == ["good"]
+        [dead] = (await engine.list("task", State.DEAD)).jobs
+        assert dead.reason is not None
+        assert dead.reason.startswith("NO_RECORD")
+
+    @pytest.mark.parametrize("record", [b"garbage", b"", b"\x63" * 60])
+    async def test_with_a_spoilt_record(
+        self, queue: ReviewQueue, server: EmbeddedServer, record: bytes
+    ) -> None:
+        for task in ("broken", "good"):
+            await queue.enqueue(task)
+        server.ask("SET", "{task}:job:broken", record)
+        assert await drained(queue) == ["good"]
+        dead = await job(queue, "broken")
+        assert dead.state is State.DEAD
+        assert dead.reason is not None
+        assert dead.reason.startswith("NO_RECORD")
+
+    async def test_without_its_payload(self, queue: ReviewQueue, server: EmbeddedServer) -> None:
+        for task in ("broken-1", "broken-2", "broken-3", "good"):
+            await queue.enqueue(task)
+            if task != "good":
+                server.ask("UNLINK", f"{{task}}:load:{task}")
+        assert await queue.dequeue() == "good"
+        assert (await job(queue, "broken-3")).reason == "NO_PAYLOAD: the payload is not there"
+
+    async def test_with_another_payload(self, queue: ReviewQueue, server: EmbeddedServer) -> None:
+        for task in ("broken", "good"):
+            await queue.enqueue(task)
+        server.ask("SET", "{task}:load:broken", b"\x00\xff garbage")
+        assert await drained(queue) == ["good"]
+        assert (await job(queue, "broken")).reason == CORRUPT
+
+    async def test_that_somebody_submitted_past_the_service(
+        self, queue: ReviewQueue, engine: Engine
+    ) -> None:
+        await queue.enqueue("good")
+        await engine.submit("task", b'{"to": "ann"}', id="a-mail", priority=HIGH)
+        assert await drained(queue) == ["good"]
+        assert (await job(queue, "a-mail")).reason == CORRUPT
+
+    async def test_beside_many_others(
+        self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
+    ) -> None:
+        """More than one look passes over: a task behind them is still found."""
+        for n in range(350):
+            server.ask("ZADD", QUEUE, n, f"stray-{n}")
+        await queue.enqueue("good")
+        assert await queue.dequeue() == "good"
+        assert (await engine.counts("task")).dead == 350
+
+
+# ── AC8: many at once, on a real server by its own clock ─────────────────────────────────
+
+
+async def filled(url: str, tasks: int) -> None:
+    async with Engine(url) as engine:
+        queue = ReviewQueue(engine)
+        for n in range(tasks):
+            await queue.enqueue(str(n), HIGH if n % 2 else NORMAL)
+
+
+@contextmanager
+def dequeuer(url: str, how: str = "") -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.apps.reviews.dequeuer", url, how]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class TestManyAtOnce:
+    async def test_threads_are_handed_each_task_once(self, server: EmbeddedServer) -> None:
+        await filled(server.url, 200)
+        handed: list[str] = []
+        start = threading.Barrier(8)
+
+        async def take() -> None:
+            async with Engine(server.url) as engine:
+                queue = ReviewQueue(engine)
+                start.wait()
+                handed.extend(await drained(queue))
+
+        threads = [threading.Thread(target=lambda: asyncio.run(take())) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+        assert sorted(handed, key=int) == [str(n) for n in range(200)]
+
+    async def test_processes_are_handed_each_task_once(self, server: EmbeddedServer) -> None:
+        await filled(server.url, 300)
+        with (
+            dequeuer(server.url) as one,
+            dequeuer(server.url) as two,
+            dequeuer(server.url) as three,
+        ):
+            said = await asyncio.gather(
+                *(asyncio.to_thread(it.communicate) for it in (one, two, three))
+            )
+            assert [it.returncode for it in (one, two, three)] == [0, 0, 0]
+        handed = [task for out, _ in said for task in out.split()]
+        assert sorted(handed, key=int) == [str(n) for n in range(300)]
+        async with Engine(server.url) as engine:
+            assert await ReviewQueue(engine).queue_size() == 0
+
+    async def test_a_killed_process_s_task_is_handed_to_another(
+        self, server: EmbeddedServer
+    ) -> None:
+        """Its lock is made to end now: 300 s are what the other tests wait by a manual clock."""
+        await filled(server.url, 3)
+        with dequeuer(server.url, "silent") as killed:
+            assert killed.stdout is not None
+            task = (await asyncio.to_thread(killed.stdout.readline)).strip()
+            killed.kill()
+            killed.wait()
+        async with Engine(server.url) as engine:
+            queue = ReviewQueue(engine)
+            assert task not in await drained(queue)
+            assert await queue.is_locked(task)
+            server.ask("ZADD", LEASES, "XX", 1, task)
+
+            async def is_free() -> bool:
+                return not await queue.is_locked(task)
+
+            await eventually_async(is_free)
+            assert await queue.dequeue() == task
+            assert (await job(queue, task)).attempts == 2
+
+    async def test_tasks_outlast_their_service(self, server: EmbeddedServer) -> None:
+        """AC8: what was enqueued is there for whoever connects next, locks too."""
+        async with Engine(server.url) as engine:
+            first = ReviewQueue(engine)
+            for task in ("a", "b"):
+                await first.enqueue(task)
+            await first.dequeue()
+        async with Engine(server.url) as engine:
+            second = ReviewQueue(engine)
+            assert (await second.queue_size(), await second.is_locked("a")) == (1, True)
+            assert await second.dequeue() == "b"
