@@ -84,13 +84,14 @@ class TestADataDirectory:
         with EmbeddedServer(data=tmp_path) as first:
             with pytest.raises(DataDirectoryInUse) as refusal:
                 EmbeddedServer(data=tmp_path).start()
-            assert refusal.value.pid == first.pid
+            assert (refusal.value.pid, refusal.value.owner) == (first.pid, os.getpid())
             assert first.ask("PING") == b"PONG"
 
     def test_is_refused_while_another_process_has_a_server_on_it(self, tmp_path: Path) -> None:
         with python(OWNER, tmp_path) as owner:
             server = first_number(owner)
-            with pytest.raises(DataDirectoryInUse, match=str(server)):
+            both = f"process {owner.pid}, whose server is process {server}"
+            with pytest.raises(DataDirectoryInUse, match=both):
                 EmbeddedServer(data=tmp_path).start()
             assert not has_ended(server)
 

@@ -52,9 +52,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def narrow(
     tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
 ) -> Iterator[Serving]:
-    """`towpath serve` with little patience: bodies within 1 s, 5 requests a second, 2 streams."""
+    """`towpath serve` with little patience: heads and bodies within 1 s, 5 requests a second."""
     limits = {
         "TOWPATH_HTTP__BODY_WITHIN": "1s",
+        "TOWPATH_HTTP__HEAD_WITHIN": "1s",
         "TOWPATH_HTTP__RATE": "5",
         "TOWPATH_HTTP__STREAMS": "2",
     }

@@ -34,6 +34,9 @@ def description(running: Serving) -> Any:
     for queue in QUEUES:
         for id in IDS:
             client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1, "id": id})
+    for id in IDS:
+        task = {"repository": "octo/repo", "head": "a1" * 20, "ref": "main", "id": id}
+        client.post("/api/v1/reviews", json=task)
     return client.get("/openapi.json").json()
 
 
@@ -111,6 +114,8 @@ def look_through(running: Serving, operation: Any) -> set[tuple[str, int]]:
     )
     @given(case=cases, queue=st.sampled_from([*QUEUES, None]), id=st.sampled_from([*IDS, None]))
     def ask(case: Any, queue: str | None, id: str | None) -> None:
+        if id is not None and operation.path.startswith("/api/v1/reviews"):
+            id = f"api-{id}"
         for name, value in (("queue", queue), ("id", id)):
             if value is not None and name in case.path_parameters:
                 case.path_parameters[name] = value

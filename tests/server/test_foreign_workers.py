@@ -27,7 +27,7 @@ def working(running: Serving, api: Api, *command: str) -> Generator[None]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TOWPATH_ADDRESS": running.address, "TOWPATH_API_KEY": key},
+        env={**os.environ, "ADDRESS": running.address, "TOWPATH_API_KEY": key},
     )
     try:
         yield

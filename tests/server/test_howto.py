@@ -1,32 +1,73 @@
-"""Every line of the page about serving over HTTP runs."""
+"""Every line of the pages about serving over HTTP and about messages runs."""
 
+import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.server.serving import Serving
+from tests.cli.command import COMMAND
+from tests.server.serving import Serving, up
 
-PAGE = ROOT / "docs" / "how-to" / "serve-over-http.md"
+HOW_TO = ROOT / "docs" / "how-to"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_lines_of_the_page_run(running: Serving) -> None:
-    blocks = "".join(BLOCK.findall(PAGE.read_text()))
+def run(page: Path, it: Serving, *, least: int) -> str:
+    """What the lines of *page* said, run in one shell up to the first that fails."""
+    blocks = "".join(BLOCK.findall(page.read_text()))
     lines = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
-    assert sum("curl" in line for line in lines) > 15
+    assert sum("curl" in line for line in lines) >= least
+    path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"
+    told = {"ADDRESS": it.address, "KEY": it.key, "TOWPATH_DATA": it.said["data"], "PATH": path}
     ran = subprocess.run(
         ["bash", "-euo", "pipefail"],
         input="\n".join(lines),
-        env={**os.environ, "TOWPATH_ADDRESS": running.address, "TOWPATH_API_KEY": running.key},
+        env={**os.environ, **told},
         capture_output=True,
         text=True,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert '"id":"m-17","state":"done"' in ran.stdout
-    assert ran.stdout.count('"id":"call-') == 2
+    return ran.stdout
+
+
+def test_the_lines_of_the_page_about_serving_run(running: Serving) -> None:
+    said = run(HOW_TO / "serve-over-http.md", running, least=16)
+    assert '"id":"m-17","state":"done"' in said
+    assert said.count('"id":"call-') == 2
+    assert 'towpath_queue_depth{queue="mails",state="delayed"} 1.0' in said
+
+
+def test_the_lines_of_the_page_about_messages_run(tmp_path: Path) -> None:
+    """With keys that can do no more than the page says."""
+    with up(tmp_path) as it:
+        said = run(HOW_TO / "one-message-at-a-time-per-user.md", it, least=5)
+    assert '"queue_length":1,"is_processing":false' in said
+    assert "event: answer" in said
+    assert '"answer":{"text":"hi ann"}' in said
+    assert "whsec_" in said
+
+
+def test_the_lines_of_the_page_about_reviews_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = secrets.token_hex(32)
+    monkeypatch.setenv("SECRET", secret)
+    reviewer = "import sys; sys.stdin.read(); print('Looks fine.')"
+    env = {
+        "TOWPATH_REVIEWS__GITHUB_SECRETS": secret,
+        "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", reviewer]),
+    }
+    with up(tmp_path, **env) as it:
+        said = run(HOW_TO / "review-pull-requests.md", it, least=5)
+    assert '{"id":"github-d-1","state":"PENDING","existed":false,"superseded":[]}' in said
+    assert "github:octo/repo#7" in said
+    assert "api-by-hand" in said

@@ -192,6 +192,28 @@ class TestAHead:
             assert line.answer()[0] == 431
             assert line.closed()
 
+    def test_that_comes_too_slowly_is_given_up(self, narrow: Serving) -> None:
+        """However little is missing, and after the time that the settings say."""
+        began = time.monotonic()
+        with Line(narrow) as line:
+            line.send("GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+            status, headers, body = line.answer()
+            assert 0.9 < time.monotonic() - began < 10
+            assert (status, headers["connection"]) == (408, "close")
+            assert json.loads(body)["type"].endswith("/head-too-slow")
+            assert line.closed()
+
+    def test_of_a_second_request_comes_too_slowly_as_well(self, narrow: Serving) -> None:
+        with Line(narrow) as line:
+            line.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert line.answer()[0] == 200
+            line.send("GET /livez HTTP/1.1\r\nHost:")
+            assert line.answer()[0] == 408
+
+    def test_that_never_begins_is_hung_up_on(self, narrow: Serving) -> None:
+        with Line(narrow) as line:
+            assert line.closed()
+
     def test_of_an_ordinary_size_is_fine(self, running: Serving) -> None:
         headers = {"X-Long": "x" * 30_000}
         assert running.client().get("/api/v1/queues", headers=headers).status_code == 200

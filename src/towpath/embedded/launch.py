@@ -26,11 +26,13 @@ from typing import TypeAlias
 
 # The parent may have died before the request was made: then nobody would send the signal.
 _FOLLOW_PARENT = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
 PR_SET_PDEATHSIG, SIGKILL, NONE = map(ctypes.c_ulong, (1, 9, 0))
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, NONE, NONE, NONE)
 if os.getppid() != int(sys.argv[1]):
     sys.exit("the parent process has ended")
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and that would be inherited
+    signal.signal(ignored, signal.SIG_DFL)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
@@ -44,7 +46,7 @@ def launch(argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[in
     The child has a session of its own: Ctrl-C in a terminal reaches this process, which may then
     drain before it stops its server.
     """
-    command = [*_follow_parent(), *argv]
+    command = [*follow_parent(), *argv]
 
     def start() -> Child:
         with log.open("ab") as output:
@@ -61,7 +63,11 @@ def launch(argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[in
     return _launcher().run(start)
 
 
-def _follow_parent() -> list[str]:
+def follow_parent() -> list[str]:
+    """What to put before a program with its whole path, for it to be killed when this thread ends.
+
+    Only Linux has that; elsewhere nothing is put before it.
+    """
     if sys.platform != "linux":
         return []
     return [sys.executable, "-I", "-S", "-c", _FOLLOW_PARENT, str(os.getpid())]

@@ -93,7 +93,8 @@ def _take(descriptor: int, directory: Path) -> None:
         case _:
             patience = _shut_down(holder, directory)
     if not wait_until(lambda: _try(descriptor), within=patience):
-        raise DataDirectoryInUse(directory, _read(descriptor).pid)
+        holder = _read(descriptor)
+        raise DataDirectoryInUse(directory, holder.pid, owner=holder.owner)
 
 
 def _try(descriptor: int) -> bool:

@@ -18,13 +18,20 @@ def free_port() -> int:
     """A port that is free now, together with its bus port. Others may still be faster: retry."""
     for _ in range(_TRIES):
         port = _FIRST + secrets.randbelow(_COUNT)
-        if _is_free(port) and _is_free(port + BUS_OFFSET):
+        if is_free(port):
             return port
     raise OSError(errno.EADDRINUSE, f"no free port found from {_FIRST} up")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on *port*, nor on its bus port."""
+    return _can_bind(port) and _can_bind(port + BUS_OFFSET)
+
+
+def _can_bind(port: int) -> bool:
     with socket.socket() as probe:
+        # As servers do: connections that have ended are in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
         except OSError:

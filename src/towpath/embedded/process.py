@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from towpath.embedded.deadline import wait_until
@@ -67,7 +67,11 @@ class ServerProcess:
 
     def wait_for_answer(self, address: Address, *, within: float) -> None:
         """Return once this very process answers at *address*; ServerDidNotStart otherwise."""
-        settled = wait_until(lambda: not self.alive or self._answers(address), within=within)
+        self.wait_until_ready(lambda: self._answers(address), within=within)
+
+    def wait_until_ready(self, ready: Callable[[], bool], *, within: float) -> None:
+        """Return once *ready* says so; ServerDidNotStart if it ends before, or takes too long."""
+        settled = wait_until(lambda: not self.alive or ready(), within=within)
         if not self.alive:
             raise self._failed(f"the server ended with code {self._child.returncode}")
         if not settled:

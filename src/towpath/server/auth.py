@@ -12,7 +12,7 @@ from towpath.errors import TowpathError
 from towpath.ledger.key import KeyInfo
 from towpath.ledger.key import Scope as KeyScope
 from towpath.server.limits import Rates
-from towpath.server.paths import decoded, keep_as_sent
+from towpath.server.paths import decoded, is_webhook, keep_as_sent
 from towpath.server.problems import Refused, of_error
 
 OPEN = frozenset({"/livez", "/readyz", "/health"})
@@ -29,14 +29,15 @@ class Checks(Protocol):
 class Door:
     """ASGI middleware: nothing of a request is looked at before its key is.
 
-    So who has no key learns neither which paths there are, nor how large a body may be.
+    So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
+    have none: their signature is looked at before anything else of them is.
     """
 
     def __init__(self, app: ASGIApp, keys: Checks, rates: Rates) -> None:
         self._app, self._keys, self._rates = app, keys, rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
+        if scope["type"] == "http" and scope["path"] not in OPEN and not is_webhook(scope):
             try:
                 key = await self._checked(scope)
             except Refused as refused:

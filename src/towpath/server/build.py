@@ -12,17 +12,31 @@ from fastapi import FastAPI
 from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
+from towpath.apps.reviews.adapters import Outgoing
+from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.service import Reviews
 from towpath.clock import Duration, seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.relay import Relay
 from towpath.server import problems
 from towpath.server.auth import Door
 from towpath.server.description import describe
 from towpath.server.gateway import Gateway
-from towpath.server.limits import Bodies, Rates, ServerLimits, Streams
-from towpath.server.routes import events, health, jobs, messages, queues, work
-from towpath.server.workers import working
+from towpath.server.limits import Bodies, Deliveries, Rates, ServerLimits, Streams
+from towpath.server.readings import PLACE, QueueReadings
+from towpath.server.routes import (
+    events,
+    health,
+    jobs,
+    messages,
+    queues,
+    reviews,
+    webhooks,
+    work,
+)
+from towpath.server.workers import Consumers, working
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
@@ -37,21 +51,28 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     log: Log
     version: str
     messages: MessagesOptions = MessagesOptions()
+    reviews: ReviewsOptions = ReviewsOptions()
     app: Callable[[], Towpath] | None = None
     """Makes the app whose handlers run beside the server; none = they run elsewhere."""
     grace: Duration = seconds(10)
 
 
 def build(parts: Parts) -> FastAPI:
-    """The server as an ASGI application. It connects when it starts, and serves while it can't."""
+    """The server as an ASGI application. It connects when it starts, and serves while it can't.
+
+    Raises InvalidOption for a reviewer that there is not.
+    """
+    consumers = Consumers(parts.messages, parts.reviews, Outgoing(parts.reviews))
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
         async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
             app.state.gateway = gateway
+            parts.metrics.watch(QueueReadings(gateway).read, place=PLACE)
             async with (
+                Relay(parts.ledger, lambda: gateway.engine, log=parts.log),
                 Messages(lambda: gateway.engine, parts.messages) as app.state.messages,
-                working(parts.app, parts.messages, grace=parts.grace, log=parts.log),
+                working(parts.app, consumers, grace=parts.grace),
             ):
                 yield
 
@@ -65,6 +86,8 @@ def build(parts: Parts) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.ledger = parts.ledger
+    app.state.reviews = Reviews(parts.ledger.jobs)
+    app.state.inbox = _inbox(parts, app.state.reviews)
     app.state.metrics = parts.metrics
     app.state.streams = Streams(parts.limits.streams)
     app.state.draining = asyncio.Event()
@@ -72,8 +95,13 @@ def build(parts: Parts) -> FastAPI:
     app.add_middleware(Bodies, limits=parts.limits)
     app.add_middleware(Door, keys=parts.ledger.keys, rates=Rates(parts.limits.rate))
     # What is asked for most comes first: paths are tried one after the other.
-    for subject in (messages, work, jobs, queues, events, health):
+    for subject in (messages, work, webhooks, reviews, jobs, queues, events, health):
         app.include_router(subject.router)
     app.include_router(messages.health_router)
     describe(app)
     return app
+
+
+def _inbox(parts: Parts, service: Reviews) -> webhooks.Inbox:
+    largest, within = parts.reviews.largest_delivery, parts.limits.body_within
+    return webhooks.Inbox(service, parts.reviews, Deliveries(largest=largest, within=within))

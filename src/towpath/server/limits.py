@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import accumulate
 from math import ceil
 
@@ -14,6 +14,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towpath.clock import Duration, seconds, steady
+from towpath.server.paths import is_webhook
 from towpath.server.problems import Refused
 
 DEPTH_MOST = 64
@@ -97,13 +98,14 @@ class Bodies:
 
     The length is counted as it comes, whatever Content-Length says. What gets past here is JSON
     in UTF-8 that can be stored and shown again: no NaN, no half of a character, not too deep.
+    Webhooks pass: nothing of them is read before it is known who may send them, see `Deliveries`.
     """
 
     def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
         self._app, self._limits = app, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["type"] != "http" or _has_no_body(scope) or is_webhook(scope):
             await self._app(scope, receive, send)
             return
         try:
@@ -118,33 +120,89 @@ class Bodies:
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The body; None if the client left."""
         limit = self._limits.body
-        declared = headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limit:
-            raise _too_large(limit)
+        declared = _declared(headers, limit)
         if declared not in (b"", b"0") or b"transfer-encoding" in headers:
             _check_type(headers)
-        try:
-            async with asyncio.timeout(self._limits.body_within.total_seconds()):
-                body = await _collected(receive, limit)
-        except TimeoutError:
-            raise Refused(
-                408,
-                "body_too_slow",
-                "the body did not come in time",
-                remedy="Send it again.",
-                headers={"Connection": "close"},
-            ) from None
+        body = await _in_time(_collected(receive, limit), self._limits.body_within)
         if body:
             _check_depth(body)
             _check_json(body)
         return body
 
 
+class Deliveries:
+    """Reads the bodies of webhooks, raw. Whoever sends one has no key, so all of them together
+    may take only so much memory at a time.
+    """
+
+    def __init__(self, *, largest: int, within: Duration, together: int = 64 * 1024 * 1024) -> None:
+        self._largest, self._within = largest, within
+        self._room = together
+
+    @contextmanager
+    def _held(self) -> Generator[Callable[[int], None]]:
+        """Count bytes while the block holds them. 503 if there is no room."""
+        held = 0
+
+        def take(size: int) -> None:
+            nonlocal held
+            if size > self._room:
+                raise Refused(
+                    503,
+                    "too_many_deliveries",
+                    "too many webhooks come at once",
+                    remedy="Send it again.",
+                    headers={"Retry-After": "5"},
+                )
+            self._room -= size
+            held += size
+
+        try:
+            yield take
+        finally:
+            self._room += held
+
+    @asynccontextmanager
+    async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
+        """The body while the block needs it; None if the client left. 413, 408, 503."""
+        _declared(_headers(scope), self._largest)
+        with self._held() as take:
+            yield await _in_time(_collected(receive, self._largest, take), self._within)
+
+
+def _has_no_body(scope: Scope) -> bool:
+    return scope["method"] in ("GET", "HEAD", "OPTIONS")
+
+
 def _headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-async def _collected(receive: Receive, limit: int) -> bytes | None:
+def _declared(headers: dict[bytes, bytes], limit: int) -> bytes:
+    """The length that is announced. 413 if that is too much already."""
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    return declared
+
+
+async def _in_time(reading: Awaitable[bytes | None], within: Duration) -> bytes | None:
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            return await reading
+    except TimeoutError:
+        raise Refused(
+            408,
+            "body_too_slow",
+            "the body did not come in time",
+            remedy="Send it again.",
+            headers={"Connection": "close"},
+        ) from None
+
+
+async def _collected(
+    receive: Receive, limit: int, take: Callable[[int], None] = lambda _: None
+) -> bytes | None:
     """All parts of the body, as long as they are not too many; None if the client left."""
     parts: list[bytes] = []
     size = 0
@@ -156,6 +214,7 @@ async def _collected(receive: Receive, limit: int) -> bytes | None:
         size += len(part)
         if size > limit:
             raise _too_large(limit)
+        take(len(part))
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)

@@ -10,6 +10,13 @@ from pydantic import BeforeValidator
 from starlette.types import Scope
 
 PREFIX = "/api/v1/"
+WEBHOOKS = frozenset({f"{PREFIX}webhooks/github", f"{PREFIX}webhooks/gitlab"})
+"""Where forges post to. They have no key: what they send is signed, and looked at only then."""
+
+
+def is_webhook(scope: Scope) -> bool:
+    """Whether a request is a delivery of a forge."""
+    return scope["path"] in WEBHOOKS and scope["method"] == "POST"
 
 
 def keep_as_sent(scope: Scope) -> None:

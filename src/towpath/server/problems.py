@@ -12,8 +12,15 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 
 from towpath import errors
+from towpath.calls.errors import SignatureRefused
 from towpath.errors import LeaseLost, RetryAdvice, TowpathError
-from towpath.ledger.errors import LedgerError
+from towpath.ledger.errors import (
+    LedgerError,
+    RecordEnded,
+    RecordError,
+    RecordNotDead,
+    RecordNotFound,
+)
 
 TYPES = "https://towpath.dev/problems/"
 """Where a problem's type points: a name that never changes, and a page about it."""
@@ -40,6 +47,9 @@ STATUSES: Mapping[type[TowpathError], int] = {
     errors.DurabilityNotReached: 503,
     errors.ServerError: 503,
     LedgerError: 503,
+    RecordNotFound: 404,
+    RecordError: 409,
+    SignatureRefused: 401,
 }
 """The first class of an error's own line that is here decides."""
 
@@ -122,7 +132,7 @@ def _more(error: TowpathError) -> dict[str, Any]:
             "current_token": error.current,
             "state": error.state,
         }
-    if isinstance(error, errors.JobNotDead | errors.JobOpen):
+    if isinstance(error, errors.JobNotDead | errors.JobOpen | RecordEnded | RecordNotDead):
         return {"state": error.state}
     return {}
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from towpath.clock import Duration
 from towpath.server.problems import TYPES
 
 HEAD_MOST = 64 * 1024
 """Bytes of a request's line and headers."""
-HEAD_WITHIN_S = 15.0
-"""How long they may take to arrive."""
 LINGER_S = 15.0
 """How long a body goes on being thrown away after its request was answered."""
 
@@ -25,6 +24,9 @@ class BoundedProtocol(HttpToolsProtocol):
     then, instead of a connection that was reset.
     """
 
+    head_within: ClassVar[float] = 15.0
+    """Seconds that a request's line and headers may take to arrive."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head, self._in_head = 0, True
@@ -35,7 +37,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] -- as uvicorn has it
         super().connection_made(transport)
-        self._start(HEAD_WITHIN_S, self._too_slow)
+        self._start(self.head_within, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
@@ -54,7 +56,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head, self._in_head = 0, True
-        self._start(HEAD_WITHIN_S, self._too_slow)
+        self._start(self.head_within, self._too_slow)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -107,6 +109,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def bounded(*, head_within: Duration) -> type[BoundedProtocol]:
+    """The protocol with another time for heads."""
+    limit = head_within.total_seconds()
+    return type("Bounded", (BoundedProtocol,), {"head_within": limit})
 
 
 _REFUSALS = {

@@ -19,11 +19,12 @@ from fastapi import FastAPI
 
 from towpath.clock import Duration, seconds, steady
 from towpath.errors import InvalidOption, TowpathError
-from towpath.server.protocol import BoundedProtocol
+from towpath.server.protocol import bounded
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
 GRACE = seconds(10)
+HEAD_WITHIN = seconds(15)
 _BACKLOG = 2048
 
 
@@ -68,14 +69,16 @@ async def serve(
     started: Callable[[str], Awaitable[None]],
     log: Log,
     grace: Duration = GRACE,
+    head_within: Duration = HEAD_WITHIN,
 ) -> None:
     """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
 
-    `started` is awaited with the address once requests are answered.
+    `started` is awaited with the address once requests are answered. A request whose headers
+    take longer than *head_within* is refused.
     """
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=bounded(head_within=head_within),
         ws="none",
         log_config=None,
         access_log=False,

@@ -6,39 +6,61 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from towpath.app import Towpath
-from towpath.apps.messages.adapters import Outgoing
+from towpath.apps.messages.adapters import Outgoing as MessagesOutgoing
 from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.reviews.adapters import Outgoing as ReviewsOutgoing
+from towpath.apps.reviews.handlers import add_posting, add_reviews
+from towpath.apps.reviews.options import ReviewsOptions
 from towpath.clock import Duration
 from towpath.errors import ServerError
-from towpath.telemetry.logs import Log
+from towpath.ledger.errors import LedgerError
 from towpath.worker.worker import Worker
 
 _TRY_EVERY = 1.0
 
 
+class Consumers(msgspec.Struct, frozen=True):
+    """What the options ask to be run here."""
+
+    messages: MessagesOptions
+    reviews: ReviewsOptions
+    reviewing: ReviewsOutgoing
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app* with the handlers, and their connections while the body runs."""
+        async with MessagesOutgoing(self.messages) as out, self.reviewing as reviewing:
+            if self.messages.worker_url:
+                add_push(app, out.push, self.messages)
+            if self.messages.secrets:
+                add_callbacks(app, out.callback, self.messages)
+            if reviewing.reviewer is not None:
+                add_reviews(app, reviewing.reviewer, self.reviews)
+            if reviewing.posters:
+                add_posting(app, reviewing.posters)
+            yield
+
+
 @asynccontextmanager
 async def working(
-    app: Callable[[], Towpath] | None,
-    messages: MessagesOptions,
-    *,
-    grace: Duration,
-    log: Log,
+    app: Callable[[], Towpath] | None, consumers: Consumers, *, grace: Duration
 ) -> AsyncGenerator[None]:
-    """Push messages and deliver answers while the body runs, if the options ask for it.
+    """Run what the options ask for while the body runs.
 
-    A store that is away is tried again: the server answers meanwhile, and says so.
+    A store or a database that is away is tried again: the server answers meanwhile, and says so.
     """
-    if app is None or not (messages.worker_url or messages.secrets):
+    if app is None:
         yield
         return
     made = app()
-    async with Outgoing(messages) as out:
-        if messages.worker_url:
-            add_push(made, out.push, messages)
-        if messages.secrets:
-            add_callbacks(made, out.callback, messages)
+    async with consumers.added(made):
+        if not made.handlers:
+            yield
+            return
         # The server hears the signals, and stops its workers when it is done itself.
         worker = Worker(made, grace=grace, signals=())
         running = asyncio.create_task(_keep_running(worker))
@@ -52,8 +74,8 @@ async def _keep_running(worker: Worker) -> None:
     while True:
         try:
             await worker.run()
-        except ServerError:
-            # The gateway says it: one line for both.
+        except (ServerError, LedgerError):
+            # Gateway and relay say it: one line for all.
             await asyncio.sleep(_TRY_EVERY)
         else:
             return

@@ -44,6 +44,7 @@ from towpath.settings.groups import (
     DeclaredDurability,
     HttpSettings,
     LogSettings,
+    ReviewSettings,
     Time,
     WorkerSettings,
 )
@@ -58,6 +59,11 @@ SECRET = {
     "database": ("TOWPATH_DATABASE", "DATABASE_URL"),
     "api_key": ("TOWPATH_API_KEY",),
     "messages_worker_url": ("TOWPATH_MESSAGES_WORKER_URL",),
+    "reviews.github_secrets": ("TOWPATH_REVIEWS__GITHUB_SECRETS",),
+    "reviews.gitlab_secrets": ("TOWPATH_REVIEWS__GITLAB_SECRETS",),
+    "reviews.reviewer_url": ("TOWPATH_REVIEWS__REVIEWER_URL",),
+    "reviews.github_token": ("TOWPATH_REVIEWS__GITHUB_TOKEN",),
+    "reviews.gitlab_token": ("TOWPATH_REVIEWS__GITLAB_TOKEN",),
 }
 """What may come from a file that a variable names; never repeated in a message."""
 
@@ -96,12 +102,15 @@ class Settings(BaseSettings):
     """On which port; 0 = a free one."""
     data: Path = Path("towpath-data")
     """Where `towpath up` keeps everything: jobs, database, files."""
+    objects: bool = False
+    """Whether `towpath up` starts a local object store as well: S3, from the extra `objects`."""
     api_key: SecretStr | None = None
     """The first admin key; none = `up` makes one and shows it once."""
     messages_worker_url: SecretStr | None = None
     """Where messages are pushed to; none = workers pull them."""
     http: HttpSettings = HttpSettings()
     calls: CallSettings = CallSettings()
+    reviews: ReviewSettings = ReviewSettings()
     worker: WorkerSettings = WorkerSettings()
     log: LogSettings = LogSettings()
 
@@ -204,9 +213,11 @@ class _Variables(EnvSettingsSource):
         super().__init__(settings_cls)
         _refuse_unknown()
         found = {name: _secret(names) for name, names in SECRET.items()}
-        told = {f"{PREFIX}{name}".lower(): value for name, (_, value) in found.items() if value}
+        told = {variable_of(name).lower(): value for name, (_, value) in found.items() if value}
         # An orchestrator sets TOWPATH_PORT=tcp://… for a service that is called towpath.
         own = {name: it for name, it in self.env_vars.items() if not _LINK.match(it or "")}
+        for file in _secret_files():
+            own.pop(file.lower(), None)
         self.env_vars = {**own, **told}
         self.origins = {name: variable for name, (variable, value) in found.items() if value}
 
@@ -231,9 +242,13 @@ def _secret_file(variable: str, path: Path) -> str:
         raise InvalidOption(variable, str(path), rule="must name a file with text") from error
 
 
+def _secret_files() -> set[str]:
+    return {f"{name}_FILE" for names in SECRET.values() for name in names}
+
+
 def _refuse_unknown() -> None:
     known = [variable_of(leaf.name) for leaf in leaves()]
-    files = {f"{name}_FILE" for names in SECRET.values() for name in names}
+    files = _secret_files()
     for variable in sorted(os.environ):
         ours = variable.startswith(PREFIX) and not _LINKED.fullmatch(variable)
         if ours and variable not in files.union(known):

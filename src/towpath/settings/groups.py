@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, minutes, seconds
 from towpath.durations import parse_duration
 from towpath.engine.durability import Durability
 from towpath.ids import queue_name, worker_name
@@ -37,7 +40,15 @@ def _queue_names(value: dict[str, int]) -> dict[str, int]:
 def _listed(value: object) -> object:
     if not isinstance(value, str):
         return value
-    return tuple(part.strip() for part in value.split(",") if part.strip())
+    parts = value.replace("\n", ",").split(",")  # a file may have one per line
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _command(value: object) -> object:
+    """A list, as JSON or as words the way a shell reads them; no shell ever does."""
+    if not isinstance(value, str):
+        return value
+    return tuple(json.loads(value) if value.lstrip().startswith("[") else shlex.split(value))
 
 
 def _worker(value: object) -> object:
@@ -55,6 +66,8 @@ Weight = Annotated[int, Field(ge=0, le=1000)]
 QueueWeights = Annotated[
     dict[str, Weight], NoDecode, BeforeValidator(_queues), AfterValidator(_queue_names)
 ]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_listed)]
 
 
 class LogFormat(StrEnum):
@@ -104,6 +117,8 @@ class HttpSettings(BaseModel):
     """Bytes of one request's body."""
     body_within: Time = seconds(15)
     """How long a body may take to arrive."""
+    head_within: Time = seconds(15)
+    """How long its line and headers may take."""
     rate: Annotated[int, Field(ge=0, le=10_000_000)] = 2_000
     """Requests per second and key, twice as many at once; 0 = no limit."""
     streams: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
@@ -117,10 +132,53 @@ class CallSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    allow: Names = ()
     """Private networks, addresses and hosts that they may reach: `10.0.0.0/8,worker.internal`."""
-    secrets: Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_listed)] = ()
+    secrets: Secrets = ()
     """What they are signed with (`whsec_…`): one, or two during a rotation. `up` makes its own."""
+
+
+class ReviewSettings(BaseModel):
+    """Reviews: whose webhooks are taken, who reviews, where reviews are posted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    github_secrets: Secrets = ()
+    """What GitHub's webhooks are signed with; two while one is replaced. None = they are not
+    taken."""
+    gitlab_secrets: Secrets = ()
+    """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
+    delivery: Annotated[int, Field(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
+    """Bytes of one webhook."""
+    reviewer_command: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_command)] = ()
+    """The reviewer as a program and its arguments: a list, or words. No shell reads it."""
+    reviewer_variables: Names = ()
+    """Variables of the server that this program gets too: `MODEL_API_KEY`."""
+    reviewer_function: str | None = None
+    """The reviewer as a Python function: `module:name`."""
+    reviewer_url: SecretStr | None = None
+    """The reviewer as an HTTP endpoint; calls to it are signed with `calls.secrets`."""
+    within: Time = minutes(10)
+    """How long one review may take."""
+    attempts: Annotated[int, Field(ge=1, le=1000)] = 5
+    """How often a review is tried before it is dead."""
+    concurrency: Annotated[int, Field(ge=1, le=100_000)] = 10
+    """How many reviews run at once in one server process."""
+    github_token: SecretStr | None = None
+    """With what reviews are posted to GitHub; none = they are not."""
+    github_host: str = "https://github.com"
+    """The GitHub that they are posted to."""
+    github_approves: bool = False
+    """Whether the verdict `approve` becomes an approval; otherwise it is a comment."""
+    gitlab_token: SecretStr | None = None
+    """With what reviews are posted to GitLab; none = they are not."""
+    gitlab_host: str = "https://gitlab.com"
+    """The GitLab that they are posted to."""
+
+    @property
+    def passed_on(self) -> dict[str, str]:
+        """The variables that the reviewer's program gets too, as far as they are set."""
+        return {it: os.environ[it] for it in self.reviewer_variables if it in os.environ}
 
 
 class LogSettings(BaseModel):

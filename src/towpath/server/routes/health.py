@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -14,6 +15,7 @@ from towpath.server.auth import CanRead
 from towpath.server.models import Answer, example
 from towpath.server.parts import TheGateway
 from towpath.server.problems import documented
+from towpath.server.readings import seen_with
 
 router = APIRouter(tags=["health"])
 _WITHIN = 2.0
@@ -33,6 +35,7 @@ class ReadyOut(Answer):
 
     model_config = example(
         ready=False,
+        status="degraded",
         parts={
             "store": {"ok": False, "error": "server_unreachable", "remedy": "Check that …"},
             "ledger": {"ok": True},
@@ -40,6 +43,9 @@ class ReadyOut(Answer):
     )
 
     ready: bool
+    status: Literal["ready", "degraded", "down"]
+    """degraded: a part does not work. Without the store, reviews are still taken in; without the
+    ledger, keys that were seen a moment ago still count. down: no part works."""
     parts: dict[str, PartOut]
     """`store`: Redis or Valkey. `ledger`: the database."""
 
@@ -62,8 +68,13 @@ async def readyz(request: Request, gateway: TheGateway) -> Response:
     Why is in the server's log: whoever has no key learns no address from it.
     """
     probes = {"store": gateway.probe(), "ledger": request.app.state.ledger.probe()}
-    found = await asyncio.gather(*map(_checked, probes.values()))
-    ready = ReadyOut(ready=all(it.ok for it in found), parts=dict(zip(probes, found, strict=True)))
+    found = await asyncio.gather(*map(checked, probes.values()))
+    works = [it.ok for it in found]
+    ready = ReadyOut(
+        ready=all(works),
+        status="ready" if all(works) else "degraded" if any(works) else "down",
+        parts=dict(zip(probes, found, strict=True)),
+    )
     status = 200 if ready.ready else 503
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=_again(status))
 
@@ -73,13 +84,19 @@ async def readyz(request: Request, gateway: TheGateway) -> Response:
     response_class=PlainTextResponse,
     responses={200: {"description": "In Prometheus' text format."}, **documented()},
 )
-async def metrics(request: Request, _: CanRead) -> Response:
-    """For Prometheus. Needs a key with the scope `read`."""
-    registry = request.app.state.metrics.registry
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+async def metrics(request: Request, key: CanRead) -> Response:
+    """For Prometheus: every queue of the store, and the handlers that run beside the server.
+
+    Needs a key with the scope `read`; one for some queues sees those.
+    """
+    seen = seen_with(key, request.app.state.metrics.registry)
+    # In a thread: the collector waits for this loop, which looks at the queues.
+    text = await asyncio.to_thread(generate_latest, seen)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-async def _checked(probe: Awaitable[None]) -> PartOut:
+async def checked(probe: Awaitable[None]) -> PartOut:
+    """Whether a part works; it has two seconds to say so."""
     try:
         async with asyncio.timeout(_WITHIN):
             await probe

@@ -5,6 +5,7 @@ Paths, bodies and names are those of the broker that this replaces; so is the te
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import datetime
@@ -16,7 +17,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from towpath.apps.messages.model import MESSAGES, Message, MessageState, MessageView
+from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, MessageView
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.key import KeyInfo, Scope
@@ -26,6 +27,7 @@ from towpath.server.parts import TheStreams
 from towpath.server.paths import decoded
 from towpath.server.payloads import shown
 from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
+from towpath.server.routes.health import checked
 from towpath.server.streams import stream
 
 UNAVAILABLE = "Queue service unavailable"
@@ -270,21 +272,25 @@ def _event(view: MessageView, last: MessageView | None) -> str | None:
 
 
 @health_router.get("/health", response_model=HealthOut)
-async def health(messages: TheMessages) -> HealthOut:
-    """The state of the queue in four fields. Needs no key; says nothing about anybody."""
-    if not messages.connected:
-        return _health("degraded")
-    try:
-        load = await messages.load()
-    except ServerError:
-        return _health("unhealthy")
+async def health(request: Request, messages: TheMessages) -> HealthOut:
+    """The state of the queue in four fields. Needs no key; says nothing about anybody.
+
+    `degraded` while Redis or the database is away, `unhealthy` while both are.
+    """
+    load, ledger = await asyncio.gather(_load(messages), checked(request.app.state.ledger.probe()))
+    works = load is not None, ledger.ok
+    found = load or Load(0, 0)
     return HealthOut(
-        status="healthy",
-        redis_connected=True,
-        active_queues=load.active_queues,
-        messages_processing=load.messages_processing,
+        status="healthy" if all(works) else "degraded" if any(works) else "unhealthy",
+        redis_connected=load is not None,
+        active_queues=found.active_queues,
+        messages_processing=found.messages_processing,
     )
 
 
-def _health(status: Literal["degraded", "unhealthy"]) -> HealthOut:
-    return HealthOut(status=status, redis_connected=False, active_queues=0, messages_processing=0)
+async def _load(messages: Messages) -> Load | None:
+    """None while Redis is away."""
+    try:
+        return await messages.load()
+    except ServerError:
+        return None

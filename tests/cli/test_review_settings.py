@@ -1,0 +1,94 @@
+"""The settings of reviews: commands as words, secrets in files, and none of them ever shown."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tests.cli.command import Command
+from towpath.errors import InvalidOption
+from towpath.settings import Origin, load, origins
+
+CANARY = "canary-51c7"
+SECRET = ("github_secrets", "gitlab_secrets", "github_token", "gitlab_token", "reviewer_url")
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, and none of the variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("TOWPATH_", "REDIS_")):
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("python reviewer.py", ("python", "reviewer.py")),
+        ("run 'two words' $HOME ; ls", ("run", "two words", "$HOME", ";", "ls")),
+        ('["run", "two words"]', ("run", "two words")),
+    ],
+)
+def test_a_command_is_a_list_of_words_that_no_shell_reads(
+    text: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWPATH_REVIEWS__REVIEWER_COMMAND", text)
+    assert load().reviews.reviewer_command == words
+    monkeypatch.delenv("TOWPATH_REVIEWS__REVIEWER_COMMAND")
+    Path("towpath.toml").write_text(f"[reviews]\nreviewer_command = {json.dumps(words)}\n")
+    assert load().reviews.reviewer_command == words
+
+
+@pytest.mark.parametrize("text", ['["run"', "run 'half", "[1]"])
+def test_a_command_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_REVIEWS__REVIEWER_COMMAND", text)
+    with pytest.raises(InvalidOption, match="reviewer_command"):
+        load()
+
+
+def test_a_command_gets_the_variables_that_are_named_and_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOWPATH_REVIEWS__REVIEWER_VARIABLES", "MODEL_KEY, NOT_SET")
+    monkeypatch.setenv("MODEL_KEY", "k")
+    assert load().reviews.passed_on == {"MODEL_KEY": "k"}
+
+
+@pytest.mark.parametrize("name", SECRET)
+def test_a_secret_may_come_from_a_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = f"TOWPATH_REVIEWS__{name.upper()}"
+    Path("secret").write_text(f"{CANARY}\n")
+    monkeypatch.setenv(f"{variable}_FILE", "secret")
+    found: Any = getattr(load().reviews, name)
+    one: SecretStr = found[0] if name.endswith("secrets") else found
+    assert one.get_secret_value() == CANARY
+    assert origins()[f"reviews.{name}"] == Origin("variable", f"{variable}_FILE")
+
+
+def test_several_secrets_have_a_comma_or_a_line_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOWPATH_REVIEWS__GITHUB_SECRETS", "old, new")
+    Path("secrets").write_text("old\nnew\n")
+    monkeypatch.setenv("TOWPATH_REVIEWS__GITLAB_SECRETS_FILE", "secrets")
+    reviews = load().reviews
+    for found in (reviews.github_secrets, reviews.gitlab_secrets):
+        assert [it.get_secret_value() for it in found] == ["old", "new"]
+
+
+def test_no_secret_is_ever_shown(towpath: Command) -> None:
+    """I21: not by `towpath config`, and not in a refusal."""
+    env = {f"TOWPATH_REVIEWS__{name.upper()}": CANARY for name in SECRET}
+    for words in (("config",), ("config", "--json")):
+        ran = towpath(*words, **env)
+        assert ran.code == 0
+        assert "reviews.github_token" in ran.out
+        assert CANARY not in ran.out + ran.err
+    env["TOWPATH_REVIEWS__GITHUB_TOKEN_FILE"] = "x"  # noqa: S105 -- a file's name
+    refused = towpath("config", **env)
+    assert refused.code == 2
+    assert CANARY not in refused.out + refused.err

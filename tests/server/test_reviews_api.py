@@ -1,0 +1,270 @@
+"""Reviews over HTTP: asked for, looked at, listed, cancelled, retried."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.postgres import PostgresServer
+from tests.server.serving import PATIENCE, Serving, begin, code, problem, serving
+from tests.waiting import eventually
+from towpath.apps.reviews.model import REVIEWS
+from towpath.embedded import EmbeddedServer
+from towpath.engine.model import Bury, Lease, job_ref
+from towpath.ids import Token
+from towpath.ledger.attempts import Ending
+from towpath.ledger.ledger import Ledger
+
+HEAD = "a1" * 20
+ROOT = "/api/v1/reviews"
+_numbers = count(1)
+
+
+@pytest.fixture
+def repository() -> str:
+    """One that no other test speaks of."""
+    return f"octo/repo-{next(_numbers)}"
+
+
+@pytest.fixture
+def client(running: Serving) -> httpx.Client:
+    """Somebody who may do everything; every answer is held against the description."""
+    return running.client()
+
+
+def ask(client: httpx.Client, repository: str, **more: Any) -> Any:
+    body = {"repository": repository, "head": HEAD, "number": 7, **more}
+    answer = client.post(ROOT, json=body)
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+def look(client: httpx.Client, id: str) -> Any:
+    answer = client.get(f"{ROOT}/{quote(id, safe='')}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def bury(it: Serving, id: str) -> None:
+    """An attempt at the review that was its last."""
+
+    async def bury() -> None:
+        async with Ledger(it.database) as ledger:
+            job = (await ledger.jobs.get(REVIEWS, id)).job
+            lease = Lease(job_ref(REVIEWS, job), b"", Token(1), 1, "w", 0, 0)
+            await ledger.jobs.begin(lease)
+            await ledger.jobs.end(Ending(lease, Bury(lease, "no luck"), cancelled=False))
+
+    asyncio.run(bury())
+
+
+class TestAskingForOne:
+    def test_answers_where_it_can_be_looked_at(self, client: httpx.Client, repository: str) -> None:
+        body = {"repository": repository, "head": HEAD, "number": 7, "id": f"{repository} ü"}
+        answer = client.post(ROOT, json=body)
+        assert answer.status_code == 202
+        told = answer.json()
+        assert told == {
+            "id": f"api-{repository} ü",
+            "state": "PENDING",
+            "existed": False,
+            "superseded": [],
+        }
+        view = client.get(answer.headers["location"]).json()
+        assert view["task"] == {
+            "forge": "api",
+            "kind": "pull",
+            "repository": repository,
+            "head": HEAD,
+            "number": 7,
+            "ref": "",
+            "target": None,
+            "base": None,
+            "before": None,
+            "title": "",
+            "author": "",
+            "url": "",
+            "clone_url": "",
+            "action": "requested",
+            "host": "",
+        }
+        assert (view["state"], view["priority"], view["attempts"]) == ("PENDING", 100, 0)
+        assert view["review"] is None
+
+    def test_of_a_branch_is_of_normal_priority_unless_it_says_so(
+        self, client: httpx.Client, repository: str
+    ) -> None:
+        branch = ask(client, repository, number=None, ref="main")
+        assert look(client, branch["id"])["priority"] == 50
+        urgent = ask(client, repository, number=None, ref="main", priority=90)
+        assert look(client, urgent["id"])["priority"] == 90
+        assert urgent["superseded"] == [branch["id"]]
+
+    def test_again_under_the_same_id_is_harmless(
+        self, client: httpx.Client, repository: str
+    ) -> None:
+        first = ask(client, repository, id=repository)
+        again = ask(client, repository, id=repository)
+        assert again == {**first, "existed": True}
+        other = client.post(
+            ROOT, json={"repository": repository, "head": HEAD, "number": 8, "id": repository}
+        )
+        assert code(other, 409) == "review-differs"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"repository": "octo"}, {"repository": "octo/../etc"}, {"repository": None},
+            {"head": "main"}, {"head": "0" * 40}, {"head": ""}, {"head": None},
+            {"number": 0}, {"number": 2**31}, {"number": None}, {"number": "seven"},
+            {"ref": "a..b"}, {"ref": "--upload-pack=x"}, {"base": "x"}, {"url": "ftp://x/"},
+            {"clone_url": "https://me:secret@example.com/"}, {"clone_url": "x" * 2001},
+            {"id": ""}, {"id": "a\nb"}, {"id": "x" * 401}, {"priority": 101}, {"unknown": 1},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_that_can_not_be_right_is_refused_by_field(
+        self, client: httpx.Client, repository: str, wrong: dict[str, Any]
+    ) -> None:
+        body = {"repository": repository, "head": HEAD, "number": 7, **wrong}
+        answer = client.post(ROOT, json=body)
+        told = problem(answer, 422)
+        assert "secret" not in answer.text
+        assert told["detail"]
+        assert client.get(ROOT, params={"repository": repository}).json()["reviews"] == []
+
+
+class TestLooking:
+    def test_what_is_not_there_is_not_found(self, client: httpx.Client) -> None:
+        for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
+            answer = client.request(method, f"{ROOT}/nobody{path}")
+            assert code(answer, 404) == "record-not-found"
+
+    def test_lists_are_filtered_and_paged(self, client: httpx.Client, repository: str) -> None:
+        ids = [ask(client, repository, number=n)["id"] for n in range(1, 6)]
+        client.post(f"{ROOT}/{ids[0]}/cancel")
+
+        def page(**wish: Any) -> Any:
+            answer = client.get(ROOT, params={"repository": repository, **wish})
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        first = page(size=2)
+        assert [it["id"] for it in first["reviews"]] == [ids[4], ids[3]]
+        rest = page(size=10, after=first["after"])
+        assert [it["id"] for it in rest["reviews"]] == [ids[2], ids[1], ids[0]]
+        assert rest["after"] is None
+        assert [it["id"] for it in page(state="CANCELLED")["reviews"]] == [ids[0]]
+        assert [it["id"] for it in page(number=3)["reviews"]] == [ids[2]]
+        assert page(forge="github")["reviews"] == []
+
+    @pytest.mark.parametrize(
+        "wish",
+        [
+            "state=pending", "forge=other", "number=0", "size=0", "size=201", "after=!",
+            "number=1", "repository=x", "repository=a/b%00",
+        ],
+    )  # fmt: skip
+    def test_a_wish_that_can_not_be_right_is_refused(self, client: httpx.Client, wish: str) -> None:
+        problem(client.get(f"{ROOT}?{wish}"), 422)
+
+
+class TestCancellingAndRetrying:
+    def test_ends_one_and_gives_it_new_attempts(
+        self, client: httpx.Client, repository: str
+    ) -> None:
+        id = ask(client, repository)["id"]
+        for _ in range(2):
+            answer = client.post(f"{ROOT}/{id}/cancel")
+            assert (answer.status_code, answer.json()["state"]) == (200, "CANCELLED")
+        assert client.post(f"{ROOT}/{id}/retry").json()["state"] == "PENDING"
+        told = problem(client.post(f"{ROOT}/{id}/retry"), 409)
+        assert told["state"] == "pending"
+
+    def test_a_dead_one_is_shown_with_its_reason(
+        self, running: Serving, client: httpx.Client, repository: str
+    ) -> None:
+        id = ask(client, repository)["id"]
+        bury(running, id)
+        view = look(client, id)
+        assert (view["state"], view["attempts"], view["last_error"]) == ("DEAD", 1, "no luck")
+        assert view["finished_at"]
+        assert code(client.post(f"{ROOT}/{id}/cancel"), 409) == "record-ended"
+        assert client.post(f"{ROOT}/{id}/retry").json()["attempts"] == 0
+
+
+class TestKeys:
+    NEEDS = (
+        ("submit", "POST", ""),
+        ("submit", "POST", "/there/cancel"),
+        ("read", "GET", ""),
+        ("read", "GET", "/there"),
+        ("admin", "POST", "/there/retry"),
+    )
+
+    @pytest.mark.parametrize(("scope", "method", "path"), NEEDS)
+    def test_a_scope_opens_its_own_paths_and_no_others(
+        self, running: Serving, scope: str, method: str, path: str
+    ) -> None:
+        body: Any = {} if not path and method == "POST" else None
+        for given in ("submit", "read", "work", "admin"):
+            _, secret = running.make_key(given, queues=("reviews",))
+            answer = running.client(secret).request(method, ROOT + path, json=body)
+            status = answer.status_code
+            allowed = given in (scope, "admin")
+            assert (status != 403) is allowed, given
+
+    def test_another_queue_s_key_learns_nothing(self, running: Serving, repository: str) -> None:
+        """I20: whether there is such a review is told to nobody who may not see it."""
+        there = ask(running.client(), repository)["id"]
+        _, secret = running.make_key("admin", queues=("mails*",))
+        stranger = running.client(secret)
+        for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
+            answers = [
+                stranger.request(method, f"{ROOT}/{id}{path}") for id in (there, "api-nobody")
+            ]
+            assert [code(it, 403) for it in answers] == ["queue-forbidden"] * 2
+            assert answers[0].json() == answers[1].json()
+        assert code(stranger.get(ROOT), 403) == "queue-forbidden"
+
+    def test_without_one_nothing_answers(self, running: Serving) -> None:
+        for _, method, path in self.NEEDS:
+            assert code(running.client(key="").request(method, ROOT + path), 401) == "unauthorized"
+
+
+@pytest.fixture
+def on_postgres(tmp_path: Path, server: EmbeddedServer) -> Iterator[Serving]:
+    """A server with a PostgreSQL, and a reviewer in the directory it was started in."""
+    (tmp_path / "mine.py").write_text("def review(task):\n    return 'Fine: ' + task.title\n")
+    reviewer = {"TOWPATH_REVIEWS__REVIEWER_FUNCTION": "mine:review"}
+    with PostgresServer() as postgres:
+        database = postgres.url()
+        words = ("serve", "--url", server.url, "--database", database)
+        with serving(*words, database=database, log=tmp_path / "log", env=reviewer) as it:
+            _, it.own_key = it.make_key("admin")
+            yield it
+
+
+def test_a_function_reviews_on_postgresql(on_postgres: Serving) -> None:
+    client = on_postgres.client()
+    id = ask(client, "octo/repo", title="Say hello")["id"]
+    eventually(lambda: look(client, id)["state"] == "COMPLETED", within=PATIENCE)
+    assert look(client, id)["review"]["summary"] == "Fine: Say hello"
+    [listed] = client.get(ROOT, params={"state": "COMPLETED"}).json()["reviews"]
+    assert (listed["id"], listed["review"]) == (id, None)
+
+
+def test_a_reviewer_that_is_not_there_is_refused_at_the_start(
+    tmp_path: Path, server: EmbeddedServer
+) -> None:
+    words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/ledger.db")
+    reviewer = {"TOWPATH_REVIEWS__REVIEWER_FUNCTION": "nowhere:review"}
+    process = begin(*words, log=tmp_path / "log", env=reviewer)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "no module nowhere" in (tmp_path / "log").read_text()

@@ -1,0 +1,386 @@
+"""Webhooks over HTTP: genuine ones are saved at once, all others change nothing."""
+
+import json
+import secrets
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.apps.reviews.deliveries import (
+    GITHUB_SECRET,
+    GITLAB_SIGNING_TOKEN,
+    GITLAB_TOKEN,
+    Delivery,
+    github,
+    github_form,
+    gitlab,
+    packed,
+    payload,
+    signed,
+)
+from tests.server.serving import PATIENCE, Serving, code, problem, serve, up
+from tests.waiting import eventually
+from towpath.embedded import EmbeddedServer
+
+GITHUB, GITLAB = "/api/v1/webhooks/github", "/api/v1/webhooks/gitlab"
+OLD_SECRET = secrets.token_hex(20)
+SECRETS = {
+    "TOWPATH_REVIEWS__GITHUB_SECRETS": f"{OLD_SECRET},{GITHUB_SECRET}",
+    "TOWPATH_REVIEWS__GITLAB_SECRETS": f"{GITLAB_TOKEN},{GITLAB_SIGNING_TOKEN}",
+}
+QUICK = 1.0
+SLACK = 1.5
+"""For a machine that does much else at the same time."""
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("webhooks")
+
+
+@pytest.fixture(scope="module")
+def store(home: Path) -> Iterator[EmbeddedServer]:
+    """A Valkey that may be killed."""
+    with EmbeddedServer(data=home / "valkey") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
+    """A server that takes webhooks, and has nobody who reviews."""
+    with serve(home, store.url, **SECRETS) as it:
+        yield it
+
+
+@pytest.fixture
+def number() -> int:
+    """A pull request that no other test speaks of."""
+    return next(_numbers)
+
+
+def deliver(it: Serving, path: str, sent: Delivery) -> httpx.Response:
+    """What a forge does: it has no key."""
+    return it.client(key="").post(path, content=sent.body, headers=sent.headers)
+
+
+def a_pull(number: int, delivery: str | None = None, **more: Any) -> Delivery:
+    changes = {"pull_request.number": number, "number": number, **more}
+    body = payload("github_pull_request", changes)
+    return github("pull_request", body, delivery=delivery or f"pull-{number}")
+
+
+def reviews_of(it: Serving, number: int) -> list[Any]:
+    wish = {"repository": "octo/hello-world", "number": number}
+    return it.client().get("/api/v1/reviews", params=wish).json()["reviews"]
+
+
+def taken(answer: httpx.Response) -> Any:
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+class TestAGenuineDelivery:
+    def test_of_github_is_saved_and_can_be_looked_at(self, it: Serving, number: int) -> None:
+        told = taken(deliver(it, GITHUB, a_pull(number)))
+        id = f"github-pull-{number}"
+        assert told == {"id": id, "state": "PENDING", "existed": False, "superseded": []}
+        view = it.client().get(f"/api/v1/reviews/{id}").json()
+        assert (view["state"], view["priority"]) == ("PENDING", 100)
+        assert view["task"]["number"] == number
+        assert view["task"]["repository"] == "octo/hello-world"
+
+    def test_is_queued_too(self, it: Serving, number: int) -> None:
+        before = queued(it)
+        taken(deliver(it, GITHUB, a_pull(number)))
+        eventually(lambda: queued(it) == before + 1)
+
+    def test_that_comes_again_is_the_same_review(self, it: Serving, number: int) -> None:
+        first = taken(deliver(it, GITHUB, a_pull(number)))
+        again = taken(deliver(it, GITHUB, a_pull(number)))
+        assert (again["id"], again["existed"]) == (first["id"], True)
+        assert len(reviews_of(it, number)) == 1
+
+    def test_of_a_newer_head_supersedes_the_older(self, it: Serving, number: int) -> None:
+        first = taken(deliver(it, GITHUB, a_pull(number, f"first-{number}")))
+        later = {"pull_request.updated_at": "2027-01-01T00:00:00Z"}
+        newer = taken(deliver(it, GITHUB, a_pull(number, f"newer-{number}", **later)))
+        assert newer["superseded"] == [first["id"]]
+        states = {it["id"]: it["state"] for it in reviews_of(it, number)}
+        assert states == {first["id"]: "SUPERSEDED", newer["id"]: "PENDING"}
+
+    def test_may_be_signed_with_either_secret_of_a_rotation(self, it: Serving, number: int) -> None:
+        body = a_pull(number).body
+        sent = github("pull_request", body, secret=OLD_SECRET, delivery=f"old-{number}")
+        taken(deliver(it, GITHUB, sent))
+
+    def test_may_be_a_form(self, it: Serving) -> None:
+        taken(deliver(it, GITHUB, github_form("push", payload("github_push"))))
+
+    def test_of_gitlab_comes_with_a_token_or_signed(self, it: Serving) -> None:
+        body = payload("gitlab_merge_request", {"object_attributes.action": "open"})
+        by_token = gitlab("Merge Request Hook", body, delivery="by-token")
+        assert taken(deliver(it, GITLAB, by_token))["id"] == "gitlab-by-token"
+        by_signature = signed(gitlab("Push Hook", payload("gitlab_push")), id="by-signature")
+        assert taken(deliver(it, GITLAB, by_signature))["id"] == "gitlab-by-signature"
+
+    @pytest.mark.parametrize(
+        ("path", "sent", "reason"),
+        [
+            (GITHUB, github("ping", payload("github_ping")), "ping"),
+            (GITHUB, github("issues", {"action": "opened"}), "issues"),
+            (GITHUB, a_pull(7, action="closed"), "pull_request closed"),
+            (GITLAB, gitlab("Job Hook", {}), "Job Hook"),
+        ],
+        ids=["ping", "another event", "another action", "of gitlab"],
+    )
+    def test_that_means_nothing_to_us_is_well_received(
+        self, it: Serving, path: str, sent: Delivery, reason: str
+    ) -> None:
+        assert taken(deliver(it, path, sent)) == {"ignored": reason}
+
+    def test_is_answered_within_a_second_also_in_a_crowd(self, it: Serving) -> None:
+        sent = [a_pull(1_000_000 + n) for n in range(40)]
+
+        def timed(delivery: Delivery) -> float:
+            began = time.monotonic()
+            taken(deliver(it, GITHUB, delivery))
+            return time.monotonic() - began
+
+        with ThreadPoolExecutor(8) as senders:
+            assert max(senders.map(timed, sent)) < QUICK + SLACK
+
+
+def queued(it: Serving) -> int:
+    counts = it.client().get("/api/v1/queues/reviews").json()
+    return counts["ready"]
+
+
+def re_encoded(sent: Delivery) -> Delivery:
+    return Delivery(sent.headers, json.dumps(json.loads(sent.body)).encode())
+
+
+def without(sent: Delivery, header: str) -> Delivery:
+    return Delivery({k: v for k, v in sent.headers.items() if k != header}, sent.body)
+
+
+FORGED = {
+    "unsigned": (GITHUB, without(a_pull(9), "X-Hub-Signature-256")),
+    "signed with another secret": (
+        GITHUB,
+        github("push", payload("github_push"), secret="wrong"),  # noqa: S106 -- of no forge
+    ),
+    "the same JSON in other bytes": (GITHUB, re_encoded(a_pull(9))),
+    "another body under a good signature": (
+        GITHUB,
+        Delivery(a_pull(9).headers, a_pull(10).body),
+    ),
+    "the old signature alone": (
+        GITHUB,
+        Delivery({"X-Hub-Signature": "sha1=00", "X-GitHub-Event": "push"}, b"{}"),
+    ),
+    "a signature of nothing like it": (
+        GITHUB,
+        Delivery(a_pull(9).headers | {"X-Hub-Signature-256": "sha256="}, a_pull(9).body),
+    ),
+    "gitlab's token at github's door": (GITHUB, gitlab("Push Hook", payload("gitlab_push"))),
+    "another token": (GITLAB, gitlab("Push Hook", payload("gitlab_push"), token="wrong")),  # noqa: S106 -- of no forge
+    "no token": (GITLAB, without(gitlab("Push Hook", payload("gitlab_push")), "X-Gitlab-Token")),
+    "gitlab's signature of another body": (
+        GITLAB,
+        Delivery(signed(gitlab("Push Hook", {})).headers, packed(payload("gitlab_push"))),
+    ),
+}
+
+
+class TestAForgedDelivery:
+    @pytest.mark.parametrize("way", FORGED)
+    def test_is_refused_and_changes_nothing(self, it: Serving, way: str) -> None:
+        path, sent = FORGED[way]
+        before = it.client().get("/api/v1/reviews").json()
+        told = problem(deliver(it, path, sent), 401)
+        assert "secret" in told["remedy"]
+        assert it.client().get("/api/v1/reviews").json() == before
+
+    def test_is_refused_though_it_comes_with_an_api_key(self, it: Serving) -> None:
+        _, sent = FORGED["unsigned"]
+        answer = it.client().post(GITHUB, content=sent.body, headers=sent.headers)
+        problem(answer, 401)
+
+    def test_is_not_parsed_before_it_is_refused(self, it: Serving) -> None:
+        """What would be refused as JSON is refused for its signature."""
+        for body in (b"[" * 100_000, b"{", b"\xff", b""):
+            sent = github("push", body, secret="wrong")  # noqa: S106 -- of no forge
+            problem(deliver(it, GITHUB, sent), 401)
+
+
+class TestABadDelivery:
+    @pytest.mark.parametrize(
+        "sent",
+        [
+            github("push", b"{"),
+            github("push", b"[" * 100_000),
+            github("push", b""),
+            github("push", b"\xff"),
+            github("push", {"ref": "refs/heads/main"}),
+            github("push", payload("github_push", {"after": "../../etc"})),
+            github("push", payload("github_push"), delivery="a b"),
+            github("", payload("github_push")),
+        ],
+        ids=["half", "deep", "empty", "no utf-8", "lacking", "no commit", "delivery", "event"],
+    )
+    def test_with_a_good_signature_is_refused_by_field_and_rule(
+        self, it: Serving, sent: Delivery
+    ) -> None:
+        assert code(deliver(it, GITHUB, sent), 422) == "webhook-invalid"
+
+    def test_of_25_megabytes_is_too_large_and_need_not_be_sent_whole(self, it: Serving) -> None:
+        body = b'"' + b"x" * 25_000_000 + b'"'
+        began = time.monotonic()
+        assert code(deliver(it, GITHUB, github("push", body)), 413) == "body-too-large"
+        assert time.monotonic() - began < QUICK + SLACK
+
+    def test_whose_length_nobody_announced_is_counted_as_it_comes(self, it: Serving) -> None:
+        def parts() -> Iterator[bytes]:
+            for _ in range(400):
+                yield b"x" * 65_536
+
+        answer = it.client(key="").post(GITHUB, content=parts(), headers=a_pull(9).headers)
+        assert code(answer, 413) == "body-too-large"
+
+    def test_of_5_megabytes_is_taken(self, it: Serving, number: int) -> None:
+        sent = a_pull(number, **{"pull_request.body": "x" * 5_200_000})
+        taken(deliver(it, GITHUB, sent))
+
+
+class TestTheDoor:
+    def test_lets_nothing_else_pass(self, it: Serving) -> None:
+        nobody = it.client(key="")
+        for method, path in (
+            ("GET", GITHUB),
+            ("PUT", GITHUB),
+            ("OPTIONS", GITHUB),
+            ("POST", f"{GITHUB}/"),
+            ("POST", "/api/v1/webhooks"),
+            ("POST", "/api/v1/webhooks/forge"),
+            ("POST", "/api/v1/webhooks/github/../../reviews"),
+            ("POST", "/api/v1/reviews"),
+        ):
+            assert code(nobody.request(method, path), 401) == "unauthorized"
+
+    def test_without_secrets_says_how_to_have_some_and_reads_nothing(
+        self, running: Serving
+    ) -> None:
+        for path, forge in ((GITHUB, "GITHUB"), (GITLAB, "GITLAB")):
+            answer = running.client(key="").post(path, content=b"x" * 10_000_000)
+            told = problem(answer, 404)
+            assert told["type"].endswith("/webhook-not-configured")
+            assert f"TOWPATH_REVIEWS__{forge}_SECRETS" in told["remedy"]
+
+
+class TestRedisIsAway:
+    def test_what_comes_is_accepted_and_queued_by_itself_when_it_is_back(
+        self, it: Serving, store: EmbeddedServer
+    ) -> None:
+        before = queued(it)
+        store.kill()
+        try:
+            for n in range(20):
+                began = time.monotonic()
+                told = taken(deliver(it, GITHUB, a_pull(2_000_000 + n)))
+                assert time.monotonic() - began < QUICK + SLACK
+                assert told["state"] == "PENDING"
+            health = it.client(key="").get("/health").json()
+            assert (health["status"], health["redis_connected"]) == ("degraded", False)
+            ready = it.client(key="").get("/readyz")
+            assert (ready.status_code, ready.json()["status"]) == (503, "degraded")
+            asked = {"repository": "octo/hello-world", "head": "a1" * 20, "number": 2_000_100}
+            taken(it.client().post("/api/v1/reviews", json=asked))
+        finally:
+            store.start()
+        eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: queued(it) == before + 21, within=10)
+        assert it.client(key="").get("/health").json()["status"] == "healthy"
+
+
+class TestTheDatabaseIsAway:
+    def test_what_comes_is_refused_with_the_time_to_send_it_again(
+        self, it: Serving, home: Path, number: int
+    ) -> None:
+        other = sqlite3.connect(home / "ledger.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            began = time.monotonic()
+            told = problem(deliver(it, GITHUB, a_pull(number)), 503)
+            assert time.monotonic() - began < 2 * QUICK + SLACK
+            assert "ledger" in told["type"]
+            health = it.client(key="").get("/health").json()
+            assert (health["status"], health["redis_connected"]) == ("degraded", True)
+        finally:
+            other.execute("ROLLBACK")
+            other.close()
+        taken(deliver(it, GITHUB, a_pull(number)))
+
+
+def test_no_secret_and_no_text_of_a_stranger_is_in_the_log(it: Serving, number: int) -> None:
+    """I21: whatever came, also what was refused."""
+    canary = "canary-4e1f-in-a-title"
+    deliver(it, GITHUB, a_pull(number, **{"pull_request.title": canary}))
+    deliver(it, GITHUB, github("push", packed({"ref": canary})))
+    _, forged = FORGED["unsigned"]
+    deliver(it, GITHUB, forged)
+    log = it.log.read_text()
+    assert "http.started" in log
+    signature = a_pull(number).headers["X-Hub-Signature-256"]
+    for hidden in (
+        GITHUB_SECRET,
+        OLD_SECRET,
+        GITLAB_TOKEN,
+        GITLAB_SIGNING_TOKEN,
+        signature,
+        canary,
+    ):
+        assert hidden not in log
+
+
+REVIEWER = """
+import json, os, sys
+task = json.load(sys.stdin)
+assert os.environ["MODEL_KEY"] == "k-17" and "TOWPATH_REVIEWS__GITHUB_SECRETS" not in os.environ
+print(json.dumps({"summary": "Looked at " + task["head"][:7], "verdict": "approve"}))
+"""
+
+
+def test_a_server_with_a_reviewer_reviews_what_comes(tmp_path: Path) -> None:
+    """From the webhook to the review, in `towpath up` alone."""
+    env = SECRETS | {
+        "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", REVIEWER]),
+        "TOWPATH_REVIEWS__REVIEWER_VARIABLES": "MODEL_KEY",
+        "MODEL_KEY": "k-17",
+    }
+    with up(tmp_path, **env) as it:
+        sent = a_pull(7)
+        id = taken(deliver(it, GITHUB, sent))["id"]
+        client = it.client()
+
+        def view() -> Any:
+            return client.get(f"/api/v1/reviews/{id}").json()
+
+        eventually(lambda: view()["state"] in ("COMPLETED", "FAILED", "DEAD"), within=PATIENCE)
+        assert view()["last_error"] is None
+        head = json.loads(sent.body)["pull_request"]["head"]["sha"]
+        assert view()["review"] == {
+            "summary": f"Looked at {head[:7]}",
+            "verdict": "approve",
+            "comments": [],
+        }
+        counts = client.get("/api/v1/queues/reviews").json()
+        assert counts["totals"]["completed"] == 1
