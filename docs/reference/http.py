@@ -16,9 +16,9 @@ key will do), as a page. [How to serve](../how-to/serve-over-http.md) shows it a
 
 Requests and answers are JSON; times are ISO 8601 in UTC, durations seconds. A key is sent as
 `Authorization: Bearer tp_…` or `X-API-Key: tp_…`; only `/livez`, `/readyz` and `/health` answer
-without one. Names in paths are percent-encoded. Refusals are `application/problem+json`: `type`,
-`title`, `status`, `detail`, `remedy`. What every path may answer is not repeated below: 400, 401,
-403, 408, 413, 415, 422, 429, 503.
+without one, and the webhooks, which are signed. Names in paths are percent-encoded. Refusals are
+`application/problem+json`: `type`, `title`, `status`, `detail`, `remedy`. What every path may
+answer is not repeated below: 400, 401, 403, 408, 413, 415, 422, 429, 503.
 """
 
 SHARED = {"400", "401", "403", "408", "413", "415", "422", "429", "503"}

@@ -12,6 +12,8 @@ from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.tables import database_page
 from towpath import errors
+from towpath.apps.reviews import errors as reviews_errors
+from towpath.apps.reviews.reviewers import errors as reviewers_errors
 from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
@@ -19,7 +21,7 @@ from towpath.ledger import errors as ledger_errors
 from towpath.telemetry import events, measures
 
 HERE = Path(__file__).parent
-MODULES = (errors, ledger_errors, calls_errors)
+MODULES = (errors, ledger_errors, calls_errors, reviews_errors, reviewers_errors)
 
 
 ERRORS = """# Errors
@@ -53,7 +55,9 @@ fields, `worker`, and inside of a span `trace_id` and `span_id`; from level warn
 `exception` holds a traceback where there is one. Times are in seconds.
 
 Payloads, results and credentials are never written. The logger is `towpath`, of Python's own
-`logging`. Lines of other loggers have `logger` instead of fields, and the job that they are about.
+`logging`. Lines of other loggers are written in the same form, with `logger` instead of fields;
+those that a handler writes name its `job`, `queue`, `handler` and `attempt` too, in the loop and in
+threads. A handler with `processes=` runs in a process of its own, which logs as its module sets up.
 
 | event | level | when | fields |
 |---|---|---|---|

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Column, Table
 
-from towpath.ledger.schema import SCHEMA, api_keys, schema_version
+from towpath.ledger.schema import SCHEMA, metadata, schema_version
 
 PAGE = """# The database
 
@@ -23,7 +23,8 @@ TABLE = """
 
 def database_page() -> str:
     """One section per table, one row per column."""
-    return PAGE.format(schema=SCHEMA) + "".join(map(_section, (schema_version, api_keys)))
+    tables = (schema_version, *metadata.tables.values())
+    return PAGE.format(schema=SCHEMA) + "".join(map(_section, tables))
 
 
 def _section(table: Table) -> str:
