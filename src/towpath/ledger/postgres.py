@@ -26,6 +26,11 @@ _UNDONE = {"40001", "40P01"}
 _PLANS = "SET plan_cache_mode = force_custom_plan"
 """A plan that was made when the table was empty, and kept, may read all rows of a queue: for as
 long as the server has not looked at the table again. Making plans anew costs less than that."""
+_SETTINGS = {
+    "application_name": "towpath",
+    # A process that stands still in a transaction would keep its rows from all others.
+    "idle_in_transaction_session_timeout": "10000",
+}
 _FRESH = 0.1
 """Seconds in which a connection that was used is not looked at again."""
 _RETURNED = "towpath.returned"
@@ -94,7 +99,7 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
         # sees it: nor can it show the password.
         try:
             connection = await cast("Any", asyncpg).connect(
-                url, server_settings={"application_name": "towpath"}, **limits
+                url, server_settings=_SETTINGS, **limits
             )
             await connection.execute(_PLANS)
             return connection
