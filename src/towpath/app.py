@@ -218,6 +218,13 @@ class Towpath:
         """The engine behind it, for everything that has no shorter way."""
         return self._way.engine
 
+    async def connected(self) -> None:
+        """Return once the server has answered. Raises ServerUnreachable if it does not in time.
+
+        Only an app with a ledger can be entered without it.
+        """
+        await self._way.arrived()
+
     @property
     def ledger(self) -> Ledger:
         """The database that keeps the records, while the app is entered. Raises LedgerMissing."""

@@ -39,7 +39,7 @@ TowpathError
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
@@ -89,8 +89,13 @@ class InvalidOption(InvalidInput):
     remedy = "Choose a value that follows the rule in the message."
 
     def __init__(self, option: str, value: object, *, rule: str) -> None:
-        super().__init__(f"{option} = {value!r}: {rule}")
+        super().__init__(f"{option} = {_shown(value)}: {rule}")
         self.option, self.value, self.rule = option, value, rule
+
+
+def _shown(value: object) -> str:
+    # Python tells of minus five seconds as of a day less some hours.
+    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
 
 
 class PayloadTooLarge(InvalidInput):
@@ -362,7 +367,7 @@ class EngineClosed(ServerError):
     """The engine was left; its connections are closed."""
 
     code = "engine_closed"
-    remedy = "Do the work inside `async with Engine(…)`, or enter a new engine."
+    remedy = "Do the work inside `async with Engine(…)`, or `async with app`; or enter a new one."
 
 
 class ServerUnreachable(ServerError):

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from towpath.engine.durability import Durability
 from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted, new_job
 from towpath.engine.retry import own_attempts
-from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, InvalidOption, TowpathError
 from towpath.telemetry import traces
-from towpath.ticket import RecordTicket, Ticket
+from towpath.ticket import STATES, RecordTicket, Ticket
 from towpath.way import Way
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
@@ -87,7 +86,7 @@ class AppHandler(Handler[T, R, C]):
         with traces.producer_span(self.queue, handler=self.name):
             jobs, data = self._way.ledger.jobs, self.encode(payload)
             made = await jobs.submit(self.queue, data, **self.completed(options))
-        return self.record_ticket(made)
+        return self._record_ticket(made, data)
 
     async def submit_many(
         self,
@@ -145,11 +144,11 @@ class AppHandler(Handler[T, R, C]):
         self._way.tell(submitted, self.name)
         return Ticket(submitted, self._way, self.result)
 
-    def record_ticket(self, made: Recorded) -> Ticket[R]:
-        """Where to ask for what becomes of a record."""
+    def _record_ticket(self, made: Recorded, data: bytes) -> Ticket[R]:
         record = made.record
+        same = record.payload == data if made.existed else None
         ref = JobRef(record.queue, record.job)
-        submitted = Submitted(ref, State.READY, existed=made.existed)
+        submitted = Submitted(ref, STATES[record.state], existed=made.existed, same_payload=same)
         self._way.tell(submitted, self.name)
         return RecordTicket(submitted, self._way, self.result, record.id)
 

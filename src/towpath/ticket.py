@@ -80,11 +80,11 @@ class RecordTicket(Ticket[R], frozen=True):
         return await self._way.ledger.jobs.get(self.job.queue, self._record_id)
 
     async def state(self) -> State:
-        return _STATES[(await self.record()).state]
+        return STATES[(await self.record()).state]
 
     async def cancel(self) -> State:
         record = await self._way.ledger.jobs.cancel(self.job.queue, self._record_id)
-        return _STATES[record.state]
+        return STATES[record.state]
 
     async def result(self, *, within: Duration) -> R:
         until = steady() + within.total_seconds()
@@ -112,7 +112,7 @@ class RecordTicket(Ticket[R], frozen=True):
         raise EngineClosed("a record is waited for in its app's event loop: `await .result(…)`")
 
 
-_STATES = {
+STATES = {
     "pending": State.READY,
     "running": State.LEASED,
     "failed": State.DELAYED,

@@ -14,7 +14,13 @@ from weakref import WeakSet
 from towpath.blocking import BlockingEngine
 from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted
-from towpath.errors import EngineClosed, LedgerMissing
+from towpath.errors import (
+    EngineClosed,
+    LedgerMissing,
+    RetryAdvice,
+    ServerError,
+    ServerUnreachable,
+)
 from towpath.recording import Recording
 from towpath.telemetry.events import JOB_SUBMITTED
 from towpath.telemetry.logs import Log
@@ -22,6 +28,9 @@ from towpath.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
+
+
+_A_MOMENT, _TRY_EVERY = 2.0, 1.0
 
 
 class Way:
@@ -35,6 +44,9 @@ class Way:
     ) -> None:
         self._connect, self._metrics, self._recording = connect, metrics, recording
         self._engine: Engine | None = None
+        self._arrival: asyncio.Task[None] | None = None
+        """With a ledger: connects in the background, until it has."""
+        self._trouble: ServerError | None = None
         self._entered = 0
         self._blocking: BlockingEngine | None = None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
@@ -46,34 +58,68 @@ class Way:
         # Kept: what is dropped would close itself, in a loop that the parent still runs.
         self._inherited = self._engine, self._blocking
         self._engine, self._entered, self._blocking = None, 0, None
+        self._arrival = None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
 
     async def enter(self) -> None:
         async with self._entering:
-            if self._engine is None:
-                engine = self._connect()
-                await engine.__aenter__()
-                self._engine = engine
-                await self._enter_ledger(engine)
+            if self._entered == 0:
+                if self._recording is None:
+                    await self._arrive()
+                else:
+                    await self._enter_with_ledger(self._recording)
             self._entered += 1
 
-    async def _enter_ledger(self, engine: Engine) -> None:
-        if self._recording is None:
-            return
+    async def _enter_with_ledger(self, recording: Recording) -> None:
+        """Records are taken in while the server is away: nobody waits for it for long."""
+        await recording.enter()
+        self._arrival = asyncio.create_task(self._keep_arriving())
         try:
-            await self._recording.enter()
+            done, _ = await asyncio.wait((self._arrival,), timeout=_A_MOMENT)
+            for arrival in done:
+                arrival.result()
         except BaseException:
-            self._engine = None
-            await engine.__aexit__()
+            await self._go(recording)
             raise
+
+    async def _arrive(self) -> None:
+        engine = self._connect()
+        await engine.__aenter__()
+        self._engine = engine
+
+    async def _keep_arriving(self) -> None:
+        """Connect; a server that is away is tried again, one that is wrong is not."""
+        while self._engine is None:
+            try:
+                await self._arrive()
+            except ServerError as error:
+                if error.retry is not RetryAdvice.LATER:
+                    raise
+                self._trouble = error
+                await asyncio.sleep(_TRY_EVERY)
 
     async def leave(self) -> None:
         self._entered = max(0, self._entered - 1)
-        if self._entered == 0 and self._engine is not None:
-            if self._recording is not None:
-                await self._recording.leave()
-            engine, self._engine = self._engine, None
+        if self._entered == 0:
+            await self._go(self._recording)
+
+    async def _go(self, recording: Recording | None) -> None:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            arrival.cancel()
+            await asyncio.gather(arrival, return_exceptions=True)
+        if recording is not None:
+            await recording.leave()
+        engine, self._engine = self._engine, None
+        if engine is not None:
             await engine.__aexit__()
+
+    async def arrived(self) -> None:
+        """Return once the server has answered. Raises ServerUnreachable if it does not in time."""
+        while self._engine is None and self._arrival is not None and not self._arrival.done():
+            if self._trouble is not None:
+                raise self._trouble
+            await asyncio.wait((self._arrival,), timeout=_A_MOMENT)
 
     @property
     def ledger(self) -> Ledger:
@@ -83,6 +129,10 @@ class Way:
 
     @property
     def engine(self) -> Engine:
+        if self._arrival is not None and self._engine is None:
+            if self._arrival.done():
+                self._arrival.result()
+            raise ServerUnreachable("the server has not answered yet") from self._trouble
         if self._engine is None:
             raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
         return self._engine
@@ -101,8 +151,8 @@ class Way:
     @contextmanager
     def anew(self) -> Generator[None]:
         """As if nobody had connected, until the end of the block; then as it was before."""
-        before = self._engine, self._entered, self._blocking, self._entering
-        self._engine, self._entered, self._blocking = None, 0, None
+        before = self._engine, self._entered, self._blocking, self._entering, self._arrival
+        self._engine, self._entered, self._blocking, self._arrival = None, 0, None, None
         self._entering = asyncio.Lock()
         try:
             yield
@@ -110,7 +160,7 @@ class Way:
             if self._blocking is not None:
                 atexit.unregister(self._blocking.__exit__)
                 self._blocking.__exit__()
-            self._engine, self._entered, self._blocking, self._entering = before
+            self._engine, self._entered, self._blocking, self._entering, self._arrival = before
 
     def tell(self, submitted: Submitted, handler: str) -> None:
         """Count a job that is new, and log it for those who want to see each."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -127,6 +128,13 @@ class TestTheCallersTransaction:
             engine.dispose()
             assert (await ledger.jobs.get(REVIEWS, "a")).priority == 100
 
+    async def test_on_another_database_is_told_so(self, ledger: Ledger, tmp_path: Path) -> None:
+        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+        async with AsyncSession(other) as session:
+            with pytest.raises(InvalidOption, match="ledger's database"):
+                await ledger.submit(session, REVIEWS, b"1")
+        await other.dispose()
+
     async def test_what_is_no_transaction_is_refused(self, ledger: Ledger) -> None:
         with pytest.raises(InvalidOption, match="AsyncSession"):
             await ledger.submit("session", REVIEWS, b"1")  # type: ignore[arg-type]
@@ -220,8 +228,8 @@ class TestRetrying:
         assert (again.id, again.job, again.attempts) == ("a", "a~2", 0)
         assert again.state is RecordState.PENDING
         assert (await ledger.jobs.begin(lease(again, 11))).attempt == 1
-        # The old name is nobody's any more.
-        assert (await ledger.jobs.begin(mine)).standing is Standing.MISSING
+        # The old name is nobody's any more: whoever still has it has nothing to do.
+        assert (await ledger.jobs.begin(mine)).standing is Standing.ENDED
 
     async def test_what_is_still_to_come_or_done_is_refused(self, ledger: Ledger) -> None:
         await made(ledger)

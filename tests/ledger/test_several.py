@@ -3,32 +3,31 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, event, select
+from sqlalchemy import event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import Select
 
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.schema import jobs
-from towpath.ledger.several import among
+from towpath.ledger.several import named
 
 REVIEWS = "reviews"
 
 
-def named(column: str) -> Select[Any]:
-    several = among(jobs.c[column], "names")
-    return select(jobs.c.id).where(jobs.c.queue == bindparam("in_queue"), several)
+def query(column: str) -> Select[Any]:
+    return select(jobs.c.id).where(named(jobs.c[column])).order_by(jobs.c.seq)
 
 
 async def found(ledger: Ledger, names: list[str]) -> list[str]:
     asked = {"in_queue": REVIEWS, "names": names}
-    query = named("id").order_by(jobs.c.seq)
-    return await ledger.read(lambda it: list(it.scalars(query, asked)))
+    return await ledger.read(lambda it: list(it.scalars(query("id"), asked)))
 
 
 async def test_finds_what_is_named_and_nothing_else(ledger: Ledger) -> None:
     ids = ["a", 'b"]', "ü", "c"]
     for id in ids:
         await ledger.jobs.submit(REVIEWS, b"", id=id)
+    await ledger.jobs.submit("others", b"", id="a")
     assert await found(ledger, []) == []
     assert await found(ledger, ["c", "ü", "nobody"]) == ["ü", "c"]
     assert await found(ledger, ids * 500) == ids
@@ -45,7 +44,7 @@ async def test_is_the_same_text_however_many_there_are(ledger: Ledger) -> None:
         event.listen(connection, "before_cursor_execute", heard)
         for count in (1, 2, 50):
             names = [str(number) for number in range(count)]
-            connection.execute(named("id"), {"in_queue": REVIEWS, "names": names})
+            connection.execute(query("id"), {"in_queue": REVIEWS, "names": names})
 
     await ledger.read(ask)
     assert len(texts) == 1
@@ -57,7 +56,7 @@ async def test_an_index_serves_it_on_sqlite(file_url: str, column: str) -> None:
 
     def plan(connection: Connection) -> str:
         asked = {"in_queue": REVIEWS, "names": ["a"]}
-        written = str(named(column).compile(connection.engine))
+        written = str(query(column).compile(connection.engine))
         told = connection.exec_driver_sql(
             f"EXPLAIN QUERY PLAN {written}", (asked["in_queue"], '["a"]')
         )

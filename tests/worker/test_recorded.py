@@ -14,7 +14,14 @@ from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.errors import HandlerInvalid, InvalidOption, JobUnfinished, LedgerMissing, StillOpen
+from towpath.errors import (
+    HandlerInvalid,
+    InvalidOption,
+    JobUnfinished,
+    LedgerMissing,
+    ServerUnreachable,
+    StillOpen,
+)
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import RecordState
@@ -76,6 +83,8 @@ class TestAHandlerWithARecord:
             await (await sell.submit(1, id="a")).result(within=SOON)
             again = await sell.submit(2, id="a")
             assert again.existed
+            assert again.submitted.same_payload is False
+            assert again.submitted.state is State.DONE
             await again.result(within=SOON)
         assert ran == [1]
 
@@ -83,7 +92,7 @@ class TestAHandlerWithARecord:
         self, server: EmbeddedServer, tmp_path: Path
     ) -> None:
         app = Towpath(server.url, ledger=f"sqlite:///{tmp_path}/new.db")
-        with pytest.raises(LedgerOutdated, match="no schema"):
+        with pytest.raises(LedgerOutdated, match="no database file"):
             async with app:
                 pass
 
@@ -99,6 +108,26 @@ class TestAHandlerWithARecord:
             sell.blocking.submit()
         with pytest.raises(InvalidOption, match="on disk"):
             await sell.submit(durability="disk")  # type: ignore[arg-type]
+
+
+class TestAnAppWhoseServerIsAway:
+    async def test_takes_records_in_and_they_run_when_it_is_there(self, url: str) -> None:
+        with EmbeddedServer() as server:
+            server.kill()
+            app = Towpath(server.url, ledger=url)
+
+            @app.handler("shop", record=True)
+            async def double(number: int) -> int:
+                return number * 2
+
+            async with app:
+                ticket = await double.submit(21)
+                with pytest.raises(ServerUnreachable):
+                    await app.engine.counts("shop")
+                server.start()
+                await app.connected()
+                async with working(app):
+                    assert await ticket.result(within=SOON) == 42
 
 
 class TestAttempts:

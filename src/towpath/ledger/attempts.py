@@ -7,13 +7,13 @@ once, and a worker that was taken for dead changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Update, bindparam, select, update
+from sqlalchemy import Update, bindparam, select, tuple_, update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, duration_ms
@@ -21,9 +21,9 @@ from towpath.engine.check import shortened
 from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
 from towpath.errors import InvalidOption
 from towpath.ledger.announcing import Row, Tell, nobody
-from towpath.ledger.record import OPEN, RecordState, check_counts, spoilt
+from towpath.ledger.record import OPEN, RecordState, check_counts, first_name, spoilt
 from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.several import among, arrays_of, given, has_arrays, rows_of
+from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.taking import Key, by_queue, supersede
 
 
@@ -65,9 +65,13 @@ def begin(connection: Connection, leases: Sequence[Lease], tell: Tell = nobody) 
     rows = _locked(connection, [lease.job for lease in leases])
     if _superseded(connection, rows, tell):
         rows = _locked(connection, [lease.job for lease in leases])
+    renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
     changes: list[tuple[Row, Row]] = []
     answers: list[Beginning] = []
     for lease in leases:
+        if (lease.queue, lease.id) in renamed:
+            answers.append(Beginning(Standing.ENDED))
+            continue
         row = rows.get((lease.queue, lease.id))
         answer, change = _begun(row, lease.token)
         answers.append(answer)
@@ -78,6 +82,17 @@ def begin(connection: Connection, leases: Sequence[Lease], tell: Tell = nobody) 
             rows[lease.queue, lease.id] = changed
     _write(connection, changes, tell)
     return answers
+
+
+def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
+    """Those that are names which a record had before it was queued again: nobody's any more."""
+    if not missing:
+        return set()
+    first = {(queue, first_name(job)): (queue, job) for queue, job in missing}
+    found = connection.execute(
+        select(jobs.c.queue, jobs.c.id).where(tuple_(jobs.c.queue, jobs.c.id).in_(list(first)))
+    )
+    return {first[queue, id] for queue, id in found}
 
 
 def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> bool:
@@ -176,7 +191,7 @@ def _words(reason: str) -> str:
 
 _held = (
     select(jobs, now_ms().label("now"))
-    .where(jobs.c.queue == bindparam("in_queue"), among(jobs.c.job, "names"))
+    .where(named(jobs.c.job))
     .order_by(jobs.c.seq)
     .with_for_update()
 )

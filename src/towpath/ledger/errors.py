@@ -3,8 +3,10 @@
 TowpathError
 ├── LedgerError
 │   ├── LedgerUnreachable     no answer within the time limit
+│   │   └── LedgerBusy        another transaction held it for so long
 │   ├── LedgerRefused         an answer that is an error
 │   ├── LedgerOutdated        the schema is not the one that this Towpath works with
+│   │   ├── LedgerAbsent      there is no such file
 │   │   └── LedgerAhead       a newer Towpath has migrated it
 │   ├── LedgerNotInstalled    a library is missing
 │   └── LedgerClosed          the ledger was not entered, or was left
@@ -39,6 +41,13 @@ class LedgerUnreachable(LedgerError):
     retry = RetryAdvice.LATER
 
 
+class LedgerBusy(LedgerUnreachable):
+    """Somebody else's transaction held the database for longer than the time limit."""
+
+    code = "ledger_busy"
+    remedy = "End the transaction that holds it (SQLite has one writer), or try again."
+
+
 class LedgerRefused(LedgerError):
     """The database answered with an error of its own; nothing was changed."""
 
@@ -56,6 +65,17 @@ class LedgerOutdated(LedgerError):
         has = "no schema" if found is None else f"schema {found}"
         super().__init__(f"the database has {has}, this Towpath works with {wanted}")
         self.found, self.wanted = found, wanted
+
+
+class LedgerAbsent(LedgerOutdated):
+    """There is no such database file."""
+
+    code = "ledger_absent"
+    remedy = "Check the path; `towpath migrate` makes a new database there."
+
+    def __init__(self, path: str) -> None:
+        LedgerError.__init__(self, f"there is no database file {path}")
+        self.found, self.wanted = None, ""
 
 
 class LedgerAhead(LedgerOutdated):

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from towpath.errors import InvalidOption
-from towpath.ledger.errors import LedgerError, LedgerRefused, LedgerUnreachable
+from towpath.ledger.errors import LedgerBusy, LedgerError, LedgerRefused, LedgerUnreachable
 
 _RULE = "must be sqlite:///path/to/file.db or postgresql://user@host:5432/name"
 
@@ -35,10 +35,13 @@ def meaning(error: Exception) -> LedgerError:
     passes = isinstance(cause, OSError | NoConnectionFree)
     gone = isinstance(error, DBAPIError) and error.connection_invalidated
     kind = LedgerUnreachable if passes or gone or _passes(cause) else LedgerRefused
+    if _sqlite_code(cause) in _SQLITE_BUSY:
+        kind = LedgerBusy
     text = str(cause) or type(cause).__name__
     return kind(text.partition("\n")[0][:500])
 
 
+_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_LATER = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN}
 _POSTGRES_LATER = ("08", "53", "57P", "40")
 """Connection lost · out of resources · shutting down or starting · serialisation, deadlock."""
@@ -46,6 +49,9 @@ _POSTGRES_LATER = ("08", "53", "57P", "40")
 
 def _passes(cause: BaseException | None) -> bool:
     if isinstance(cause, sqlite3.Error):
-        code: int = getattr(cause, "sqlite_errorcode", 0)
-        return code & 0xFF in _SQLITE_LATER
+        return _sqlite_code(cause) in _SQLITE_LATER
     return str(getattr(cause, "sqlstate", None) or "").startswith(_POSTGRES_LATER)
+
+
+def _sqlite_code(cause: BaseException | None) -> int:
+    return getattr(cause, "sqlite_errorcode", 0) & 0xFF

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import Duration, days, duration_ms, seconds
 from towpath.engine.check import whole
-from towpath.engine.model import Lease
+from towpath.engine.model import JobRef, Lease
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.announcing import Row, ends
@@ -36,9 +36,10 @@ from towpath.ledger.record import (
     as_record,
     new_record,
     next_name,
+    record_state,
 )
 from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.sessions import Transaction, take_in
+from towpath.ledger.sessions import Transaction, on_the_ledger, take_in
 from towpath.ledger.taking import NUDGED_WITHIN, take
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Fastpath(Protocol):
 
     async def stop(self, record: Record) -> None:
         """Tell whoever works on a cancelled record."""
+        ...
+
+    async def forget(self, job: JobRef) -> None:
+        """Take away what a record was called before it was retried."""
         ...
 
     def watch(self, queues: Iterable[QueueName]) -> None:
@@ -115,7 +120,7 @@ class Jobs:
         database: the record is there if and when that commits. Nothing waits for Redis.
         """
         new = new_record(queue, payload, **options)
-        with translated():
+        with translated(), on_the_ledger():
             return await take_in(transaction, new, self.tell, self._committed)
 
     def _committed(self, seqs: list[int]) -> None:
@@ -172,9 +177,9 @@ class Jobs:
             return as_record(row), as_record(_changed(connection, row, anew))
 
         before, record = await self._ledger.write(change)
-        if self.fastpath is not None and before.open:
-            # What it was called before waits in Redis for a turn that is no longer its own.
-            self._nudge(self.fastpath.stop(before))
+        if self.fastpath is not None:
+            # What it was called before waits in Redis for a turn, or lies there among the dead.
+            self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
         await _a_moment(self._brought([record]))
         return record
 
@@ -201,7 +206,7 @@ class Jobs:
         """
         wanted = [jobs.c.queue == queue_name(queue)]
         if state is not None:
-            wanted.append(jobs.c.state == RecordState(state))
+            wanted.append(jobs.c.state == record_state(state))
         if subject is not None:
             wanted.append(jobs.c.subject.in_(_several(subject)))
         if prefix is not None:

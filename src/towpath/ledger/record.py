@@ -47,6 +47,13 @@ class RecordState(StrEnum):
     """A newer one about the same subject came before it ran."""
 
 
+def record_state(value: str) -> RecordState:
+    """*value* as a state, or InvalidOption."""
+    if value not in set(RecordState):
+        raise InvalidOption("state", value, rule=f"must be one of {', '.join(RecordState)}")
+    return RecordState(value)
+
+
 OPEN = (RecordState.PENDING, RecordState.RUNNING, RecordState.FAILED)
 RESTING = (RecordState.PENDING, RecordState.FAILED)
 """Open, and nobody works on it."""
@@ -243,6 +250,11 @@ def _instant(ms: int | None) -> datetime | None:
         return None if ms is None else instant(ms)
     except (OverflowError, TypeError):
         return _NEVER
+
+
+def first_name(job: str) -> str:
+    """The id of the record that is or was called *job* in Redis."""
+    return _AGAIN.sub("", job)
 
 
 def next_name(id: str, job: str) -> str:

@@ -28,7 +28,7 @@ class LedgerRecorder:
                     max_attempts=begun.max_attempts,
                 )
             case Standing.ENDED if begun.state is RecordState.DEAD:
-                return Bury(lease, begun.reason or "its record is dead")
+                return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry that)")
             case Standing.ENDED:
                 return Complete(lease)
             case Standing.STALE:

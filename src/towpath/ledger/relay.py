@@ -137,6 +137,12 @@ class Relay:
         with suppress(ServerError):
             await self._cancel(record)
 
+    async def forget(self, job: JobRef) -> None:
+        """Take away a job whose record has another name by now. Left alone, it would end itself."""
+        for way in (self._connect().cancel, self._connect().delete):
+            with suppress(ServerError, JobError):
+                await way(job)
+
     async def _cancel(self, record: Record) -> None:
         with suppress(JobError):  # it has ended, or is gone
             await self._connect().cancel(JobRef(record.queue, record.job))
@@ -363,8 +369,9 @@ def _noted(
 ) -> list[_At]:
     """Write; the records that got another name. A row that moved on meanwhile is left alone."""
     if there:
-        same = tuple_(jobs.c.seq, jobs.c.job).in_(there)
-        connection.execute(update(jobs).where(same).values(relay_at=None))
+        # Most of them were seen before: a row that is not written costs nothing.
+        still = tuple_(jobs.c.seq, jobs.c.job).in_(there), jobs.c.relay_at.is_not(None)
+        connection.execute(update(jobs).where(*still).values(relay_at=None))
     renamed: list[_At] = []
     for record, change in changes:
         still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Unpack
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -53,8 +55,21 @@ def submit_in(
     """
     new = new_record(queue, payload, **options)
     connection = session.connection() if isinstance(session, Session) else session
-    with translated():
+    with translated(), on_the_ledger():
         return take(connection, [new])[0]
+
+
+@contextmanager
+def on_the_ledger() -> Generator[None]:
+    """Say it where the caller's transaction is on a database that has no records."""
+    try:
+        yield
+    except DBAPIError as error:
+        text = str(error.orig)
+        if "towpath_jobs" in text and ("no such table" in text or "does not exist" in text):
+            rule = "must be on the ledger's database, which `towpath migrate` has prepared"
+            raise InvalidOption("session", "…", rule=rule) from error
+        raise
 
 
 def _tell_later(session: Session, seq: int, committed: Callable[[list[int]], None]) -> None:

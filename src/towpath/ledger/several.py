@@ -8,13 +8,13 @@ where there are none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 from sqlalchemy import (
     ARRAY,
     Boolean,
-    ColumnElement,
+    Column,
     String,
     Table,
     TableValuedAlias,
@@ -44,34 +44,46 @@ class Texts(TypeDecorator[list[str]]):
         return value if _has_arrays(dialect) else msgspec.json.encode(value).decode()
 
 
-class among(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
-    """`among(column, parameter)`: whether the column's value is one of the texts.
-
-    Not a join with them: that reads all rows of a queue while no planner has looked at the table.
-    """
+class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
+    """`named(column)`: rows of the queue `in_queue` in which the column is one of `names`."""
 
     type = Boolean()
     inherit_cache = True
 
-    def __init__(self, column: ColumnElement[str], parameter: str) -> None:
-        super().__init__(column, bindparam(parameter, type_=Texts()))
+    def __init__(self, column: Column[str]) -> None:
+        names = bindparam("names", type_=Texts())
+        super().__init__(column, bindparam("in_queue", type_=Text()), names)
 
     def self_group(self, against: Any = None) -> Self:
         """As it is: SQLite, which has no booleans, would get `(…) = 1`. No index serves that."""
         return self
 
 
-@compiles(among, "postgresql")
-def _postgres_among(element: among, compiler: SQLCompiler, **how: Any) -> str:
-    column, texts = element.clauses
-    return f"{compiler.process(column, **how)} = ANY ({compiler.process(texts, **how)})"
+def _words(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
+    column, *parameters = element.clauses
+    told = cast("Column[str]", column)
+    return told.table.name, told.name, *(compiler.process(it, **how) for it in parameters)
 
 
-@compiles(among, "sqlite")
-def _sqlite_among(element: among, compiler: SQLCompiler, **how: Any) -> str:
-    column, texts = element.clauses
-    listed = f"json_each({compiler.process(texts, **how)})"
-    return f"{compiler.process(column, **how)} IN (SELECT value FROM {listed})"  # noqa: S608 -- SQLAlchemy wrote both
+@compiles(named, "postgresql")
+def _postgres_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
+    """One lookup for each name, written so that there is no other way to do it.
+
+    `column = ANY (…)` and a join are read as if a queue had few rows, as long as the server has not
+    looked at the table: then all rows of the queue are read. 14 ms instead of 0.5 with 20,000.
+    """
+    table, column, queue, names = _words(element, compiler, how)
+    # Names of ours, and the places of parameters: nothing of anybody else's is in these texts.
+    one = f"SELECT seq FROM {table} WHERE queue = {queue} AND {column} = name OFFSET 0"  # noqa: S608 -- see above
+    each = f"SELECT it.seq FROM unnest({names}) AS name, LATERAL ({one}) AS it"  # noqa: S608 -- see above
+    return f"{table}.seq = ANY (ARRAY({each}))"
+
+
+@compiles(named, "sqlite")
+def _sqlite_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
+    table, column, queue, names = _words(element, compiler, how)
+    listed = f"SELECT value FROM json_each({names})"  # noqa: S608 -- the place of a parameter
+    return f"({table}.queue = {queue} AND {table}.{column} IN ({listed}))"
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────

@@ -10,16 +10,18 @@ statement, which cost four times as much for joined writes (`docs/decisions`).
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes
-from towpath.ledger.errors import LedgerClosed
+from towpath.ledger.errors import LedgerAbsent, LedgerClosed
 from towpath.ledger.writing import JoinedWrites
 
 T = TypeVar("T")
@@ -30,7 +32,10 @@ _PATIENCE = minutes(5)
 
 
 class SqliteStore:
-    """The file at *path*, made when first used. *limit* is how long a write waits for others."""
+    """The file at *path*, made by a migration. *limit* is how long a write waits for others.
+
+    A file that is moved or removed while it is open is not written to any more.
+    """
 
     def __init__(self, path: str, *, limit: Duration) -> None:
         self.shown = f"sqlite:///{path}"
@@ -75,7 +80,7 @@ class SqliteStore:
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else writes, however long that takes to come."""
-        engine = _engine(self._path, "BEGIN IMMEDIATE", _PATIENCE, poolclass=NullPool)
+        engine = _engine(self._path, "BEGIN IMMEDIATE", _PATIENCE, mode="rwc", poolclass=NullPool)
 
         def run() -> T:
             with engine.begin() as connection:
@@ -84,16 +89,24 @@ class SqliteStore:
         return await asyncio.to_thread(run)
 
 
-def _engine(path: str, begin: str, busy: Duration, **pool: Any) -> Engine:
-    engine = create_engine(
-        f"sqlite:///{path}",
-        # The pool hands a connection to one thread at a time, not always to the same.
-        connect_args={"timeout": busy.total_seconds(), "check_same_thread": False},
-        hide_parameters=True,
-        **pool,
-    )
+def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: Any) -> Engine:
+    file = Path(path).absolute()
 
-    def connected(connection: Any, _: object) -> None:
+    def connect() -> sqlite3.Connection:
+        if mode == "rw" and not file.exists():
+            raise LedgerAbsent(path)
+        return sqlite3.connect(
+            f"{file.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=busy.total_seconds(),
+            # The pool hands a connection to one thread at a time, not always to the same.
+            check_same_thread=False,
+        )
+
+    engine = create_engine("sqlite://", creator=connect, hide_parameters=True, **pool)
+
+    def connected(connection: Any, record: ConnectionPoolEntry) -> None:
+        record.info[_FILE] = _identity(file)
         # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -102,8 +115,24 @@ def _engine(path: str, begin: str, busy: Duration, **pool: Any) -> Engine:
             connection.execute("PRAGMA query_only=ON")
 
     def begun(connection: Connection) -> None:
+        # SQLite would go on writing into a file that nobody finds any more.
+        if connection.info[_FILE] != _identity(file):
+            connection.invalidate()
+            raise FileNotFoundError(f"{path} was moved or removed while it was open")
         connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
     return engine
+
+
+_FILE = "towpath.file"
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever it is called; None = there is none."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

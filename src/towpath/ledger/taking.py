@@ -33,7 +33,7 @@ from towpath.ledger.record import (
     packed_options,
 )
 from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.several import among, arrays_of, given, has_arrays, rows_of
+from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
 
 NUDGED_WITHIN = 2_000
 """Milliseconds in which whoever made a record brings it to Redis; after that a relay does."""
@@ -81,8 +81,7 @@ def _key(row: dict[str, Any]) -> Key:
     return row["queue"], row["id"]
 
 
-_in_queue = jobs.c.queue == bindparam("in_queue")
-_known_ones = select(jobs).where(_in_queue, among(jobs.c.id, "names"))
+_known_ones = select(jobs).where(named(jobs.c.id))
 
 
 def _known(connection: Connection, keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
@@ -191,7 +190,7 @@ _newest = (
 _resting = or_(*(jobs.c.state == state for state in RESTING))
 _older = (
     select(jobs, _newest.label("newest"))
-    .where(_in_queue, among(jobs.c.subject, "names"), _resting, _newest.is_not(None))
+    .where(named(jobs.c.subject), _resting, _newest.is_not(None))
     .order_by(jobs.c.seq)
     .with_for_update(of=jobs)
 )

@@ -13,6 +13,7 @@ from towpath.clock import hours, seconds
 from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
+from towpath.engine.spelling import written
 from towpath.errors import ServerError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -48,7 +49,7 @@ def _wanted(stored: QueueOptions, handlers: list[Handler[Any, Any, Any]]) -> Que
 
 def _changes(stored: QueueOptions, wanted: QueueOptions) -> str:
     return ", ".join(
-        f"{name}: {getattr(stored, name)} before, {getattr(wanted, name)} now"
+        f"{name}: {written(getattr(stored, name))} before, {written(getattr(wanted, name))} now"
         for name in QueueOptions.__struct_fields__
         if getattr(stored, name) != getattr(wanted, name)
     )

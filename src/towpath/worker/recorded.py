@@ -52,6 +52,7 @@ class RecordedRuns:
 
     async def run(self, attempt: Attempt) -> Settlement | None:
         """What the attempt ended as, by its record; None if there is nothing left to settle."""
+        attempt.deadline = math.inf  # the handler's time begins when the row has let it begin
         try:
             begun = await self._recorder.begin(attempt.lease)
             if not isinstance(begun, Lease):
@@ -62,6 +63,7 @@ class RecordedRuns:
         except TowpathError as error:
             self._say(attempt, error)
             return Release(attempt.lease, _AWAY)
+        attempt.begin()
         settlement = await self._run(attempt)
         if settlement is None:
             return None

@@ -127,6 +127,7 @@ class Worker:
     async def _run(self, *, leave_when_empty: bool) -> int:
         began = steady()
         async with self._app:
+            await self._app.connected()
             await configure_queues(self._app, self.weights, self.log)
             if leave_when_empty:
                 await self._app.fire_due(self.weights, self.log)

@@ -1,0 +1,57 @@
+"""An SQLite file: made by a migration, and the same one as long as it is open."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from towpath import seconds
+from towpath.ledger.errors import LedgerAbsent, LedgerBusy, LedgerUnreachable
+from towpath.ledger.ledger import Ledger
+
+REVIEWS = "reviews"
+
+
+class TestAFile:
+    async def test_that_is_not_there_is_made_by_a_migration_and_nobody_else(
+        self, file_url: str, tmp_path: Path
+    ) -> None:
+        async with Ledger(file_url) as ledger:
+            with pytest.raises(LedgerAbsent, match="ledger.db"):
+                await ledger.jobs.get(REVIEWS, "a")
+            with pytest.raises(LedgerAbsent):
+                await ledger.jobs.submit(REVIEWS, b"1")
+            assert os.listdir(tmp_path) == []  # noqa: PTH208 -- iterdir would block a loop no less
+            await ledger.migrate()
+            await ledger.jobs.submit(REVIEWS, b"1", id="a")
+
+    async def test_that_was_moved_is_not_written_to(self, file_url: str, tmp_path: Path) -> None:
+        """SQLite itself would go on: what is answered as safe would be in a file nobody reads."""
+        file, away = tmp_path / "ledger.db", tmp_path / "away.db"
+        async with Ledger(file_url) as ledger:
+            await ledger.migrate()
+            await ledger.jobs.submit(REVIEWS, b"1", id="a")
+            file.rename(away)
+            for use in (
+                ledger.probe,
+                lambda: ledger.jobs.submit(REVIEWS, b"1", id="b"),
+                lambda: ledger.jobs.get(REVIEWS, "a"),
+            ):
+                with pytest.raises((LedgerUnreachable, LedgerAbsent)):
+                    await use()
+            assert not file.exists()
+            away.rename(file)
+            assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
+            await ledger.jobs.submit(REVIEWS, b"1", id="c")
+
+    async def test_that_another_transaction_holds_is_busy(self, file_url: str) -> None:
+        async with Ledger(file_url, limit=seconds(0.1)) as ledger:
+            await ledger.migrate()
+            other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(LedgerBusy) as refusal:
+                await ledger.jobs.submit(REVIEWS, b"1")
+            assert "End the transaction" in (refusal.value.remedy or "")
+            other.close()
+            await ledger.jobs.submit(REVIEWS, b"1")

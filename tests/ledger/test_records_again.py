@@ -1,0 +1,119 @@
+"""Records that come again: sent twice, by two at once, retried, or while Redis has lost them."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from tests.ledger.records import REVIEWS
+from tests.waiting import eventually_async
+from towpath import Engine, Towpath, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.model import Fail, Lease, job_ref
+from towpath.errors import HandlerInvalid
+from towpath.ledger.attempts import Ending, Standing
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.relay import Relay
+from towpath.telemetry.logs import Log
+
+
+async def failed_once(ledger: Ledger, engine: Engine) -> None:
+    """A record whose first attempt has failed: the next comes in a minute."""
+    await ledger.jobs.submit(REVIEWS, b"1", id="a")
+    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+    await ledger.jobs.begin(lease)
+    failure = Fail(lease, "no", seconds(60))
+    await ledger.jobs.end(Ending(lease, failure, cancelled=False))
+    await engine.settle([failure])
+
+
+async def test_one_that_is_sent_again_is_due_when_it_was(
+    ledger: Ledger, server: EmbeddedServer
+) -> None:
+    """Redis has lost it, and it was made long ago."""
+    async with Engine(server.url) as engine:
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        await failed_once(ledger, engine)
+        await ledger.write(lambda it: it.exec_driver_sql("UPDATE towpath_jobs SET created_at = 1"))
+        server.ask("FLUSHALL")
+        assert (await ledger.jobs.submit(REVIEWS, b"1", id="a")).existed
+        job = await engine.job(job_ref(REVIEWS, "a"))
+    assert job.due_at is not None
+    assert 50 < (job.due_at - job.submitted_at).total_seconds() < 61
+
+
+async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
+    ledger: Ledger, server: EmbeddedServer
+) -> None:
+    async with Engine(server.url) as engine:
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        await failed_once(ledger, engine)
+        await ledger.jobs.retry(REVIEWS, "a")
+
+        async def only_the_new_one() -> bool:
+            counts = await engine.counts(REVIEWS)
+            return (counts.ready, counts.delayed) == (1, 0)
+
+        await eventually_async(only_the_new_one)
+
+
+async def test_of_two_leases_that_begin_together_the_later_has_it(
+    ledger: Ledger, server: EmbeddedServer
+) -> None:
+    """Whichever of them asks first: the first who asks is alone, the others share a transaction."""
+    async with Engine(server.url) as engine:
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        for id in ("a", "busy"):
+            await ledger.jobs.submit(REVIEWS, b"1", id=id)
+        first = await claimed(engine)
+        server.ask("FLUSHALL")
+        for id in ("a", "busy"):
+            await ledger.jobs.submit(REVIEWS, b"1", id=id)
+        second = await claimed(engine)
+        leases = [first["busy"], second["a"], first["a"]]
+        _, later, earlier = await asyncio.gather(*map(ledger.jobs.begin, leases))
+    assert later.standing is Standing.BEGUN
+    assert earlier.standing is Standing.STALE
+    assert (await ledger.jobs.get(REVIEWS, "a")).fence == second["a"].token
+
+
+async def claimed(engine: Engine) -> dict[str, Lease]:
+    leases = await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=9)
+    return {lease.id: lease for lease in leases}
+
+
+async def test_two_who_wait_for_each_other_both_get_what_they_want(server_url: str) -> None:
+    """PostgreSQL sees it, and undoes one of them: that one is done again."""
+    tries: list[int] = []
+
+    def lock(connection: Connection, number: int) -> None:
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({number})"))
+
+    def crossing(first: int, second: int) -> Callable[[Connection], int]:
+        def change(connection: Connection) -> int:
+            tries.append(first)
+            lock(connection, first)
+            held = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+            while len(tries) <= 2 and connection.scalar(held) != 2:
+                pass  # until the other one has its first
+            lock(connection, second)
+            return first
+
+        return change
+
+    async with Ledger(server_url) as ledger:
+        await ledger.migrate()
+        both = await asyncio.gather(ledger.write(crossing(1, 2)), ledger.write(crossing(2, 1)))
+    assert both == [1, 2]
+    assert len(tries) == 3
+
+
+async def test_recurring_work_has_no_record(file_url: str) -> None:
+    """Nobody would make the row: every firing would be dead."""
+    app = Towpath("redis://nowhere", ledger=file_url)
+    with pytest.raises(HandlerInvalid, match="record"):
+
+        @app.recurring("0 3 * * *", record=True)
+        async def clean() -> None: ...
