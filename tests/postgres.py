@@ -129,9 +129,12 @@ class PostgresServer:
 
     def emptied(self) -> str:
         """The URL of the database that is always there, without any tables."""
-        anew = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
-        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", "-c", anew, "postgres")
+        self.tell("postgres", "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         return self.url()
+
+    def tell(self, database: str, statements: str) -> None:
+        """Run *statements* in one transaction."""
+        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", "-c", statements, database)
 
     def _do(self, program: str, *words: str | Path) -> None:
         done = self._run(_programs() / program, *words)

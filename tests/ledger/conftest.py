@@ -1,5 +1,7 @@
 """A ledger on each kind of database, empty before each test."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -7,13 +9,38 @@ import pytest
 
 from tests.ledger.hands import Hands
 from tests.postgres import PostgresServer
+from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.schema import SCHEMA, metadata, schema_version
+
+_MIGRATED = "migrated"
 
 
 @pytest.fixture(scope="session")
 def running_postgres() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file that is up to date, to be copied: a migration takes longer than most tests."""
+    file = tmp_path_factory.mktemp("ledger") / "migrated.db"
+    asyncio.run(_migrate(f"sqlite:///{file}"))
+    return file
+
+
+@pytest.fixture(scope="session")
+def migrated_database(running_postgres: PostgresServer) -> str:
+    """A database on PostgreSQL that is up to date, to be emptied."""
+    url = running_postgres.new_database(_MIGRATED)
+    asyncio.run(_migrate(url))
+    return url
+
+
+async def _migrate(url: str) -> None:
+    async with Ledger(url) as ledger:
+        await ledger.migrate()
 
 
 @pytest.fixture
@@ -28,10 +55,28 @@ def server_url(running_postgres: PostgresServer) -> str:
     return running_postgres.emptied()
 
 
+@pytest.fixture
+def prepared_file_url(file_url: str, migrated_file: Path) -> str:
+    shutil.copy(migrated_file, file_url.removeprefix("sqlite:///"))
+    return file_url
+
+
+@pytest.fixture
+def prepared_server_url(running_postgres: PostgresServer, migrated_database: str) -> str:
+    names = ", ".join(metadata.tables)
+    version = f"UPDATE {schema_version.name} SET version_num = '{SCHEMA}'"  # noqa: S608 -- our own names
+    running_postgres.tell(_MIGRATED, f"TRUNCATE {names} RESTART IDENTITY; {version}")
+    return migrated_database
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty database of each kind: what holds for one must hold for the other."""
-    return request.getfixturevalue("file_url" if request.param == "sqlite" else "server_url")
+    """A database of each kind, what holds for one must hold for the other: up to date where the
+    test has a ledger on it, else empty.
+    """
+    which = "file_url" if request.param == "sqlite" else "server_url"
+    ready = "prepared_" if "ledger" in request.fixturenames else ""
+    return request.getfixturevalue(ready + which)
 
 
 @pytest.fixture
@@ -43,5 +88,8 @@ def hands() -> Hands:
 async def ledger(url: str, hands: Hands) -> AsyncIterator[Ledger]:
     """A ledger that is up to date, on a clock that the test moves."""
     async with Ledger(url, wall=hands.wall, ticks=hands.ticks) as ledger:
-        await ledger.migrate()
+        try:
+            await ledger.read(lambda _: None)
+        except LedgerOutdated:  # a test with a database of its own
+            await ledger.migrate()
         yield ledger
