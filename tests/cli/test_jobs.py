@@ -118,6 +118,15 @@ class TestChanging:
         assert ran.out == "mails/waits  cancelled\nmails/runs  leased\n"
         assert (await engine.job(job_ref("mails", "runs"))).cancel_requested
 
+    async def test_of_several_sees_to_all_and_ends_with_the_first_refusal(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await bury(engine, "mails", "dead")
+        await engine.submit("mails", b"1", id="waits")
+        ran = towpath("jobs", "retry", "nobody", "waits", "dead")
+        assert (ran.code, ran.out) == (5, "mails/dead  ready\n")
+        assert ran.err.index("job_not_found") < ran.err.index("job_not_dead")
+
     async def test_retry_is_for_dead_jobs(self, towpath: Command, engine: Engine) -> None:
         await bury(engine, "mails", "m-1")
         assert towpath("jobs", "retry", "m-1", "--json").object == {

@@ -9,6 +9,7 @@ from tests.architecture.sources import ROOT
 from tests.cli.command import Command, Ran
 from tests.cli.test_howto import BLOCK, run
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.schema import SCHEMA
 
 PAGE = ROOT / "docs" / "how-to" / "manage-api-keys.md"
 SECRET = re.compile(r"tp_([a-z0-9]{10})_[\w-]{43}", re.ASCII)
@@ -38,9 +39,9 @@ class TestMigrate:
     def test_makes_the_schema_and_says_so(self, towpath: Command) -> None:
         where = f"sqlite:///{towpath.directory}/ledger.db"
         first = towpath("migrate", "--database", where)
-        assert (first.code, first.out) == (0, f"{where}  migrated: no schema, now 0001\n")
+        assert (first.code, first.out) == (0, f"{where}  migrated: no schema, now {SCHEMA}\n")
         again = towpath("migrate", "--json", DATABASE_URL=where)
-        assert again.object == {"database": where, "before": "0001", "after": "0001"}
+        assert again.object == {"database": where, "before": SCHEMA, "after": SCHEMA}
 
     def test_wants_to_know_where(self, towpath: Command) -> None:
         ran = towpath("migrate", "--json")
@@ -58,7 +59,7 @@ class TestKeys:
     def test_wants_an_up_to_date_schema(self, towpath: Command) -> None:
         ran = towpath("keys", "list", "--database", f"sqlite:///{towpath.directory}/x.db")
         assert ran.code == 1
-        assert "do       Run `towpath migrate`" in ran.err
+        assert "`towpath migrate` makes a new database" in ran.err
 
     def test_create_shows_the_secret_and_nothing_else(self, keys: Command) -> None:
         id = made(keys("keys", "create", "shop", "--scope", "submit", "-q", "mails*"))

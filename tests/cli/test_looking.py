@@ -1,6 +1,9 @@
 """`towpath explain`, `pause`, `resume`, `lanes drop` and `top`."""
 
 import signal
+import socket
+
+import pytest
 
 from tests.cli.command import Command
 from towpath import Engine, QueueOptions, State, job_ref, seconds
@@ -74,3 +77,19 @@ class TestTop:
         assert line.split()[:2] == ["mails", "1"]
         told = towpath("top", "--once", "--json", "--every", "20ms").object
         assert (told["queue"], told["submitted_per_second"]) == ("mails", 0)
+
+
+def test_beside_the_data_of_up_a_refusal_names_its_server(towpath: Command) -> None:
+    """Where nobody said which server, and none is at the usual address."""
+    with socket.socket() as probe:
+        if probe.connect_ex(("localhost", 6379)) == 0:
+            pytest.skip("a server is at the usual address")
+    del towpath.env["TOWPATH_URL"]
+    words = ("queues", "--timeout", "100ms", "--json")
+    assert "--url" not in towpath(*words).refusal["do"]
+    own = towpath.directory / "towpath-data" / "valkey" / "server.sock"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    ran = towpath(*words)
+    assert ran.code == 75
+    assert f"--url unix://{own}" in ran.refusal["do"]

@@ -1,12 +1,13 @@
 """`towpath reviews`, on a database of its own; nothing else runs."""
 
 import asyncio
+import re
 
 import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_review, a_task
 from tests.cli.command import Command
-from towpath.apps.reviews.model import REVIEWS, Forge
+from towpath.apps.reviews.model import POSTS, REVIEWS, Forge
 from towpath.apps.reviews.service import Reviews
 from towpath.engine.model import Bury, Complete, Lease, Settlement, job_ref
 from towpath.ids import Token
@@ -30,18 +31,45 @@ async def migrated(url: str) -> None:
         await ledger.migrate()
 
 
-def end(reviews: Command, id: str, result: bytes | None) -> None:
+def end(
+    reviews: Command, id: str, result: bytes | None, *, queue: str = REVIEWS, why: str = "no luck"
+) -> None:
     """An attempt that ends with *result*; none = it is dead."""
 
     async def end() -> None:
         async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
-            job = (await ledger.jobs.get(REVIEWS, id)).job
-            lease = Lease(job_ref(REVIEWS, job), b"", Token(1), 1, "w", 0, 0)
-            await ledger.jobs.begin(lease)
-            word: Settlement = Bury(lease, "no luck") if result is None else Complete(lease, result)
+            lease = await begun(ledger, queue, id)
+            word: Settlement = Bury(lease, why) if result is None else Complete(lease, result)
             await ledger.jobs.end(Ending(lease, word, cancelled=False))
 
     asyncio.run(end())
+
+
+def begin(reviews: Command, id: str) -> None:
+    """An attempt that goes on."""
+
+    async def begin() -> None:
+        async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
+            await begun(ledger, REVIEWS, id)
+
+    asyncio.run(begin())
+
+
+async def begun(ledger: Ledger, queue: str, id: str) -> Lease:
+    job = (await ledger.jobs.get(queue, id)).job
+    lease = Lease(job_ref(queue, job), b"", Token(1), 1, "w", 0, 0)
+    await ledger.jobs.begin(lease)
+    return lease
+
+
+def posted(reviews: Command, id: str) -> None:
+    """The record of a posting."""
+
+    async def submit() -> None:
+        async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
+            await ledger.jobs.submit(POSTS, b"{}", id=id)
+
+    asyncio.run(submit())
 
 
 def made(reviews: Command, *numbers: int) -> list[str]:
@@ -89,6 +117,10 @@ class TestSubmit:
     ) -> None:
         assert reviews("reviews", "submit", *words).code == 2
 
+    def test_without_a_place_names_the_options_for_one(self, reviews: Command) -> None:
+        ran = reviews("reviews", "submit", "octo/repo", HEAD)
+        assert "say --ref BRANCH, or --number" in ran.err
+
 
 class TestList:
     def test_is_a_table_newest_first_page_by_page(self, reviews: Command) -> None:
@@ -96,7 +128,7 @@ class TestList:
         first = reviews("reviews", "list", "--limit", "2", "--repository", "octo/repo")
         assert first.out.split()[:3] == ["REVIEW", "STATE", "ABOUT"]
         assert [line.split()[0] for line in first.out.splitlines()[1:]] == [ids[2], ids[1]]
-        command, _, cursor = first.err.strip().rpartition(" ")
+        command, _, cursor = first.err.splitlines()[-1].rpartition(" ")
         assert command == "more: towpath reviews list --repository octo/repo --limit 2 --after"
         rest = reviews("reviews", "list", "--after", cursor, "--json").objects
         assert [it["id"] for it in rest] == [ids[0]]
@@ -115,6 +147,14 @@ class TestList:
         assert "no such reviews" in reviews("reviews", "list", "--forge", "github").err
         assert reviews("reviews", "list", "--state", "ready").code == 2
 
+    def test_a_long_reason_is_cut_to_its_beginning_and_end(self, reviews: Command) -> None:
+        [id] = made(reviews, 7)
+        end(reviews, id, None, why=f"ReviewerFailed: {'x' * 900} ValueError: boom")
+        [_, row] = reviews("reviews", "list").out.splitlines()
+        assert "ReviewerFailed: xxx" in row
+        assert row.endswith("ValueError: boom")
+        assert len(row) < 300
+
 
 class TestShow:
     def test_shows_what_the_reviewer_said(self, reviews: Command) -> None:
@@ -131,10 +171,33 @@ class TestShow:
         told = reviews("reviews", "show", id, "--json").object
         assert told["review"]["comments"][0]["line"] == 3
 
+    def test_hints_that_nobody_may_review_unless_a_reviewer_is_set(self, reviews: Command) -> None:
+        [id] = made(reviews, 7)
+        for words in (("show", id), ("list",)):
+            assert "no reviewer is set here" in reviews("reviews", *words).err
+            set_ = {"TOWPATH_REVIEWS__REVIEWER_COMMAND": "true"}
+            assert reviews("reviews", *words, **set_).err == ""
+
+    def test_says_that_a_running_one_was_asked_to_stop(self, reviews: Command) -> None:
+        [id] = made(reviews, 7)
+        begin(reviews, id)
+        for words in (("cancel", id), ("show", id), ("list",)):
+            assert "RUNNING (asked to stop)" in reviews("reviews", *words).out
+
+    def test_says_why_a_review_was_not_posted(self, reviews: Command) -> None:
+        [id] = made(reviews, 7)
+        end(reviews, id, a_review().packed())
+        posted(reviews, id)
+        end(reviews, id, None, queue=POSTS)
+        told = reviews("reviews", "show", id).out
+        assert re.search(r"^posting +DEAD: no luck$", told, re.MULTILINE)
+        assert "\nposted " not in told
+
     def test_what_is_not_there_is_not_found(self, reviews: Command) -> None:
         for verb in ("show", "cancel", "retry"):
             ran = reviews("reviews", verb, "nobody", "--json")
             assert (ran.code, ran.refusal["refused"]) == (5, "record_not_found")
+            assert "api-…" in ran.refusal["do"]
 
 
 class TestCancelAndRetry:
@@ -148,6 +211,23 @@ class TestCancelAndRetry:
         assert (dead["state"], dead["last_error"]) == ("DEAD", "no luck")
         assert reviews("reviews", "cancel", id).code == 4
         assert reviews("reviews", "retry", id, "--json").object["attempts"] == 0
+
+    def test_of_several_see_to_all_and_end_with_the_first_refusal(self, reviews: Command) -> None:
+        one, two, over = made(reviews, 1, 2, 3)
+        end(reviews, over, a_review().packed())
+        ran = reviews("reviews", "cancel", one, "nope", over, two)
+        assert (ran.code, ran.out) == (5, f"{one}  CANCELLED\n{two}  CANCELLED\n")
+        assert ran.err.index("record_not_found") < ran.err.index("record_ended")
+        again = reviews("reviews", "retry", over, two)
+        assert (again.code, again.out) == (4, f"{two}  PENDING\n")
+        assert "do       Ask for a new one: `towpath reviews submit`" in again.err
+
+
+def test_without_a_database_it_says_where_one_may_be(towpath: Command) -> None:
+    ran = towpath("reviews", "list")
+    assert ran.code == 2
+    assert "no towpath-data is here" in ran.err
+    assert "sqlite:///path/to/towpath-data/towpath.db" in ran.err
 
 
 def test_the_database_may_be_away(towpath: Command) -> None:

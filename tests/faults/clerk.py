@@ -24,6 +24,7 @@ from tests.faults.shifted import shift_clock
 QUEUE = "records"
 LIMIT = 1.0
 """Seconds that a clerk waits for the database: so it soon knows that it is away."""
+_AT_ONCE = 50
 NOTED = ("worker.started", "record.unwritten")
 
 
@@ -80,7 +81,7 @@ async def work(redis: str, database: str, diary: str, fault: str) -> int:
         return await Worker(app, lease=seconds(1), concurrency=40).run()
 
 
-async def make(redis: str, database: str, diary: str, first: int, count: int, handler: str) -> int:
+async def make(redis: str, database: str, diary: str, numbers: range, handler: str) -> int:
     from towpath.app import Towpath  # noqa: PLC0415 -- as above
 
     write, headers = written(diary), {"handler": handler} if handler else {}
@@ -90,8 +91,9 @@ async def make(redis: str, database: str, diary: str, first: int, count: int, ha
             made = await app.ledger.jobs.submit(QUEUE, b"null", id=f"r{number}", headers=headers)
             write("made", 0, made.record.id)
 
-        for start in range(first, first + count, 50):
-            await asyncio.gather(*(one(n) for n in range(start, min(start + 50, first + count))))
+        for start in numbers[::_AT_ONCE]:
+            some = range(start, min(start + _AT_ONCE, numbers.stop))
+            await asyncio.gather(*(one(number) for number in some))
     return 0
 
 
@@ -99,7 +101,8 @@ def main() -> int:
     role, redis, database, diary, *more = sys.argv[1:]
     if role == "make":
         first, count, handler = more
-        return asyncio.run(make(redis, database, diary, int(first), int(count), handler))
+        numbers = range(int(first), int(first) + int(count))
+        return asyncio.run(make(redis, database, diary, numbers, handler))
     offset, fault = more
     if float(offset):
         shift_clock(float(offset))

@@ -42,7 +42,7 @@ class Run:
                 return True
 
             async with turn:
-                await eventually_async(made, within=30)
+                await eventually_async(made, within=60)
                 self.acknowledged.add(f"r{number}")
 
         await asyncio.gather(*(one(number) for number in range(first, last)))
@@ -57,7 +57,7 @@ class Run:
             began = Counter(it.id for it in self.clerks.entries("began"))
             return len(began) == SLOW and min(began.values()) >= times
 
-        await meanwhile(all_began, within=30)
+        await meanwhile(all_began, within=60)
 
     def open_gate(self) -> None:
         """Let the slow ones end, every attempt at them."""
@@ -75,7 +75,7 @@ class Run:
             ran = self.clerks.tokens()
             return all(first[id] in ran[id] for id in first)
 
-        await meanwhile(have_ended)
+        await meanwhile(have_ended, within=60)
 
     async def some_completed(self, share: float) -> None:
         wanted = int(self.records * share)
@@ -83,12 +83,12 @@ class Run:
         async def enough() -> bool:
             return await audit.completed(self.ledger) >= wanted
 
-        await eventually_async(enough, within=30)
+        await eventually_async(enough, within=60)
 
     async def noticed(self, *words: str) -> None:
         """Return when a worker has written one of these lines."""
         before = len(self.clerks.entries(*words))
-        await meanwhile(lambda: len(self.clerks.entries(*words)) > before, within=20)
+        await meanwhile(lambda: len(self.clerks.entries(*words)) > before, within=60)
 
     async def all_ended(self) -> None:
         """I12: the fault is over, so everything ends."""

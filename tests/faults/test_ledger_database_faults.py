@@ -9,13 +9,23 @@ import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from tests.faults.record_run import SLOW, Run, run_of
 from tests.postgres import PostgresServer
+from tests.waiting import eventually_async
+from tests.worker.running import working
+from towpath.app import Towpath
+from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import JobRef
+from towpath.engine.retry import Never
+from towpath.engine.states import State
+from towpath.ledger.ledger import Ledger
 
 SOME = 500
 
@@ -68,6 +78,46 @@ async def test_sqlite_is_locked_by_somebody_else_for_a_while(
             foreign.rollback()
         await making
     assert repeated(run) == set()
+
+
+async def test_while_it_hangs_a_handlers_time_has_not_begun(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Here it hangs for longer than the handler may take, and there would be no second attempt."""
+    file = tmp_path / "ledger.db"
+    async with Ledger(f"sqlite:///{file}", limit=seconds(20)) as ledger:
+        await ledger.migrate()
+        app = Towpath(server.url, ledger=ledger)
+
+        @app.handler("brief", record=True, time_limit=milliseconds(300), retry=Never())
+        async def brief() -> None: ...
+
+        async with app:
+            ticket = await brief.submit()
+
+            async def is_queued() -> bool:
+                return await app.engine.state(ticket.job) is State.READY
+
+            await eventually_async(is_queued)
+            with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
+                foreign.execute("BEGIN EXCLUSIVE")
+                async with working(app, lease=seconds(1)):
+                    await renewed(app.engine, ticket.job, times=3)
+                    foreign.rollback()
+                    await ticket.result(within=seconds(20))
+
+
+async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
+    """Return when its worker has shown so often that it is alive."""
+    ends: set[datetime | None] = set()
+
+    async def often_enough() -> bool:
+        found = await engine.job(job)
+        assert found.state in {State.READY, State.LEASED}, found.reason
+        ends.add(found.expires_at)
+        return len(ends - {None}) > times
+
+    await eventually_async(often_enough)
 
 
 def repeated(run: Run) -> set[str]:

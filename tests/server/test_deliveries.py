@@ -53,3 +53,4 @@ async def test_one_that_is_too_large_is_refused_before_its_end() -> None:
         async with deliveries.read(SCOPE, sending(b"x" * 60, b"x" * 60, ends=False)):
             pass
     assert refused.value.status == 413
+    assert "reviews.delivery" in (refused.value.remedy or "")

@@ -144,6 +144,13 @@ class TestLooking:
         for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
             answer = client.request(method, f"{ROOT}/nobody{path}")
             assert code(answer, 404) == "record-not-found"
+            assert "api-…, github-…" in answer.json()["remedy"]
+
+    def test_a_method_that_there_is_not_is_refused_with_a_way_out(
+        self, client: httpx.Client
+    ) -> None:
+        told = problem(client.request("DELETE", f"{ROOT}/nobody"), 405)
+        assert "/openapi.json" in told["remedy"]
 
     def test_lists_are_filtered_and_paged(self, client: httpx.Client, repository: str) -> None:
         ids = [ask(client, repository, number=n)["id"] for n in range(1, 6)]
@@ -159,15 +166,16 @@ class TestLooking:
         rest = page(size=10, after=first["after"])
         assert [it["id"] for it in rest["reviews"]] == [ids[2], ids[1], ids[0]]
         assert rest["after"] is None
-        assert [it["id"] for it in page(state="CANCELLED")["reviews"]] == [ids[0]]
+        for state in ("CANCELLED", "cancelled"):
+            assert [it["id"] for it in page(state=state)["reviews"]] == [ids[0]]
         assert [it["id"] for it in page(number=3)["reviews"]] == [ids[2]]
         assert page(forge="github")["reviews"] == []
 
     @pytest.mark.parametrize(
         "wish",
         [
-            "state=pending", "forge=other", "number=0", "size=0", "size=201", "after=!",
-            "number=1", "repository=x", "repository=a/b%00",
+            "state=ready", "forge=other", "repositry=a/b", "state=DEAD&limit=5", "number=0",
+            "size=0", "size=201", "after=!", "number=1", "repository=x", "repository=a/b%00",
         ],
     )  # fmt: skip
     def test_a_wish_that_can_not_be_right_is_refused(self, client: httpx.Client, wish: str) -> None:
@@ -184,7 +192,7 @@ class TestCancellingAndRetrying:
             assert (answer.status_code, answer.json()["state"]) == (200, "CANCELLED")
         assert client.post(f"{ROOT}/{id}/retry").json()["state"] == "PENDING"
         told = problem(client.post(f"{ROOT}/{id}/retry"), 409)
-        assert told["state"] == "pending"
+        assert told["state"] == "PENDING"
 
     def test_a_dead_one_is_shown_with_its_reason(
         self, running: Serving, client: httpx.Client, repository: str
@@ -259,12 +267,25 @@ def test_a_function_reviews_on_postgresql(on_postgres: Serving) -> None:
     assert (listed["id"], listed["review"]) == (id, None)
 
 
-def test_a_reviewer_that_is_not_there_is_refused_at_the_start(
-    tmp_path: Path, server: EmbeddedServer
+@pytest.mark.parametrize(
+    ("reviewer", "said"),
+    [
+        ({"function": "nowhere:review"}, "there is no module nowhere"),
+        ({"command": "no-such-program x"}, "there is no such program"),
+        ({"url": "canary"}, "must begin with http:// or https://"),
+        ({"command": "true", "url": "https://canary.example/"}, "choose one"),
+    ],
+    ids=str,
+)
+def test_a_reviewer_that_can_not_be_right_is_refused_at_the_start_by_its_setting(
+    tmp_path: Path, server: EmbeddedServer, reviewer: dict[str, str], said: str
 ) -> None:
     words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/ledger.db")
-    reviewer = {"TOWPATH_REVIEWS__REVIEWER_FUNCTION": "nowhere:review"}
-    process = begin(*words, log=tmp_path / "log", env=reviewer)
+    env = {f"TOWPATH_REVIEWS__REVIEWER_{name.upper()}": it for name, it in reviewer.items()}
+    process = begin(*words, log=tmp_path / "log", env=env)
     process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "no module nowhere" in (tmp_path / "log").read_text()
+    told = (tmp_path / "log").read_text()
+    assert process.returncode == 2, told
+    assert f"reviews.reviewer_{next(iter(reviewer))} = " in told
+    assert said in told
+    assert "canary" not in told

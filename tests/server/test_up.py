@@ -35,13 +35,16 @@ class TestItsFirstWords:
                 stderr=file,
                 text=True,
                 cwd=tmp_path,
+                env={**os.environ, "TOWPATH_REVIEWS__GITHUB_SECRETS": CANARY},
             )
         try:
             eventually(lambda: '{"worker": "me"}\'\n\n' in told.read_text(), within=PATIENCE)
             facts, _, rest = told.read_text().partition("try ")
             script, _, _ = rest.partition("\n\n")
-            for fact in ("serving", "data", "api key", "tp_"):
+            for fact in ("serving", "data", "api key", "tp_", "none here: reviews stay PENDING"):
                 assert fact in facts
+            assert "/api/v1/webhooks/github\n" in facts
+            assert "canary" not in facts
             ran = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True)
             assert '"ready":true' in ran.stdout
             assert '"existed":false' in ran.stdout
@@ -162,6 +165,26 @@ class TestServing:
         process.communicate(timeout=PATIENCE)
         told = json.loads((tmp_path / "log").read_text().splitlines()[-1])
         assert (told["refused"], process.returncode) == ("invalid_option", 2)
+
+    def test_says_who_reviews_and_how_a_key_is_made_where_there_is_none(
+        self, tmp_path: Path, server: EmbeddedServer
+    ) -> None:
+        told = tmp_path / "told"
+        words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/l.db")
+        reviewer = {"TOWPATH_REVIEWS__REVIEWER_COMMAND": f"true {CANARY}"}
+        with told.open("w") as file:
+            process = subprocess.Popen(
+                [COMMAND, *words, "--port", "0"], stdout=file, env={**os.environ, **reviewer}
+            )
+        try:
+            eventually(lambda: "api key" in told.read_text(), within=PATIENCE)
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+        facts = told.read_text()
+        assert "the program true\n" in facts
+        assert "none yet: `towpath keys create NAME --scope admin` makes one" in facts
+        assert "webhooks" not in facts
 
     def test_to_everybody_without_a_key_is_refused(
         self, tmp_path: Path, server: EmbeddedServer

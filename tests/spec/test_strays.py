@@ -9,9 +9,10 @@ from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, ru
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
-from towpath.engine.model import job_ref
+from towpath.engine.model import Complete, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
+from towpath.errors import TowpathError
 from towpath.ids import QueueName
 
 KEYS = keys_of(QueueName(REVIEWS))
@@ -204,3 +205,44 @@ class TestAJobWithoutItsRecord:
         await claim(engine)
         assert await engine.drop(REVIEWS, "octo") == lost
         assert (await claim_one(engine)).id == "job"
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"x", b"\x01" * 60, b"\x63" + b"\0" * 33, b"\x01" + b"\0" * 32 + b"w\0\xc1\xff"],
+    ids=["nothing", "short", "endless", "in no state", "broken behind its head"],
+)
+class TestAJobWhoseRecordIsSpoilt:
+    """Nobody can read it: it counts as one that has none."""
+
+    async def test_is_set_aside_by_a_claim(
+        self, engine: Engine, deployment: Deployment, junk: bytes
+    ) -> None:
+        spoilt, *_ = await submit_ids(engine, "spoilt", "job", "other")
+        deployment.ask("SET", KEYS.job("spoilt"), junk)
+        assert (await engine.counts(REVIEWS)).ready == 3
+        assert len((await engine.list(REVIEWS, State.READY)).jobs) == 2
+        assert await engine.state(spoilt) is State.GONE
+        assert await claim_until_found(engine) == ["job", "other"]
+        assert (await engine.job(spoilt)).state is State.DEAD
+
+    async def test_can_be_submitted_anew(
+        self, engine: Engine, deployment: Deployment, junk: bytes
+    ) -> None:
+        await submit_ids(engine, "spoilt")
+        deployment.ask("SET", KEYS.job("spoilt"), junk)
+        await submit_ids(engine, "spoilt", "job")
+        assert await run_all(engine) == ["spoilt", "job"]
+
+    async def test_does_not_keep_others_from_being_completed(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock, junk: bytes
+    ) -> None:
+        await submit_ids(engine, "spoilt", "job")
+        held = await claim(engine, 2)
+        deployment.ask("SET", KEYS.job("spoilt"), junk)
+        refused, done = await engine.settle([Complete(lease) for lease in held])
+        assert isinstance(refused, TowpathError)
+        assert done is State.DONE
+        clock.advance(LEASE)
+        await engine.reap(REVIEWS)
+        assert (await engine.job(held[0].job)).state is State.DEAD

@@ -200,7 +200,10 @@ class TestTheOptionsOfAQueue:
         stored = await app.engine.options("shop")
         assert (stored.retry, stored.max_attempts, stored.keep) == (AT_ONCE, 7, hours(2))
         assert stored.max_length == 5000
-        assert lines.of("queue.configured")[0]["queue"] == "shop"
+        [told] = lines.of("queue.configured")
+        assert told["queue"] == "shop"
+        assert "keep: 0s before, 2h now" in told["reason"]
+        assert "timedelta" not in told["reason"]
 
     async def test_results_are_kept_for_an_hour_where_nobody_said_anything(
         self, app: Towpath

@@ -2,21 +2,23 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.faults.census import census, is_drained
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, working
+from tests.waiting import eventually, eventually_async
+from tests.worker.running import SOON, Lines, looked_at, working
 from towpath.app import Towpath
-from towpath.clock import seconds
+from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.states import State
 from towpath.testing.proxy import Faults, Hole, Proxy
+from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.worker import ExitCode, Worker
 
@@ -27,6 +29,13 @@ QUICK = Limits(answer=seconds(0.3), give_up=seconds(0.6))
 async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
     async with Proxy(server.address, Faults()) as proxy:
         yield proxy
+
+
+@pytest.fixture
+def frozen() -> Iterator[EmbeddedServer]:
+    """A server of the test's own, to be frozen; it is ended whether or not it still is."""
+    with EmbeddedServer() as server:
+        yield server
 
 
 class TestRepliesThatAreCut:
@@ -161,6 +170,96 @@ class TestAServerThatIsAway:
         assert set(ran) == set(range(3000))
 
 
+class TestAServerThatIsFrozen:
+    """SIGSTOP: connections stay open and nothing answers. What is said meanwhile has to be true."""
+
+    async def test_is_no_loop_that_is_blocked(self, frozen: EmbeddedServer, lines: Lines) -> None:
+        """The heartbeat waits for the server, longer than a loop may be silent; the loop runs."""
+        app = Towpath(frozen.url)
+
+        @app.handler("shop")
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        async with app, working(app, lease=seconds(3)):
+            await _renewed(await sell.submit())
+            frozen.pause()
+            await meanwhile(lambda: len(lines.of("heartbeat.failed")) == 2)
+            frozen.unpause()
+        assert "loop.blocked" not in lines.events()
+
+    async def test_hides_no_loop_that_is_blocked(
+        self, frozen: EmbeddedServer, lines: Lines
+    ) -> None:
+        """It is told while the heartbeat still waits for the server."""
+        app, go = Towpath(frozen.url), asyncio.Event()
+        failures: list[int] = []
+
+        @app.handler("shop")
+        async def block() -> None:
+            await go.wait()
+            failures.append(len(lines.of("heartbeat.failed")))
+            eventually(lambda: lines.of("loop.blocked"))
+            failures.append(len(lines.of("heartbeat.failed")))
+
+        async with app, working(app, lease=seconds(6)):
+            await _renewed(await block.submit())
+            frozen.pause()
+            await lines.next("heartbeat.failed")
+            go.set()
+            await meanwhile(lambda: len(failures) == 2)
+            frozen.unpause()
+        assert failures == [1, 1]
+        assert [line["blocked"] < 3 for line in lines.of("loop.blocked")] == [True]
+
+    async def test_makes_a_lease_as_silent_as_it_is_old(
+        self, frozen: EmbeddedServer, lines: Lines
+    ) -> None:
+        """What a worker had nothing to renew before is no silence."""
+        app = Towpath(frozen.url)
+
+        @app.handler("shop")
+        async def sell(n: int) -> None:
+            if n:
+                await asyncio.Event().wait()
+
+        async with app, working(app, lease=seconds(1)):
+            await (await sell.submit(0, delay=seconds(2))).result(within=SOON)
+            submitted = steady()
+            await sell.submit(1)
+            await meanwhile(lambda: len(lines.of("job.started")) == 2)
+            frozen.pause()
+            line = await lines.next("heartbeat.failed")
+            age = steady() - submitted
+            frozen.unpause()
+        assert line["leases"] == 1
+        assert age / 2 < line["silent"] < age
+
+    async def test_was_away_since_the_first_call_without_an_answer(
+        self, frozen: EmbeddedServer, lines: Lines
+    ) -> None:
+        """That is long before the call is given up, and the server said to be away."""
+        app = Towpath(frozen.url, limits=Limits(answer=seconds(0.5), give_up=seconds(2)))
+
+        @app.handler("shop")
+        async def sell() -> None:
+            await go.wait()
+
+        go = asyncio.Event()
+        async with app, working(app):
+            await sell.submit()
+            await lines.next("job.started")
+            frozen.pause()
+            since = steady()
+            go.set()
+            await lines.next("server.unreachable")
+            told = steady()
+            frozen.unpause()
+            line = await lines.next("server.back")
+            back = steady()
+        assert (told - since) * 0.75 < line["away"] < back - since
+
+
 class TestScriptsThatAreForgotten:
     async def test_are_learnt_again(self, app: Towpath, server: EmbeddedServer) -> None:
         @app.handler("shop")
@@ -172,6 +271,12 @@ class TestScriptsThatAreForgotten:
         await sell.submit_many(range(500))
         await asyncio.wait_for(Worker(app, concurrency=10).drain(), 20)
         assert (await app.engine.counts("shop")).totals["completed"] == 500
+
+
+async def _renewed(ticket: Ticket[Any]) -> None:
+    """Return when the heartbeat has renewed the job's lease: before, it may not be connected."""
+    claimed = await looked_at(ticket, lambda job: job.expires_at)
+    await looked_at(ticket, lambda job: job.expires_at != claimed.expires_at)
 
 
 async def _token(_: int, ctx: Context) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
@@ -60,10 +61,11 @@ def shown(value: object) -> str:
         case None:
             return ""
         case dict():
-            weights = cast("dict[str, int]", value)
-            return ",".join(
-                f"{name}={weight}" if weight else name for name, weight in weights.items()
-            )
+            named = cast("dict[str, Any]", value)
+            return ",".join(f"{name}={shown(it)}" if it else name for name, it in named.items())
+        case tuple():
+            listed = cast("tuple[object, ...]", value)
+            return json.dumps([shown(it) for it in listed], ensure_ascii=False)
         case _:
             return str(value)
 

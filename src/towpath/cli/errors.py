@@ -3,6 +3,8 @@
 TowpathError
 ├── QueueNotFound       the server knows no queue of that name
 ├── AppNotFound         `module:app` leads nowhere
+├── SinkNotFound        no sink of that name is set, and no event waits for one
+├── EventNotFound       the sink has refused no event of that id
 ├── NotConfirmed        something would be lost, and nobody said `--yes`
 └── JobFailed           the job that was waited for ended dead or cancelled
 """
@@ -32,6 +34,29 @@ class AppNotFound(TowpathError):
 
     code = "app_not_found"
     remedy = "Name the module and the Towpath in it, as in `towpath worker shop.jobs:app`."
+
+
+class SinkNotFound(TowpathError):
+    """No sink of that name is set, and no event waits for one; nothing was changed."""
+
+    code = "sink_not_found"
+    remedy = "See `towpath events` for those that there are, and the setting events.sinks."
+
+    def __init__(self, sink: str, known: Iterable[str]) -> None:
+        near = difflib.get_close_matches(sink, list(known), n=1)
+        super().__init__(f"no sink {sink}" + (f"; did you mean {near[0]}?" if near else ""))
+        self.sink = sink
+
+
+class EventNotFound(TowpathError):
+    """The sink has refused no event of that id; those before it were seen to."""
+
+    code = "event_not_found"
+    remedy = "See `towpath events refused SINK` for those that wait; it may have been resent."
+
+    def __init__(self, sink: str, id: str) -> None:
+        super().__init__(f"event {id}: {sink} has not refused it")
+        self.sink, self.id = sink, id
 
 
 class NotConfirmed(InvalidInput):

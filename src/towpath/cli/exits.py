@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towpath.cli.errors import AppNotFound, QueueNotFound
+from towpath.cli.errors import AppNotFound, EventNotFound, QueueNotFound, SinkNotFound
 from towpath.errors import (
     InvalidInput,
     JobError,
@@ -22,7 +22,7 @@ MEANINGS = {
     FAILED: "it did not work: the server refuses, or doctor found something bad",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
     REFUSED: "the job, its lease, its queue or the review does not allow it; nothing was changed",
-    NOT_FOUND: "no such job, queue, app, key or review",
+    NOT_FOUND: "no such job, queue, app, key, review, sink or event",
     LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",
     NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
@@ -34,6 +34,8 @@ _BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
     (JobNotFound, NOT_FOUND),
     (QueueNotFound, NOT_FOUND),
     (AppNotFound, NOT_FOUND),
+    (SinkNotFound, NOT_FOUND),
+    (EventNotFound, NOT_FOUND),
     (KeyNotFound, NOT_FOUND),
     (RecordNotFound, NOT_FOUND),
     (JobError, REFUSED),

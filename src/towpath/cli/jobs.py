@@ -17,6 +17,7 @@ from towpath.cli.arguments import (
     Yes,
     find_job,
 )
+from towpath.cli.each import each
 from towpath.cli.verb import Session, verb
 
 if TYPE_CHECKING:
@@ -114,13 +115,13 @@ async def cancel(session: Session, *, jobs: JobsArgument, queue: QueueOption = N
 
     A running one is asked to stop: its state stays leased until it has.
     """
-    await each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
+    await _each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
 
 
 @verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")
 async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
     """Give dead jobs their attempts back."""
-    await each(session, jobs, queue, lambda engine, ref: engine.retry(ref))
+    await _each(session, jobs, queue, lambda engine, ref: engine.retry(ref))
 
 
 @verb(app, "delete", examples="towpath jobs delete mails/01JB7Q --yes")
@@ -137,21 +138,24 @@ async def delete(
         await engine.delete(ref)
         return "gone"
 
-    await each(session, jobs, queue, gone)
+    await _each(session, jobs, queue, gone)
 
 
-async def each(
+async def _each(
     session: Session,
     jobs: list[str],
     queue: str | None,
     do: Callable[[Engine, JobRef], Awaitable[str]],
 ) -> None:
-    """Do it to one job after the other and tell each one's new state; the first refusal ends it."""
+    """Do it to one job after the other and tell each one's new state, or why it is refused."""
     async with session.engine() as engine:
-        for text in jobs:
+
+        async def see_to(text: str) -> None:
             ref = await find_job(engine, text, queue)
             state = await do(engine, ref)
             if session.out.as_json:
                 session.out.object({"queue": ref.queue, "id": ref.id, "state": state})
             else:
                 session.out.line(f"{ref}  {state}")
+
+        await each(session, jobs, see_to)

@@ -34,7 +34,10 @@ def open_ledger(session: Session, database: str | None) -> Ledger:
     elif kept.exists():
         url = f"sqlite:///{kept}"
     else:
-        rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL"
+        rule = (
+            f"no {settings.data} is here: run it beside that of `towpath up`, say"
+            f" --database sqlite:///path/to/{settings.data.name}/{kept.name}, or set DATABASE_URL"
+        )
         raise InvalidOption("database", "", rule=rule)
     try:
         from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- slow to import, and an extra
@@ -42,7 +45,8 @@ def open_ledger(session: Session, database: str | None) -> Ledger:
         from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
 
         raise LedgerNotInstalled(error.name or "a library") from error
-    return Ledger(url, limit=settings.timeout)
+    # What ends here is told as well: whoever runs a courier sends it.
+    return Ledger(url, limit=settings.timeout, sinks=settings.events.sinks)
 
 
 def file_in(data: Path) -> Path:

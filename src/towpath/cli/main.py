@@ -15,6 +15,7 @@ from towpath.cli import (
     config,
     dead,
     doctor,
+    events,
     exits,
     explain,
     jobs,
@@ -84,6 +85,7 @@ doctor.register(app)
 config.register(app)
 bench.register(app)
 app.add_typer(reviews.app, name="reviews")
+app.add_typer(events.app, name="events")
 app.add_typer(keys.app, name="keys")
 migrate.register(app)
 version.register(app)

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from towpath.clock import Duration
-from towpath.durations import parse_duration, spelled
+from towpath.durations import parse_duration
+from towpath.engine import spelling
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
@@ -17,31 +18,7 @@ from towpath.errors import InvalidOption
 
 def written(options: QueueOptions) -> dict[str, Any]:
     """Every option as `changed` reads it; numbers stay numbers."""
-    return {name: _written(getattr(options, name)) for name in QueueOptions.__struct_fields__}
-
-
-def _written(value: Any) -> Any:
-    match value:
-        case Duration():
-            return spelled(value)
-        case LanePolicy():
-            return value.value
-        case int():
-            return value
-        case _:
-            return _retry_text(value)
-
-
-def _retry_text(policy: RetryPolicy) -> str:
-    match policy:
-        case Exponential():
-            return f"exponential:{spelled(policy.first)}:{spelled(policy.longest)}"
-        case Fixed():
-            return f"fixed:{spelled(policy.every)}"
-        case Listed():
-            return f"listed:{','.join(spelled(wait) for wait in policy.waits)}"
-        case Never():
-            return "never"
+    return {name: spelling.written(getattr(options, name)) for name in options.__struct_fields__}
 
 
 def changed(stored: QueueOptions | None, texts: Mapping[str, str]) -> QueueOptions:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towpath.cli.arguments import After, Limit, priority
+from towpath.cli.each import each
 from towpath.cli.ledgers import DatabaseOption, open_ledger
 from towpath.cli.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.apps.reviews.service import Reviews
-    from towpath.apps.reviews.view import ReviewView, Taken
+    from towpath.apps.reviews.view import PostingView, ReviewView, Taken
 
 app = typer.Typer(no_args_is_help=True, help="Reviews: submit, list, show, cancel, retry.")
 
 COLUMNS = ("REVIEW", "STATE", "ABOUT", "HEAD", ">ATTEMPTS", "CREATED", "ERROR")
 _LARGEST_PAGE = 200
+_REASON_MOST = 100
 
 ReviewArgument = Annotated[str, typer.Argument(metavar="REVIEW", help="Its id.")]
 ReviewsArgument = Annotated[list[str], typer.Argument(metavar="REVIEW…", help="Their ids.")]
@@ -87,6 +89,10 @@ async def submit(
     """
     from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask  # noqa: PLC0415 -- slow to import
 
+    if number is None and not ref:
+        from towpath.errors import InvalidOption  # noqa: PLC0415 -- rarely needed
+
+        raise InvalidOption("ref", "", rule="say --ref BRANCH, or --number of a pull request")
     task = ReviewTask(
         forge=Forge.API,
         kind=Kind.PUSH if number is None else Kind.PULL,
@@ -145,6 +151,7 @@ async def list_(
             session.out.object(described(view))
     elif page.reviews:
         session.out.table(COLUMNS, [_row(view) for view in page.reviews])
+        _tell_who_waits(session, page.reviews)
     else:
         session.out.note("no such reviews")
     if page.after is not None:
@@ -173,6 +180,7 @@ async def show(
         session.out.object(described(view))
     else:
         _show(session, view)
+        _tell_who_waits(session, [view])
 
 
 @verb(app, "cancel", examples="towpath reviews cancel api-nightly-7")
@@ -212,15 +220,17 @@ async def _each(
     ids: list[str],
     do: Callable[[Reviews, str], Awaitable[ReviewView]],
 ) -> None:
-    """Do it to one after the other and tell each one's new state; the first refusal ends it."""
+    """Do it to one after the other and tell each one's new state, or why it is refused."""
     async with _reviews(session, database) as reviews:
-        for id in ids:
+
+        async def see_to(id: str) -> None:
             view = await do(reviews, id)
             if session.out.as_json:
                 session.out.object(described(view))
             else:
-                asked = "  (asked to stop)" if view.cancel_requested else ""
-                session.out.line(f"{view.id}  {view.state}{asked}")
+                session.out.line(f"{view.id}  {_state_of(view)}")
+
+        await each(session, ids, see_to)
 
 
 def _state(text: str | None) -> Any:
@@ -270,6 +280,17 @@ def _tell_taken(session: Session, taken: Taken) -> None:
     session.out.note(f"{was}: {taken.state}; see `towpath reviews show {taken.id}`")
 
 
+def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
+    """That somebody must review: a queue that nobody takes from looks like a slow one."""
+    it = session.settings.reviews
+    has_reviewer = it.reviewer_command or it.reviewer_function or it.reviewer_url
+    if not has_reviewer and any(view.state == "PENDING" for view in views):
+        session.out.note(
+            "no reviewer is set here: what is PENDING waits until a server or a worker has one;"
+            " see reviews.reviewer_command"
+        )
+
+
 def _about(view: ReviewView) -> str | None:
     from towpath.apps.reviews.model import subject_of  # noqa: PLC0415 -- slow to import
 
@@ -278,8 +299,28 @@ def _about(view: ReviewView) -> str | None:
 
 def _row(view: ReviewView) -> list[object]:
     head = view.task.head[:12] if view.task else None
-    error = view.last_error
-    return [view.id, view.state, _about(view), head, view.attempts, view.created_at, error]
+    error = _short(view.last_error)
+    return [view.id, _state_of(view), _about(view), head, view.attempts, view.created_at, error]
+
+
+def _state_of(view: ReviewView) -> str:
+    return f"{view.state} (asked to stop)" if view.cancel_requested else view.state
+
+
+def _short(reason: str | None) -> str | None:
+    """A reason's beginning and end: of a traceback they say the most. `show` has all of it."""
+    if reason is None or len(reason) <= _REASON_MOST:
+        return reason
+    half = _REASON_MOST // 2 - 1
+    return f"{reason[:half]}…{reason[-half:]}"
+
+
+def _posting(posting: PostingView | None) -> str | None:
+    """How the posting goes; why it does not, if it does not."""
+    if posting is None:
+        return None
+    why = None if posting.state == "COMPLETED" else posting.last_error
+    return f"{posting.state}: {why}" if why else posting.state
 
 
 def _show(session: Session, view: ReviewView) -> None:
@@ -287,7 +328,7 @@ def _show(session: Session, view: ReviewView) -> None:
     session.out.facts(
         {
             "review": view.id,
-            "state": view.state,
+            "state": _state_of(view),
             "about": _about(view),
             "head": task.head if task else None,
             "title": (task.title or None) if task else None,
@@ -299,8 +340,8 @@ def _show(session: Session, view: ReviewView) -> None:
             "due": view.due_at,
             "started": view.started_at,
             "finished": view.finished_at,
-            "posting": posting.state if posting else None,
-            "posted": (posting.url or posting.last_error) if posting else None,
+            "posting": _posting(posting),
+            "posted": (posting.url or None) if posting else None,
             "verdict": view.review.verdict if view.review else None,
         }
     )

@@ -16,9 +16,15 @@ from pydantic import SecretStr
 
 from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
-from towpath.apps.reviews.options import ReviewsOptions
 from towpath.calls.signature import new_secret
 from towpath.cli.ledgers import file_in
+from towpath.cli.reviewing import (
+    NOBODY,
+    named_by_setting,
+    reviewer,
+    reviews_options,
+    webhooks,
+)
 from towpath.cli.running import import_from_here
 from towpath.cli.verb import Session
 from towpath.clock import seconds
@@ -31,6 +37,7 @@ from towpath.ledger.ledger import Ledger
 from towpath.server.build import Parts, build
 from towpath.server.limits import ServerLimits
 from towpath.server.run import is_local, listen, serve
+from towpath.server.sinks import EventsOptions
 from towpath.settings import Settings, load
 from towpath.telemetry import events, logs
 from towpath.telemetry.logs import Log
@@ -125,26 +132,30 @@ class _Serving:
         self._out, self._settings, self._url = session.out, settings, url
         self._database, self._data, self._objects = database, data, objects
         self._metrics = Metrics()
-        self._ledger = Ledger(database, limit=_LEDGER_LIMIT)
+        self._reviews = reviews_options(settings, signing=self._signing_secrets())
+        self._events = self._events_options()
+        self._ledger = Ledger(database, limit=_LEDGER_LIMIT, sinks=self._events.sinks)
 
     async def run(self, sock: socket) -> None:
         """Serve at *sock* until a signal comes."""
         settings, log = self._settings, Log()
         await self._prepare()
-        app = build(
-            Parts(
-                connect=self._engine,
-                ledger=self._ledger,
-                limits=_limits(settings),
-                metrics=self._metrics,
-                log=log,
-                version=version("towpath"),
-                messages=self._messages(),
-                reviews=self._reviews(),
-                app=self._app,
-                grace=settings.http.grace,
-            )
+        parts = Parts(
+            connect=self._engine,
+            ledger=self._ledger,
+            limits=_limits(settings),
+            metrics=self._metrics,
+            log=log,
+            version=version("towpath"),
+            messages=self._messages(),
+            reviews=self._reviews,
+            events=self._events,
+            app=self._app,
+            grace=settings.http.grace,
         )
+        import_from_here()
+        with named_by_setting():
+            app = build(parts)
         await serve(
             app,
             sock,
@@ -172,28 +183,19 @@ class _Serving:
             allow=settings.calls.allow,
         )
 
-    def _reviews(self) -> ReviewsOptions:
-        """Whose webhooks are taken, who reviews, and where reviews are posted."""
-        it = self._settings.reviews
-        import_from_here()
-        return ReviewsOptions(
-            github_secrets=_all_told(it.github_secrets),
-            gitlab_secrets=_all_told(it.gitlab_secrets),
-            largest_delivery=it.delivery,
-            command=it.reviewer_command,
-            environment=it.passed_on,
-            function=it.reviewer_function,
-            url=_told(it.reviewer_url),
+    def _events_options(self) -> EventsOptions:
+        """Who is told how recorded jobs ended."""
+        it = self._settings.events
+        return EventsOptions(
+            sinks=it.sinks,
+            stream=it.redis_stream,
+            kept=it.redis_kept,
+            kafka_servers=it.kafka_servers,
+            kafka_topic=it.kafka_topic,
+            kafka_options={name: _told(value) or "" for name, value in it.kafka_options.items()},
+            webhook_url=_told(it.webhook_url),
             secrets=self._signing_secrets(),
             allow=self._settings.calls.allow,
-            within=it.within,
-            attempts=it.attempts,
-            concurrency=it.concurrency,
-            github_token=_told(it.github_token),
-            github_host=it.github_host,
-            github_approves=it.github_approves,
-            gitlab_token=_told(it.gitlab_token),
-            gitlab_host=it.gitlab_host,
         )
 
     def _signing_secrets(self) -> tuple[str, ...]:
@@ -220,15 +222,25 @@ class _Serving:
         secret, out = await self._first_key(), self._out
         store = self._url if self._data is not None else None
         own = {"data": self._data, "store": store, "objects": self._objects}
+        hooks, who = webhooks(self._reviews, address), reviewer(self._reviews)
         if out.as_json:
-            told = {"address": address, **own, "api_key": secret}
+            told = {"address": address, **own, "api_key": secret, "reviewer": who}
+            told |= {"webhooks": hooks or None}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
-        key = secret or "made before; `towpath keys create` makes another"
-        out.facts({"serving": address, **own, "api key": key})
+        key = secret or await self._about_keys()
+        taken = {"webhooks": ", ".join(hooks) or None, "reviewer": who or NOBODY}
+        out.facts({"serving": address, **own, **taken, "api key": key})
         sys.stdout.flush()
         out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
+
+    async def _about_keys(self) -> str:
+        """Where a key is to be had; the secret of one that was made before is known to nobody."""
+        async with Ledger(self._database) as ledger:
+            if await _any_key(ledger):
+                return "made before; `towpath keys create` makes another"
+        return "none yet: `towpath keys create NAME --scope admin` makes one"
 
     async def _first_key(self) -> str | None:
         """The secret of a key that was made just now, for whoever started `up`.

@@ -8,11 +8,12 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import typer
 
-from towpath.errors import TowpathError
+from towpath.errors import ServerUnreachable, TowpathError
 
 if TYPE_CHECKING:
     from towpath.cli.output import Output
@@ -59,6 +60,11 @@ class Session:
         said = {name: self._common.get(name) for name in ("url", "timeout", "config")} | more
         return {name: value for name, value in said.items() if value not in (None, {})}
 
+    @property
+    def debug(self) -> bool:
+        """Whether errors are to be seen as they are."""
+        return bool(self._common.get("debug"))
+
     @cached_property
     def settings(self) -> Settings:
         """All settings. Raises InvalidOption."""
@@ -72,6 +78,11 @@ class Session:
 
         it = self.settings
         return Engine(it.server, limits=it.limits, declared=it.declared)
+
+    def refused(self, error: TowpathError) -> None:
+        """Tell why it did not work, and what to do."""
+        remedy = _own_store(self, error) or error.remedy
+        self.out.refused(error.code, str(error), remedy, error.retry)
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Go on only if *yes* was said, or is said now in a terminal. Raises NotConfirmed."""
@@ -124,7 +135,7 @@ def _command(body: Body) -> Callable[..., None]:
         common: dict[str, Any] = dict(ctx.obj or {})
         ctx.obj = common | {name: value for name, value in given.items() if value is not None}
         if ctx.invoked_subcommand is None:
-            run(Session(ctx.obj), body, values, debug=bool(ctx.obj.get("debug")))
+            run(Session(ctx.obj), body, values)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     context = inspect.Parameter("ctx", keyword, annotation=typer.Context)
@@ -139,7 +150,7 @@ def _command(body: Body) -> Callable[..., None]:
     return command
 
 
-def run(session: Session, body: Body, values: Mapping[str, Any], *, debug: bool) -> None:
+def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
     """Run the body; leave with its exit code if it fails."""
     from towpath.cli import exits  # noqa: PLC0415 -- a help text needs none
 
@@ -154,14 +165,21 @@ def run(session: Session, body: Body, values: Mapping[str, Any], *, debug: bool)
         _close_stdout()
         raise typer.Exit(exits.NOBODY_READS) from None
     except TowpathError as error:
-        if debug:
+        if session.debug:
             raise
-        _refuse(session, error, exits.exit_code(error))
+        session.refused(error)
+        raise typer.Exit(exits.exit_code(error)) from error
 
 
-def _refuse(session: Session, error: TowpathError, code: int) -> NoReturn:
-    session.out.refused(error.code, str(error), error.remedy, error.retry)
-    raise typer.Exit(code) from error
+def _own_store(session: Session, error: TowpathError) -> str | None:
+    """The way out for whoever asks at the usual address, beside the data of `towpath up`."""
+    if not isinstance(error, ServerUnreachable):
+        return None
+    it = session.settings
+    socket = it.data.expanduser().absolute() / "valkey" / "server.sock"
+    if it.url != type(it).model_fields["url"].default or not socket.exists():
+        return None
+    return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
 
 
 def _close_stdout() -> None:

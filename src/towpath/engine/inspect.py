@@ -17,7 +17,7 @@ from towpath.engine.codec import decode_headers, decode_retry, pairs
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
 from towpath.engine.options import QueueOptions
-from towpath.engine.record import Record, decode
+from towpath.engine.record import Record, decode, readable
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -303,7 +303,7 @@ def _job(
 def _listed(queue: QueueName, row: list[Any], now: int) -> Job | None:
     """The job of one row; None if it is gone, or no longer kept."""
     id, score, text = row
-    record = decode(text) if text else None
+    record = readable(text)
     if record is None or record.more.get("gone_at", now + 1) <= now:
         return None
     leased = {"expires": score} if record.state is State.LEASED else {}

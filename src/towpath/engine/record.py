@@ -51,3 +51,11 @@ def decode(text: bytes) -> Record:
         worker,
         {str(name, "ascii"): value for name, value in more.items()},
     )
+
+
+def readable(text: bytes | None) -> Record | None:
+    """The same; None for what is not there, or what somebody has spoilt."""
+    try:
+        return decode(text) if text else None
+    except (struct.error, ValueError, LookupError, AttributeError):
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 from fastapi import FastAPI
@@ -36,6 +36,7 @@ from towpath.server.routes import (
     webhooks,
     work,
 )
+from towpath.server.sinks import EventsOptions, Sinks
 from towpath.server.workers import Consumers, working
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -52,6 +53,8 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     messages: MessagesOptions = MessagesOptions()
     reviews: ReviewsOptions = ReviewsOptions()
+    events: EventsOptions = EventsOptions()
+    """Its sinks are those of the ledger."""
     app: Callable[[], Towpath] | None = None
     """Makes the app whose handlers run beside the server; none = they run elsewhere."""
     grace: Duration = seconds(10)
@@ -60,27 +63,13 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 def build(parts: Parts) -> FastAPI:
     """The server as an ASGI application. It connects when it starts, and serves while it can't.
 
-    Raises InvalidOption for a reviewer that there is not.
+    Raises InvalidOption for a reviewer that there is not, and what `Sinks` raises.
     """
-    consumers = Consumers(parts.messages, parts.reviews, Outgoing(parts.reviews))
-
-    @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
-            app.state.gateway = gateway
-            parts.metrics.watch(QueueReadings(gateway).read, place=PLACE)
-            async with (
-                Relay(parts.ledger, lambda: gateway.engine, log=parts.log),
-                Messages(lambda: gateway.engine, parts.messages) as app.state.messages,
-                working(parts.app, consumers, grace=parts.grace),
-            ):
-                yield
-
     app = FastAPI(
         title="Towpath",
         version=parts.version,
         summary="A broker for work that must be done once, in order and on time.",
-        lifespan=life,
+        lifespan=_life(parts),
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -100,6 +89,32 @@ def build(parts: Parts) -> FastAPI:
     app.include_router(messages.health_router)
     describe(app)
     return app
+
+
+def _life(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """All that runs while the server does. Asking for it checks what it will be made of."""
+    sinks = Sinks(parts.events)
+    consumers = Consumers(parts.messages, parts.reviews, Outgoing(parts.reviews))
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncGenerator[None]:
+        async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
+            app.state.gateway = gateway
+            parts.metrics.watch(QueueReadings(gateway).read, place=PLACE)
+
+            def engine() -> Engine:
+                return gateway.engine
+
+            async with (
+                # First in and last out: what the handlers end while they stop is sent as well.
+                sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
+                Relay(parts.ledger, engine, log=parts.log),
+                Messages(engine, parts.messages) as app.state.messages,
+                working(parts.app, consumers, grace=parts.grace),
+            ):
+                yield
+
+    return life
 
 
 def _inbox(parts: Parts, service: Reviews) -> webhooks.Inbox:

@@ -20,6 +20,8 @@ from towpath.server.problems import Refused
 DEPTH_MOST = 64
 """Levels of nesting in JSON."""
 _KEYS_MOST = 10_000
+_SEND_LESS = "Store the data elsewhere and send a reference."
+_RAISE_DELIVERY = "Raise the setting reviews.delivery, and let the forge send it again."
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,9 +167,10 @@ class Deliveries:
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
         """The body while the block needs it; None if the client left. 413, 408, 503."""
-        _declared(_headers(scope), self._largest)
+        _declared(_headers(scope), self._largest, remedy=_RAISE_DELIVERY)
         with self._held() as take:
-            yield await _in_time(_collected(receive, self._largest, take), self._within)
+            reading = _collected(receive, self._largest, take, remedy=_RAISE_DELIVERY)
+            yield await _in_time(reading, self._within)
 
 
 def _has_no_body(scope: Scope) -> bool:
@@ -178,11 +181,11 @@ def _headers(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-def _declared(headers: dict[bytes, bytes], limit: int) -> bytes:
+def _declared(headers: dict[bytes, bytes], limit: int, *, remedy: str = _SEND_LESS) -> bytes:
     """The length that is announced. 413 if that is too much already."""
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, remedy)
     return declared
 
 
@@ -201,7 +204,11 @@ async def _in_time(reading: Awaitable[bytes | None], within: Duration) -> bytes 
 
 
 async def _collected(
-    receive: Receive, limit: int, take: Callable[[int], None] = lambda _: None
+    receive: Receive,
+    limit: int,
+    take: Callable[[int], None] = lambda _: None,
+    *,
+    remedy: str = _SEND_LESS,
 ) -> bytes | None:
     """All parts of the body, as long as they are not too many; None if the client left."""
     parts: list[bytes] = []
@@ -213,20 +220,15 @@ async def _collected(
         part: bytes = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise _too_large(limit)
+            raise _too_large(limit, remedy)
         take(len(part))
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(
-        413,
-        "body_too_large",
-        f"at most {limit} bytes",
-        remedy="Store the data elsewhere and send a reference.",
-    )
+def _too_large(limit: int, remedy: str) -> Refused:
+    return Refused(413, "body_too_large", f"at most {limit} bytes", remedy=remedy)
 
 
 _JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)

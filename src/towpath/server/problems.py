@@ -207,11 +207,16 @@ def _invalid(error: RequestValidationError) -> JSONResponse:
 
 
 _TITLES = {404: "not_found", 405: "method_not_allowed"}
+_WAYS_OUT = {
+    404: "See /openapi.json for the paths that there are.",
+    405: "See /openapi.json for the methods of this path; the header Allow names them.",
+}
 
 
 def _plain(error: HTTPException) -> JSONResponse:
-    code = _TITLES.get(error.status_code, "refused")
-    return problem(error.status_code, code, str(error.detail), headers=error.headers)
+    status = error.status_code
+    code, remedy = _TITLES.get(status, "refused"), _WAYS_OUT.get(status)
+    return problem(status, code, str(error.detail), remedy=remedy, headers=error.headers)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

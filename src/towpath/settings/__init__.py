@@ -42,6 +42,7 @@ from towpath.errors import InvalidOption
 from towpath.settings.groups import (
     CallSettings,
     DeclaredDurability,
+    EventSettings,
     HttpSettings,
     LogSettings,
     ReviewSettings,
@@ -59,11 +60,14 @@ SECRET = {
     "database": ("TOWPATH_DATABASE", "DATABASE_URL"),
     "api_key": ("TOWPATH_API_KEY",),
     "messages_worker_url": ("TOWPATH_MESSAGES_WORKER_URL",),
+    "calls.secrets": ("TOWPATH_CALLS__SECRETS",),
     "reviews.github_secrets": ("TOWPATH_REVIEWS__GITHUB_SECRETS",),
     "reviews.gitlab_secrets": ("TOWPATH_REVIEWS__GITLAB_SECRETS",),
     "reviews.reviewer_url": ("TOWPATH_REVIEWS__REVIEWER_URL",),
     "reviews.github_token": ("TOWPATH_REVIEWS__GITHUB_TOKEN",),
     "reviews.gitlab_token": ("TOWPATH_REVIEWS__GITLAB_TOKEN",),
+    "events.kafka_options": ("TOWPATH_EVENTS__KAFKA_OPTIONS",),
+    "events.webhook_url": ("TOWPATH_EVENTS__WEBHOOK_URL",),
 }
 """What may come from a file that a variable names; never repeated in a message."""
 
@@ -111,6 +115,7 @@ class Settings(BaseSettings):
     http: HttpSettings = HttpSettings()
     calls: CallSettings = CallSettings()
     reviews: ReviewSettings = ReviewSettings()
+    events: EventSettings = EventSettings()
     worker: WorkerSettings = WorkerSettings()
     log: LogSettings = LogSettings()
 

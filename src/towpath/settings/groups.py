@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import NoDecode
@@ -14,7 +15,11 @@ from pydantic_settings import NoDecode
 from towpath.clock import Duration, minutes, seconds
 from towpath.durations import parse_duration
 from towpath.engine.durability import Durability
-from towpath.ids import queue_name, worker_name
+from towpath.errors import InvalidOption
+from towpath.ids import queue_name, stream_name, worker_name
+
+SINKS = ("redis", "kafka", "webhook")
+"""Who can get events."""
 
 # ── values as people write them ──────────────────────────────────────────────────────────
 
@@ -51,6 +56,45 @@ def _command(value: object) -> object:
     return tuple(json.loads(value) if value.lstrip().startswith("[") else shlex.split(value))
 
 
+def _sinks(value: object) -> object:
+    """`redis,kafka`, or a list; `none` = nobody."""
+    listed = _listed(value)
+    return () if listed == ("none",) else listed
+
+
+def _known_sinks(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not set(value) <= set(SINKS) or len(set(value)) < len(value):
+        rule = f"must be some of {', '.join(SINKS)}, each once; or none"
+        raise InvalidOption("sinks", list(value), rule=rule)
+    return value
+
+
+def _named_values(value: object) -> object:
+    """`name=value`, one per line so that a value may have commas; or a table, or JSON of one."""
+    if isinstance(value, Mapping):
+        return dict(_flat(cast("Mapping[str, Any]", value)))
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("{"):
+        return _named_values(json.loads(value))
+    lines = [line.partition("=") for line in value.splitlines() if line.strip()]
+    if not all(name.strip() and equals for name, equals, _ in lines):
+        raise InvalidOption("value", "…", rule="must be name=value, one per line; or JSON")
+    return {name.strip(): text.strip() for name, _, text in lines}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """The names and values of *table*; TOML reads `sasl.username = …` as a table in a table."""
+    for name, value in table.items():
+        match value:
+            case Mapping():
+                yield from _flat(cast("Mapping[str, Any]", value), f"{above}{name}.")
+            case bool():
+                yield f"{above}{name}", str(value).lower()
+            case _:
+                yield f"{above}{name}", str(value)
+
+
 def _worker(value: object) -> object:
     return worker_name(value) if isinstance(value, str) else value
 
@@ -67,6 +111,8 @@ QueueWeights = Annotated[
     dict[str, Weight], NoDecode, BeforeValidator(_queues), AfterValidator(_queue_names)
 ]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
+Sinks = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_sinks), AfterValidator(_known_sinks)]
+SecretValues = Annotated[dict[str, SecretStr], NoDecode, BeforeValidator(_named_values)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_listed)]
 
 
@@ -179,6 +225,28 @@ class ReviewSettings(BaseModel):
     def passed_on(self) -> dict[str, str]:
         """The variables that the reviewer's program gets too, as far as they are set."""
         return {it: os.environ[it] for it in self.reviewer_variables if it in os.environ}
+
+
+class EventSettings(BaseModel):
+    """Events: who is told how recorded jobs ended. The same for all processes of a database."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    sinks: Sinks = ("redis",)
+    """Who gets them: some of redis, kafka, webhook; or none."""
+    redis_stream: Annotated[str, AfterValidator(stream_name)] = "events"
+    """The stream in Redis: its key is `towpath:stream:` and this name."""
+    redis_kept: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    """How many entries that stream keeps, about, read or not."""
+    kafka_servers: str | None = None
+    """Kafka's brokers to ask first: `kafka-1:9092,kafka-2:9092`."""
+    kafka_topic: str = "towpath.events"
+    """The topic there; it must exist, or the brokers must make it."""
+    kafka_options: SecretValues = Field(default_factory=dict)
+    """More options of librdkafka, for TLS and passwords: `sasl.username=towpath`, one per line; a
+    table in the file."""
+    webhook_url: SecretStr | None = None
+    """Where each one is posted; calls to it are signed with `calls.secrets`."""
 
 
 class LogSettings(BaseModel):

@@ -105,6 +105,11 @@ class Attempt:
         return min(self.ttl / 3, LONGEST_BEAT)
 
     @property
+    def renewed_at(self) -> float:
+        """When its lease was last asked for: with its claim, or the last renewal that was heard."""
+        return self.renew_at - self.beat
+
+    @property
     def waited(self) -> float:
         """Seconds from the moment the job could run to its claim, by the server's clock."""
         lease = self.lease

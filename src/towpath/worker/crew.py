@@ -282,8 +282,8 @@ class Crew:
             slots=self.slots.total - 1,
         )
 
-    def _trouble(self, error: ServerError | None) -> None:
-        """The server does not answer, or does again: said once each."""
+    def _trouble(self, error: ServerError | None, sent: float) -> None:
+        """The server does not answer what was sent then, or does again: said once each."""
         server, log = str(self._app.engine.url), self._log
         if error is None and self._away_since is not None:
             log.emit(events.SERVER_BACK, server=server, away=steady() - self._away_since)
@@ -291,7 +291,8 @@ class Crew:
         elif error is not None and self._away_since is None:
             name = type(error).__qualname__
             log.emit(events.SERVER_UNREACHABLE, server=server, error=name, reason=str(error))
-            self._away_since = steady()
+            # Not from now: the call has waited for long before it was given up.
+            self._away_since = sent
 
     def _feeder(self, queue: QueueName, weight: int) -> Feeder:
         mosts = [it.options.most for it in self._app.handlers if it.queue == queue]

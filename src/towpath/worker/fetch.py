@@ -44,7 +44,7 @@ class Feeder:
         most: int | None,
         start: Callable[[Feeder, Lease], None],
         settled: Settled,
-        trouble: Callable[[ServerError | None], None],
+        trouble: Callable[[ServerError | None, float], None],
         rested: Callable[[], None],
     ) -> None:
         self.queue = queue
@@ -150,6 +150,7 @@ class Feeder:
         settlements = [settlement for _, settlement in batch]
         call, self.asked_at = self._named(), steady()
         for tries in itertools.count():
+            sent = steady()
             try:
                 exchanged = await self._engine.exchange(
                     self.queue, settlements, worker=self._worker, lease=self._lease,
@@ -160,12 +161,12 @@ class Feeder:
                 settlements = [_fitting(it, error.limit) for it in settlements]
                 call = self._named()
             except ServerError as error:
-                self._trouble(error)
+                self._trouble(error, sent)
                 self._slots.content(self._share)
                 wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
                 await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
             else:
-                self._trouble(None)
+                self._trouble(None, sent)
                 return exchanged
         raise AssertionError("unreachable")
 

@@ -48,7 +48,7 @@ class Heartbeat:
         self._unsettled, self._report, self._log = unsettled, report, report.log
         self._overdue, self._leave = overdue, leave
         self._begun, self._over = threading.Event(), threading.Event()
-        self._answered = self._renewed = 0.0
+        self._answered = 0.0
         self._warned = False
         self._error: Exception | None = None
         self._told: dict[Attempt, float] = {}
@@ -56,7 +56,7 @@ class Heartbeat:
     def start(self) -> None:
         """Begin, for the attempts of the loop that runs now."""
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._answered = self._renewed = steady()
+        self._answered = steady()
         self._thread = threading.Thread(target=self._run, name="towpath-heartbeat", daemon=True)
         self._thread.start()
         self._begun.wait()
@@ -89,14 +89,16 @@ class Heartbeat:
     async def _beat(self) -> None:
         self._beating = cast("asyncio.Task[None]", asyncio.current_task())
         self._begun.set()
-        while not self._over.is_set():
-            try:
-                async with self._connect() as engine:
-                    while not await self._pause():
-                        await self._look(engine)
-            except ServerError as error:
-                self._failed(error)
-                await self._pause()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch_loop())
+            while not self._over.is_set():
+                try:
+                    async with self._connect() as engine:
+                        while not await self._pause():
+                            await self._look(engine)
+                except ServerError as error:
+                    self._failed(error, self._held())
+                    await self._pause()
 
     async def _pause(self) -> bool:
         """Wait for the next beat; whether there is none."""
@@ -106,7 +108,6 @@ class Heartbeat:
     async def _look(self, engine: Engine) -> None:
         now = steady()
         held = [it for it in self._held() if not it.over]
-        self._watch_loop(now, len(held))
         if now - self._answered >= PATIENCE and self._overdue(now):
             await self._leave_without(engine, held)
         self._told = {it: at for it, at in self._told.items() if not it.over}
@@ -120,9 +121,8 @@ class Heartbeat:
             try:
                 outcomes = await engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
             except ServerError as error:
-                self._failed(error, len(due))
+                self._failed(error, due)
             else:
-                self._renewed = now
                 for attempt, outcome in zip(due, outcomes, strict=True):
                     self._learn(attempt, outcome, now)
 
@@ -158,7 +158,7 @@ class Heartbeat:
         try:
             outcomes = await engine.settle([settlement for _, settlement in batch])
         except ServerError as error:
-            self._failed(error, len(batch))  # they come back by themselves
+            self._failed(error, [it for it, _ in batch])  # they come back by themselves
         else:
             self._report.settled(batch, outcomes)
         self._leave()
@@ -166,13 +166,18 @@ class Heartbeat:
     def _tell(self, attempt: Attempt, why: Stop) -> None:
         self._in_loop(lambda: self._stop(attempt, why))
 
-    def _watch_loop(self, now: float, running: int) -> None:
-        """A loop that answers late is one that somebody blocks: said once per time."""
-        silent = now - self._answered
-        if silent >= _BLOCKED_AFTER and not self._warned:
-            self._warned = True
-            self._log.emit(LOOP_BLOCKED, blocked=silent, running=running)
-        self._in_loop(self._pong)
+    async def _watch_loop(self) -> None:
+        """A loop that answers late is one that somebody blocks: said once per time.
+
+        Beside the renewals: while those wait for a server, nobody would ask the loop.
+        """
+        while not await self._pause():
+            silent = steady() - self._answered
+            if silent >= _BLOCKED_AFTER and not self._warned:
+                self._warned = True
+                running = sum(not it.over for it in self._held())
+                self._log.emit(LOOP_BLOCKED, blocked=silent, running=running)
+            self._in_loop(self._pong)
 
     def _pong(self) -> None:
         self._answered, self._warned = steady(), False
@@ -182,11 +187,13 @@ class Heartbeat:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
-    def _failed(self, error: ServerError, leases: int = 0) -> None:
+    def _failed(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
+        """Said with the time since the oldest of their leases was given: it is lost first."""
+        now = steady()
         self._log.emit(
             HEARTBEAT_FAILED,
-            leases=leases,
-            silent=steady() - self._renewed,
+            leases=len(attempts),
+            silent=max((now - it.renewed_at for it in attempts), default=0.0),
             error=type(error).__qualname__,
             reason=str(error),
         )

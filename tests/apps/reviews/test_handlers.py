@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from tests.apps.reviews.forges import TOKEN, ForgeServer, forge
+from tests.apps.reviews.forges import TOKEN, ForgeServer, forge, refuses
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, lease_of
 from tests.waiting import eventually_async
@@ -195,12 +195,14 @@ class TestPosting:
         [post] = host.posts
         assert post.path == "/api/v3/repos/octo/repo/pulls/7/reviews"
 
-    async def test_is_off_without_a_token_and_for_what_has_no_forge(
+    async def test_is_off_without_a_token_and_for_what_is_not_from_there(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
     ) -> None:
         async with reviewing(server, ledger, Reviewer(), host):
             mine = await reviews.submit(a_task(forge=Forge.API))
-            await until(reviews, mine.id, ReviewState.COMPLETED)
+            other = a_hook("d2", task=a_task(number=8, host="https://elsewhere.example"))
+            for id in (mine.id, (await reviews.take(other)).id):
+                await until(reviews, id, ReviewState.COMPLETED)
         async with reviewing(server, ledger, Reviewer()):
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.COMPLETED)
@@ -248,14 +250,14 @@ class TestPosting:
     async def test_that_is_refused_is_dead_with_the_forge_s_words_and_no_token(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
     ) -> None:
+        host.rules.append(refuses(410, f"It is gone, {TOKEN}."))
         async with reviewing(server, ledger, Reviewer(), host):
-            taken = await reviews.take(a_hook("d1", task=a_task(host="https://elsewhere.example")))
+            taken = await reviews.take(a_hook("d1", task=task_of(host)))
             view = await until_posted(reviews, taken.id, ReviewState.DEAD)
         assert view.posting is not None
         assert view.posting.last_error is not None
-        assert "not from" in view.posting.last_error
+        assert "It is gone" in view.posting.last_error
         assert TOKEN not in str(view)
-        assert host.asked == []
 
 
 async def dead_posting(ledger: Ledger, id: str) -> bool:
@@ -276,6 +278,8 @@ class TestOptions:
         [
             {"command": ("a",), "function": "b:c"},
             {"url": "https://example.com/"},
+            {"url": "nonsense", "secrets": ("s",)},
+            {"github_host": "nonsense"},
             {"github_secrets": ("",)},
             {"gitlab_secrets": "text"},
             {"attempts": 0},
@@ -292,8 +296,13 @@ class TestOptions:
 
     @pytest.mark.parametrize("function", ["nowhere", "nowhere.at.all:f", "json:nothing"])
     def test_a_function_that_is_not_there_is_refused(self, function: str) -> None:
-        with pytest.raises(InvalidOption, match="reviewer"):
+        with pytest.raises(InvalidOption, match="function"):
             Outgoing(ReviewsOptions(function=function))
+
+    @pytest.mark.parametrize("program", ["no-such-program", "./no-such-program", "/"])
+    def test_a_program_that_is_not_there_is_refused(self, program: str) -> None:
+        with pytest.raises(InvalidOption, match="no such program"):
+            Outgoing(ReviewsOptions(command=(program, "x")))
 
     def test_are_shown_without_what_gives_access(self) -> None:
         """I21."""

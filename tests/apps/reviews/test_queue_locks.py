@@ -114,8 +114,9 @@ class TestForcingALock:
 
     async def test_is_refused_where_there_is_none(self, queue: ReviewQueue) -> None:
         await queue.enqueue("a")
-        with pytest.raises(TaskNotHeld):
+        with pytest.raises(TaskNotHeld, match="by anybody") as refused:
             await queue.force_release("a")
+        assert "force_release" not in refused.value.remedy
         with pytest.raises(JobNotFound):
             await queue.force_release("never")
         assert await queue.queue_size() == 1

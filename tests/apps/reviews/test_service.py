@@ -307,8 +307,9 @@ class TestCancellingAndRetrying:
         taken = await reviews.take(a_hook("d1"))
         await settled(ledger, REVIEWS, taken.id, a_review().packed())
         for refused in (RecordEnded, RecordNotDead):
-            with pytest.raises(refused, match="completed"):
+            with pytest.raises(refused, match="COMPLETED") as told:
                 await (reviews.cancel if refused is RecordEnded else reviews.retry)(taken.id)
+        assert "reviews submit" in told.value.remedy
         await ledger.jobs.submit(POSTS, b"{}", id=taken.id)
         await settled(ledger, POSTS, taken.id, None)
         again = await reviews.retry(taken.id)

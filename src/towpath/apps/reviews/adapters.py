@@ -12,12 +12,14 @@ from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Poster
 from towpath.apps.reviews.reviewers.command import CommandReviewer
+from towpath.apps.reviews.reviewers.errors import ReviewerUnavailable
 from towpath.apps.reviews.reviewers.function import FunctionReviewer
 from towpath.apps.reviews.reviewers.http import HttpReviewer
 from towpath.apps.reviews.reviewers.port import Reviewer
 from towpath.calls.caller import Caller
 from towpath.calls.target import parse_target
 from towpath.clock import Duration, seconds
+from towpath.errors import InvalidOption
 
 _POST_WITHIN = seconds(30)
 _LARGEST_ANSWER = 8 * 1024 * 1024
@@ -47,9 +49,7 @@ class Outgoing:
 
     def _reviewer(self, options: ReviewsOptions) -> Reviewer | None:
         if options.command:
-            return CommandReviewer(
-                options.command, environment=options.environment, within=options.within
-            )
+            return _command(options)
         if options.function is not None:
             return FunctionReviewer.at(options.function)
         if options.url is not None:
@@ -81,3 +81,15 @@ class Outgoing:
         )
         self._callers.append(caller)
         return caller
+
+
+def _command(options: ReviewsOptions) -> CommandReviewer:
+    """The program, if it is there: else every task would fail, one by one."""
+    reviewer = CommandReviewer(
+        options.command, environment=options.environment, within=options.within
+    )
+    try:
+        reviewer.require_program()
+    except ReviewerUnavailable as error:
+        raise InvalidOption("command", options.command[0], rule=error.reason) from error
+    return reviewer

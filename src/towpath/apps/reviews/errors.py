@@ -8,7 +8,11 @@ InvalidInput
 SignatureRefused
 └── SignatureInvalid        a forge's message that does not show who sent it
 RecordError
-└── ReviewDiffers           the caller's own id names another task
+├── ReviewDiffers           the caller's own id names another task
+├── ReviewNotFound          there is no review of that id
+├── ReviewEnded             it ended otherwise before it could be cancelled
+└── ReviewNotDead           it runs by itself: there is nothing to retry
+    └── ReviewOver          it has ended for good
 
 No message repeats a value of a webhook, nor a secret or a signature: field and rule are enough.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import InvalidInput
-from towpath.ledger.errors import RecordError
+from towpath.ledger.errors import RecordEnded, RecordError, RecordNotDead, RecordNotFound
 
 
 class FieldInvalid(InvalidInput):
@@ -70,3 +74,28 @@ class ReviewDiffers(RecordError):
 
     def __init__(self, queue: str, id: str) -> None:
         super().__init__(queue, id, "exists with another task")
+
+
+class ReviewNotFound(RecordNotFound):
+    """There is no review of that id."""
+
+    remedy = (
+        "Ids begin with where they came from: api-…, github-…, gitlab-…; `towpath reviews list` has"
+        " them. Reviews that have ended are removed after a while."
+    )
+
+
+class ReviewEnded(RecordEnded):
+    """The review ended before it could be cancelled. Its state is in the document's words."""
+
+
+class ReviewNotDead(RecordNotDead):
+    """The review waits or runs: it needs no retry. Its state is in the document's words."""
+
+    remedy = "Leave it: it runs by itself. To begin it anew, cancel it first."
+
+
+class ReviewOver(ReviewNotDead):
+    """The review is COMPLETED or SUPERSEDED, which it stays."""
+
+    remedy = "Ask for a new one: `towpath reviews submit`, or POST /api/v1/reviews."

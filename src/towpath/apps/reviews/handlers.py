@@ -39,9 +39,9 @@ def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> No
     """Let *app*, which must have a ledger, review what is in the queue `reviews`.
 
     Reviews of the forges that the options have tokens for are to be posted: by `add_posting`,
-    here or elsewhere.
+    here or elsewhere. Tasks of other hosts are not.
     """
-    desk = _Desk(app, reviewer, options.posted_to)
+    desk = _Desk(app, reviewer, options)
     app.handler(
         REVIEWS,
         record=True,
@@ -73,8 +73,8 @@ class Posting(msgspec.Struct, frozen=True):
 
 
 class _Desk:
-    def __init__(self, app: Towpath, reviewer: Reviewer, posted_to: frozenset[Forge]) -> None:
-        self._app, self._reviewer, self._posted_to = app, reviewer, posted_to
+    def __init__(self, app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> None:
+        self._app, self._reviewer, self._options = app, reviewer, options
 
     async def review(self, payload: bytes, ctx: Context) -> bytes:
         """Review the task; a row that holds none is dead, with the reason."""
@@ -84,7 +84,7 @@ class _Desk:
             raise Discard(f"TaskInvalid: {error}") from error
         review = await self._reviewer.review(task, ctx)
         packed = review.packed()
-        if task.forge in self._posted_to:
+        if self._options.posts(task):
             await self._submit_posting(ctx.headers.get(RECORD_ID, ctx.id))
         return packed
 

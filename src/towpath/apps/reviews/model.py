@@ -127,7 +127,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
         elif self.number is not None:
             raise TaskInvalid("number", "a push has none")
         elif not self.ref:
-            raise TaskInvalid("ref", "a push needs its branch")
+            raise TaskInvalid("ref", "a push needs its branch (ref), a pull request its number")
 
     def packed(self) -> bytes:
         """Its bytes in the record: the same task always has the same."""

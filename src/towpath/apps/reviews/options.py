@@ -8,8 +8,10 @@ from types import MappingProxyType
 import msgspec
 
 from towpath.apps.reviews.hooks.signing import checked_secrets
-from towpath.apps.reviews.model import Forge
+from towpath.apps.reviews.model import Forge, ReviewTask
 from towpath.apps.reviews.posting import github, gitlab
+from towpath.apps.reviews.posting.forge import is_from
+from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.calls.target import parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
@@ -69,14 +71,18 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
         whole("attempts", self.attempts, 1, 1000)
         whole("concurrency", self.concurrency, 1, 100_000)
         Guard(self.allow)
+        _check_address("github_host", self.github_host)
+        _check_address("gitlab_host", self.gitlab_host)
         self._check_reviewer()
 
     def _check_reviewer(self) -> None:
-        if sum(map(bool, (self.command, self.function, self.url))) > 1:
+        asked = {"command": self.command, "function": self.function, "url": self.url}
+        named = [name for name, value in asked.items() if value]
+        if len(named) > 1:
             rule = "a command, a function or a URL: choose one"
-            raise InvalidOption("reviewer", "several", rule=rule)
+            raise InvalidOption(named[0], "…", rule=rule)
         if self.url is not None:
-            parse_target(self.url)
+            _check_address("url", self.url)
             if not self.secrets:
                 rule = "a reviewer at a URL needs one to be signed with"
                 raise InvalidOption("secrets", "none", rule=rule)
@@ -95,8 +101,21 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
     def has_reviewer(self) -> bool:
         return bool(self.command or self.function or self.url)
 
+    def posts(self, task: ReviewTask) -> bool:
+        """Whether the review of *task* is to be posted: there is a token for where it is from."""
+        hosts = {Forge.GITHUB: self.github_host, Forge.GITLAB: self.gitlab_host}
+        return task.forge in self.posted_to and is_from(hosts[task.forge], task)
+
     @property
     def posted_to(self) -> frozenset[Forge]:
         """The forges that get their reviews posted."""
         tokens = {Forge.GITHUB: self.github_token, Forge.GITLAB: self.gitlab_token}
         return frozenset(forge for forge, token in tokens.items() if token)
+
+
+def _check_address(option: str, url: str) -> None:
+    """Raises InvalidOption, which does not repeat it: a token may be in it."""
+    try:
+        parse_target(url)
+    except CallRefused as refusal:
+        raise InvalidOption(option, "…", rule=refusal.reason) from None

@@ -44,9 +44,19 @@ class TaskNotHeld(LeaseError):
     code = "task_not_held"
     remedy = "Release a task where it was dequeued; an administrator may use `force_release`."
 
-    def __init__(self, task: str) -> None:
-        super().__init__(f"task {task} is not held here")
+    def __init__(self, task: str, *, by: str = "here") -> None:
+        super().__init__(f"task {task} is not held {by}")
         self.task = task
+
+
+class TaskNotLocked(TaskNotHeld):
+    """Nobody holds the task, so there is no lock to take away."""
+
+    code = "task_not_locked"
+    remedy = "Nothing to do: it waits for its turn, or is dead."
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task, by="by anybody")
 
 
 class ReviewQueue:
@@ -141,13 +151,13 @@ class ReviewQueue:
         """Take the lock from whoever holds it; the task waits again, at its old place.
 
         For administrators. What the holder says from now on is refused. Raises JobNotFound for a
-        task that is not there, TaskNotHeld for one that nobody holds. Two round trips.
+        task that is not there, TaskNotLocked for one that nobody holds. Two round trips.
         """
         ref = self._ref(task)
         while True:
             job = await self.engine.job(ref)
             if job.state is not State.LEASED:
-                raise TaskNotHeld(task)
+                raise TaskNotLocked(task)
             with suppress(LeaseLost):  # another has it by now: he is asked about next
                 await self.engine.release(_lease_of(job))
                 return

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
-from towpath.apps.reviews.errors import ReviewDiffers
+from towpath.apps.reviews.errors import (
+    ReviewDiffers,
+    ReviewEnded,
+    ReviewNotDead,
+    ReviewNotFound,
+    ReviewOver,
+)
 from towpath.apps.reviews.hooks.hook import Hook
 from towpath.apps.reviews.model import (
     POSTS,
@@ -21,11 +28,12 @@ from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
 from towpath.clock import wall_ms
 from towpath.errors import InvalidOption
 from towpath.ids import job_id, new_job_id
-from towpath.ledger.errors import RecordNotDead, RecordNotFound
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.jobs import Jobs
 from towpath.ledger.record import Record, Recorded, RecordState
 
 LARGEST_PAGE = 200
+_OVER = {RecordState.COMPLETED, RecordState.SUPERSEDED}
 RECORD_ID = "review"
 """The header with the record's id: a job that is queued again has another one."""
 
@@ -68,31 +76,34 @@ class Reviews:
     async def cancel(self, id: str) -> ReviewView:
         """End a review that has not ended: at once, or when its reviewer was stopped.
 
-        Safe to repeat. Raises RecordNotFound, and RecordEnded for one that ended otherwise.
+        Safe to repeat. Raises ReviewNotFound, and ReviewEnded for one that ended otherwise.
         """
-        return as_view(await self._jobs.cancel(REVIEWS, id))
+        with _in_its_words():
+            return as_view(await self._jobs.cancel(REVIEWS, id))
 
     async def retry(self, id: str) -> ReviewView:
         """Give a review that is dead or cancelled new attempts, one that failed its turn; and one
         that is completed but could not be posted, its posting.
 
-        Raises RecordNotFound, and RecordNotDead where there is nothing to be retried.
+        Raises ReviewNotFound, and ReviewNotDead where there is nothing to be retried.
         """
-        try:
-            return as_view(await self._jobs.retry(REVIEWS, id))
-        except RecordNotDead as refusal:
-            if refusal.state != RecordState.COMPLETED:
+        with _in_its_words():
+            try:
+                return as_view(await self._jobs.retry(REVIEWS, id))
+            except RecordNotDead as refusal:
+                if refusal.state != RecordState.COMPLETED:
+                    raise
+                with suppress(RecordNotFound, RecordNotDead):
+                    posting = await self._jobs.retry(POSTS, id)
+                    return as_view(await self._jobs.get(REVIEWS, id), posting)
                 raise
-            with suppress(RecordNotFound, RecordNotDead):
-                posting = await self._jobs.retry(POSTS, id)
-                return as_view(await self._jobs.get(REVIEWS, id), posting)
-            raise
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def get(self, id: str) -> ReviewView:
-        """The review as it is now, with what the reviewer said. Raises RecordNotFound."""
-        record = await self._jobs.get(REVIEWS, id)
+        """The review as it is now, with what the reviewer said. Raises ReviewNotFound."""
+        with _in_its_words():
+            record = await self._jobs.get(REVIEWS, id)
         return as_view(record, await self._posting(record))
 
     async def list(
@@ -143,6 +154,20 @@ class Reviews:
             with suppress(RecordNotFound):
                 return await self._jobs.get(POSTS, record.id)
         return None
+
+
+@contextmanager
+def _in_its_words() -> Generator[None]:
+    """What the ledger refuses, told as of a review: its states in capitals, its ways out."""
+    try:
+        yield
+    except RecordNotFound as it:
+        raise ReviewNotFound(it.queue, it.id) from it
+    except RecordEnded as it:
+        raise ReviewEnded(it.queue, it.id, ReviewState.of(it.state)) from it
+    except RecordNotDead as it:
+        kind = ReviewOver if it.state in _OVER else ReviewNotDead
+        raise kind(it.queue, it.id, ReviewState.of(it.state)) from it
 
 
 def _taken(recorded: Recorded) -> Taken:

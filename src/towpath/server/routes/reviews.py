@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from towpath.apps.reviews.model import (
     REVIEWS,
@@ -29,7 +29,6 @@ from towpath.server.auth import scoped
 from towpath.server.models import Answer, Body, example
 from towpath.server.paths import Id
 from towpath.server.problems import documented
-from towpath.server.routes.jobs import After
 
 router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"])
 _HEAD = "0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c"
@@ -85,6 +84,26 @@ class ReviewIn(Body):
         fields = self.model_dump(exclude={"id", "priority"})
         kind = Kind.PUSH if self.number is None else Kind.PULL
         return ReviewTask(forge=Forge.API, kind=kind, action=Action.REQUESTED, **fields)
+
+
+def _capitals(value: object) -> object:
+    return value.upper() if isinstance(value, str) else value
+
+
+class Wish(Body):
+    """Which reviews. A word that is none of these is refused: it would be passed over unseen."""
+
+    state: Annotated[ReviewState, BeforeValidator(_capitals)] | None = None
+    """Only these, in capitals or not."""
+    forge: Forge | None = None
+    """Only what came from there."""
+    repository: Annotated[str, Field(max_length=255)] | None = None
+    """`owner/name`, as the forge writes it."""
+    number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    """Of the repository's pull request."""
+    after: Annotated[str, Field(max_length=2048)] | None = None
+    """`after` of the last page."""
+    size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 
 class TakenOut(Answer):
@@ -249,23 +268,16 @@ async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: Can
 
 @router.get("", response_model=ReviewsOut, responses=documented())
 async def list_reviews(
-    reviews: TheReviews,
-    _: CanRead,
-    *,
-    state: Annotated[ReviewState | None, Query(description="Only these.")] = None,
-    forge: Annotated[Forge | None, Query(description="Only what came from there.")] = None,
-    repository: Annotated[
-        str | None, Query(max_length=255, description="`owner/name`, as the forge writes it.")
-    ] = None,
-    number: Annotated[
-        int | None, Query(ge=1, le=2**31 - 1, description="Of the repository's pull request.")
-    ] = None,
-    after: After = None,
-    size: Annotated[int, Query(ge=1, le=LARGEST_PAGE)] = 50,
+    reviews: TheReviews, _: CanRead, wish: Annotated[Wish, Query()]
 ) -> ReviewsOut:
     """A page of reviews, newest first, without what the reviewers said."""
     page = await reviews.list(
-        state=state, forge=forge, repository=repository, number=number, after=after, size=size
+        state=wish.state,
+        forge=wish.forge,
+        repository=wish.repository,
+        number=wish.number,
+        after=wish.after,
+        size=wish.size,
     )
     return ReviewsOut(reviews=[ReviewOut.of(it) for it in page.reviews], after=page.after)
 

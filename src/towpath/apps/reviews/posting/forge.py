@@ -50,7 +50,7 @@ class ForgeApi:
 
     def require_own(self, task: ReviewTask) -> None:
         """Discard a task of another host: the same name may be another repository there."""
-        if task.host and _plain(task.host) != self._host:
+        if not is_from(self._host, task):
             raise Discard(f"the task is not from {self._host}, to which its review would go")
 
     async def get(self, path: str) -> Answer:
@@ -105,6 +105,11 @@ class ForgeApi:
         words = cast("dict[str, Any]", fields).get("message") if isinstance(fields, dict) else None
         line = " ".join(str(words or "").replace(self._token, "…").split())
         return line[:_LONGEST_REASON]
+
+
+def is_from(host: str, task: ReviewTask) -> bool:
+    """Whether *task* came from the forge at *host*; one that names no host did."""
+    return not task.host or _plain(task.host) == _plain(host)
 
 
 def _entries(answer: Answer) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from towpath.apps.reviews.reviewers.errors import (
     ReviewerRefused,
     verdict,
 )
-from towpath.apps.reviews.reviewers.program import Ended, Program, run
+from towpath.apps.reviews.reviewers.program import Ended, Program, find, run
 from towpath.apps.reviews.reviewers.reading import printed
 from towpath.clock import Duration, duration_ms, milliseconds, minutes
 from towpath.engine.check import whole
@@ -75,6 +75,11 @@ class CommandReviewer:
         """How long one review may take."""
         return self._within
 
+    def require_program(self) -> None:
+        """Raises ReviewerUnavailable if the program is not there now."""
+        path = (_inherited() | self._environment)["PATH"]
+        find(self._argv[0], path=path, directory=self._directory)
+
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """What the program printed. Raises Retry or Discard, because of a ReviewerError."""
         try:
@@ -85,11 +90,10 @@ class CommandReviewer:
         return printed(ended.output)
 
     def _program(self, task: ReviewTask, ctx: Context) -> Program:
-        inherited = {name: os.environ.get(name, usual) for name, usual in _INHERITED.items()}
         told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
         return Program(
             argv=self._argv,
-            environment={**inherited, **_fields(task), **told, **self._environment},
+            environment={**_inherited(), **_fields(task), **told, **self._environment},
             directory=self._directory,
             within=self._within,
             largest=self._largest,
@@ -110,6 +114,10 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal has no name
         return f"signal {number}"
+
+
+def _inherited() -> dict[str, str]:
+    return {name: os.environ.get(name, usual) for name, usual in _INHERITED.items()}
 
 
 def _fields(task: ReviewTask) -> dict[str, str]:

@@ -30,7 +30,7 @@ class FunctionReviewer:
 
     def __init__(self, function: ReviewFunction) -> None:
         if not callable(function):
-            raise InvalidOption("reviewer", function, rule="must be a function that takes a task")
+            raise InvalidOption("function", function, rule="must be a function that takes a task")
         self._function = function
         self._stuck = 0
         self._threads = Threads(lost=self._lost, regained=self._regained)
@@ -43,14 +43,14 @@ class FunctionReviewer:
         """
         module_name, colon, name = path.partition(":")
         if not (module_name and colon and name):
-            raise InvalidOption("reviewer", path, rule="must be MODULE:FUNCTION")
+            raise InvalidOption("function", path, rule="must be MODULE:FUNCTION")
         try:
             found = vars(import_module(module_name)).get(name)
         except ModuleNotFoundError as error:
             rule = f"there is no module {error.name}"
-            raise InvalidOption("reviewer", path, rule=rule) from error
+            raise InvalidOption("function", path, rule=rule) from error
         if not callable(found):
-            raise InvalidOption("reviewer", path, rule="the module has no such function")
+            raise InvalidOption("function", path, rule="the module has no such function")
         return cls(found)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:

@@ -120,7 +120,7 @@ class _Said(asyncio.SubprocessProtocol):
 
 async def _started(program: Program, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
     name, *arguments = program.argv
-    path = _found(name, program)
+    path = find(name, path=program.environment.get("PATH"), directory=program.directory)
     with _unnamed(given) as file:
         try:
             return await asyncio.get_running_loop().subprocess_exec(
@@ -139,15 +139,18 @@ async def _started(program: Program, given: bytes) -> tuple[asyncio.SubprocessTr
             raise ReviewerUnavailable(name, f"can't be started: {error.strerror}") from error
 
 
-def _found(name: str, program: Program) -> str:
-    """The whole path: a name is looked for on the program's PATH, a path from its directory."""
+def find(name: str, *, path: str | None, directory: Path) -> str:
+    """The whole path: a name is looked for on *path*, a path from *directory*.
+
+    Raises ReviewerUnavailable if nothing is there that can be run.
+    """
     if os.sep in name:
-        path = shutil.which(str(program.directory.absolute() / name))
+        found = shutil.which(str(directory.absolute() / name))
     else:
-        path = shutil.which(name, path=program.environment.get("PATH", os.defpath))
-    if path is None:
+        found = shutil.which(name, path=os.defpath if path is None else path)
+    if found is None:
         raise ReviewerUnavailable(name, "there is no such program")
-    return str(Path(path).absolute())
+    return str(Path(found).absolute())
 
 
 @contextmanager

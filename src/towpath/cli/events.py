@@ -1,0 +1,225 @@
+"""`towpath events`: list, refused, resend, discard. On the database: Redis may be away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.cli.arguments import After, Limit, Yes
+from towpath.cli.errors import EventNotFound, SinkNotFound
+from towpath.cli.ledgers import DatabaseOption, open_ledger
+from towpath.cli.verb import Session, noun, verb
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.ledger.outbox import Outbox, OutboxCounts, RefusedEvent
+
+app = typer.Typer(help="Events that leave: list, refused, resend, discard.")
+
+SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
+REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")
+_LARGEST_PAGE = 200
+
+SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="As `list` shows it.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of refused events.")]
+SomeIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of refused events; or --all.")
+]
+AllRefused = Annotated[bool, typer.Option("--all", help="All that the sink has refused.")]
+
+
+@noun(
+    app,
+    examples="""
+        towpath events
+        towpath events refused webhook
+        towpath events resend webhook --all
+    """,
+)
+async def events(session: Session, *, database: DatabaseOption = None) -> None:
+    """Count the events that wait for each sink.
+
+    Those that are pending, those that it refused for good, and for how long the oldest that is
+    pending has waited. With a verb after it: what was refused.
+    """
+    await list_(session, database=database)
+
+
+@verb(app, "list", examples="towpath events list --json")
+async def list_(session: Session, *, database: DatabaseOption = None) -> None:
+    """Count the events that wait for each sink.
+
+    A sink that has all its events is at 0. LAG is how long the oldest pending one has waited.
+    """
+    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- a help text needs none
+
+    async with open_ledger(session, database) as ledger:
+        counts, sinks = await ledger.outbox.counts(), ledger.outbox.sinks
+    now, out = instant(wall_ms()), session.out
+    if out.as_json:
+        for sink, it in counts.items():
+            told = {"sink": sink, "pending": it.pending, "refused": it.refused}
+            out.object(told | {"lag": it.lag(now), "oldest_at": it.oldest_at})
+        return
+    if not counts:
+        out.note("no sinks: events.sinks is none, and nothing waits")
+        return
+    rows = [(name, it.pending, it.refused, it.lag(now)) for name, it in counts.items()]
+    out.table(SINKS, rows)
+    _advise(session, counts, sinks)
+
+
+@verb(
+    app,
+    "refused",
+    examples="""
+        towpath events refused webhook
+        towpath events refused kafka --limit 200 --json
+    """,
+)
+async def refused(
+    session: Session,
+    *,
+    sink: SinkArgument,
+    limit: Limit = 50,
+    after: After = None,
+    database: DatabaseOption = None,
+) -> None:
+    """List what a sink refused for good, with the reasons.
+
+    Oldest first, page by page.
+    """
+    start, size = _place(after), min(limit, _LARGEST_PAGE)
+    async with _outbox_of(session, database, sink) as outbox:
+        # One more than is shown: it tells whether there is another page.
+        found = await outbox.refused(sink, after=start, size=size + 1)
+    page, out = found[:size], session.out
+    if out.as_json:
+        for it in page:
+            out.object(described(it))
+    elif page:
+        out.table(REFUSED, [_row(it) for it in page])
+    else:
+        out.note("nothing was refused" if after is None else "no more")
+    if len(found) > size:
+        cursor = str(page[-1].event.seq)
+        out.more(cursor, f"towpath events refused {sink} --limit {limit}")
+
+
+@verb(
+    app,
+    "resend",
+    examples="""
+        towpath events resend webhook reviews/github-72d3/completed
+        towpath events resend webhook --all
+    """,
+)
+async def resend(
+    session: Session,
+    *,
+    sink: SinkArgument,
+    ids: SomeIds = None,
+    all: AllRefused = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Send refused events again.
+
+    Once the receiver is mended. They go to their old places; a running server sends them.
+    """
+    if all == bool(ids):
+        raise InvalidOption("ids", ids or "", rule="name some, or say --all")
+    async with _outbox_of(session, database, sink) as outbox:
+        if not all:
+            await _each(session, sink, ids or [], "resent", lambda id: outbox.resend(sink, [id]))
+            return
+        number = await outbox.resend_all(sink)
+    if session.out.as_json:
+        session.out.object({"sink": sink, "resent": number})
+    else:
+        session.out.line(f"{sink}  {number} resent")
+
+
+@verb(app, "discard", examples="towpath events discard webhook reviews/github-72d3/completed --yes")
+async def discard(
+    session: Session,
+    *,
+    sink: SinkArgument,
+    ids: IdsArgument,
+    yes: Yes = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Delete refused events for good.
+
+    The sink never gets them. What they tell of stays as it is.
+    """
+    async with _outbox_of(session, database, sink) as outbox:
+        session.confirm(f"{len(ids)} refused by {sink} would be deleted.", yes=yes)
+        await _each(session, sink, ids, "discarded", lambda id: outbox.discard(sink, [id]))
+
+
+# ── how it is done ───────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def _outbox_of(session: Session, database: str | None, sink: str) -> AsyncGenerator[Outbox]:
+    """The outbox, if it knows *sink*: by the settings, or by events that wait for it."""
+    async with open_ledger(session, database) as ledger:
+        known = await ledger.outbox.counts()
+        if sink not in known:
+            raise SinkNotFound(sink, known)
+        yield ledger.outbox
+
+
+async def _each(
+    session: Session, sink: str, ids: list[str], done: str, do: Callable[[str], Awaitable[int]]
+) -> None:
+    """Do it to one after the other; the first that was not refused ends it."""
+    for id in ids:
+        if not await do(id):
+            raise EventNotFound(sink, id)
+        if session.out.as_json:
+            session.out.object({"sink": sink, "id": id, done: True})
+        else:
+            session.out.line(f"{id}  {done}")
+
+
+def _place(after: str | None) -> int:
+    if after is None:
+        return 0
+    if not (after.isascii() and after.isdecimal() and len(after) <= 18):
+        raise InvalidOption("after", after, rule="must be what the page before said")
+    return int(after)
+
+
+# ── for people and for programs ──────────────────────────────────────────────────────────
+
+
+def described(it: RefusedEvent) -> dict[str, Any]:
+    """A refused event for programs: what it is, without its data."""
+    from towpath.clock import instant  # noqa: PLC0415 -- a help text needs none
+
+    event = it.event
+    return {
+        "id": event.id,
+        "type": event.type,
+        "subject": event.key,
+        "at": instant(event.at),
+        "refused_at": it.refused_at,
+        "reason": it.reason,
+    }
+
+
+def _row(it: RefusedEvent) -> list[object]:
+    told = described(it)
+    return [told[name] for name in ("id", "type", "subject", "at", "refused_at", "reason")]
+
+
+def _advise(session: Session, counts: dict[str, OutboxCounts], sinks: tuple[str, ...]) -> None:
+    for sink, it in counts.items():
+        if it.refused:
+            session.out.note(f"{it.refused} refused: towpath events refused {sink}")
+        if it.pending and sink not in sinks:
+            session.out.note(f"{sink} is not among events.sinks here: does a server send to it?")

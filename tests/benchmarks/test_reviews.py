@@ -1,0 +1,225 @@
+"""The figures of reviews are measured on real servers, workers and databases."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from benchmarks import (
+    postgres,
+    reviews_end_to_end,
+    reviews_outage,
+    reviews_webhook,
+)
+from benchmarks.catalogue import BENCHMARKS, claim_of
+from benchmarks.databases import Kind, database
+from benchmarks.figure import Figure, not_measured
+from benchmarks.report import summary, table
+from benchmarks.web import climbing, offered
+from benchmarks.web.climbing import Spent, Step, highest
+from benchmarks.web.deliveries import SECRET, deliveries
+from benchmarks.web.offered import Offered
+from benchmarks.web.reviewing import Reviewing
+from tests.benchmarks.test_web import Small, by_name
+from towpath.apps.reviews.hooks import github
+from towpath.apps.reviews.hooks.hook import Hook
+
+SMALL = Small(quick=True)
+
+
+@pytest.mark.parametrize("name", ["reviews_webhook", "reviews_outage", "reviews_end_to_end"])
+def test_is_in_the_catalogue_with_its_claim(name: str) -> None:
+    assert name in BENCHMARKS
+    assert claim_of(name).endswith((".", "?"))
+
+
+@pytest.fixture
+def no_postgres(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "_WHEEL", "no_such_wheel")
+
+
+class TestDeliveries:
+    def read(self, request: bytes) -> Hook:
+        head, _, body = request.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")[1:]
+        headers = dict(line.split(": ", 1) for line in lines)
+        assert int(headers["Content-Length"]) == len(body)
+        found = github.read(headers, body, secrets=[SECRET])
+        assert isinstance(found, Hook)
+        return found
+
+    def test_are_signed_pull_requests_as_large_as_real_ones_each_another(self) -> None:
+        made = list(deliveries(3))
+        hooks = [self.read(request) for _, request in made]
+        assert [hook.id for hook in hooks] == [id for id, _ in made]
+        assert len({hook.task.number for hook in hooks}) == 3
+        assert len({hook.task.head for hook in hooks}) == 3
+        assert all(20_000 < len(request) < 25_000 for _, request in made)
+
+
+class TestADatabase:
+    @pytest.mark.parametrize("kind", Kind)
+    async def test_tells_how_often_it_commits(self, kind: Kind) -> None:
+        async with database(kind) as it:
+            commits = await it.commits(3)
+            assert min(commits) > 0
+            assert (it.cpu() > 0) is (kind is Kind.POSTGRES)
+
+    @pytest.mark.usefixtures("no_postgres")
+    async def test_that_is_missing_is_said(self) -> None:
+        with pytest.raises(postgres.PostgresMissing, match="no_such_wheel"):
+            async with database(Kind.POSTGRES):
+                pass
+
+
+def test_a_figure_that_was_not_measured_says_why() -> None:
+    figure = not_measured("some.figure", "what", "s", why="it is not installed")
+    assert "not measured" in table([figure])
+    assert summary([figure])[-1] == "some.figure was not measured: it is not installed."
+
+
+async def test_webhooks_stand_beside_an_empty_endpoint_on_each_database() -> None:
+    figures = by_name(await reviews_webhook.run(SMALL))
+    for kind in Kind:
+        whole = figures[f"reviews_webhook.{kind}"]
+        assert whole.value > 0
+        assert "empty endpoint" in whole.beside
+        words = {"p50", "p99", "cpu", "store", "client", "raw"}
+        assert {f"reviews_webhook.{kind}.{word}" for word in words} <= figures.keys()
+
+
+class TestAnOutage:
+    @pytest.fixture(autouse=True)
+    def one_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reviews_outage, "ROUNDS", 1)
+
+    @pytest.mark.usefixtures("no_postgres")
+    async def test_is_over_by_itself_and_a_missing_database_is_said(self) -> None:
+        figures = by_name(await reviews_outage.run(SMALL))
+        assert figures["reviews_outage.sqlite"].target == "<= 10 s"
+        assert figures["reviews_outage.sqlite"].value > 0
+        assert figures["reviews_outage.sqlite.accepted"].value > 0
+        assert figures["reviews_outage.postgres"].rounds == 0
+        assert "no_such_wheel" in figures["reviews_outage.postgres"].bound
+
+
+class TestTheWholeWay:
+    @pytest.fixture(autouse=True)
+    def a_short_climb(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(climbing, "RATES", (25, 50))
+        monkeypatch.setattr(reviews_end_to_end, "ROUNDS", 1)
+        monkeypatch.setattr(reviews_end_to_end, "BAR", 25)
+        monkeypatch.setattr(reviews_end_to_end, "_WARM", 10)
+        monkeypatch.setattr(reviews_end_to_end, "TARGETS", dict.fromkeys(Kind, 25))
+
+    def found(self, figures: dict[str, Figure], kind: Kind) -> None:
+        name = f"reviews_end_to_end.{kind}"
+        assert figures[name].value in (25, 50)
+        assert figures[f"{name}.p99"].target == "< 2000 ms"
+        assert figures[f"{name}.p99"].value > 0
+        assert {f"{name}.{word}" for word in ("server", "worker", "client", "raw")} <= set(figures)
+        assert (f"{name}.database" in figures) is (kind is Kind.POSTGRES)
+
+    async def test_is_measured_on_each_database(self) -> None:
+        figures = by_name(await reviews_end_to_end.run(SMALL))
+        for kind in Kind:
+            self.found(figures, kind)
+
+
+class Climber:
+    """A line that does well up to some rate."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.tried: list[int] = []
+
+    async def step(self, rate: int, count: int) -> Step:
+        self.tried.append(rate)
+        late = 10.0 if rate <= self._limit else 5_000.0
+        return Step(rate, [late] * count, Spent(0, 0, 0, 0, 0))
+
+
+class TestTheHighestRate:
+    @pytest.mark.parametrize(
+        ("limit", "tried", "found"),
+        [
+            (600, [500, 600, 750], 600),
+            (300, [500, 400, 300], 300),
+            (9_999, [500, 600, 750, 1_000, 1_250, 1_500, 1_750, 2_000, 2_500, 3_000, 4_000, 5_000],
+             5_000),
+        ],
+    )  # fmt: skip
+    async def test_is_looked_for_upwards_or_downwards(
+        self, limit: int, tried: list[int], found: int
+    ) -> None:
+        line = Climber(limit)
+        assert (await highest(line, 500, 1)).rate == found
+        assert line.tried == tried
+
+    def test_counts_only_if_nearly_all_start_in_time(self) -> None:
+        nothing = Spent(0, 0, 0, 0, 0)
+        assert Step(1, [999.0] * 96 + [1_999.0] * 4, nothing).went_well
+        assert not Step(1, [999.0] * 94 + [1_999.0] * 6, nothing).went_well
+        assert not Step(1, [10.0] * 98 + [2_001.0] * 2, nothing).went_well
+
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+TAKEN = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+
+
+def few(count: int) -> Iterator[tuple[str, bytes]]:
+    return ((str(number), b"GET / HTTP/1.1\r\n\r\n") for number in range(count))
+
+
+class TestOfferedLoad:
+    async def send(self, handle: Handle, it: Offered, count: int) -> None:
+        async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+            place = server.sockets[0].getsockname()[:2]
+            await it.send(place, few(count), rate=1_000, count=count)
+
+    async def test_counts_from_when_a_request_was_due(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that find no free connection wait, and that is not hidden."""
+        monkeypatch.setattr(offered, "CONNECTIONS", 1)
+        it = Offered()
+
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            for _ in range(4):
+                await reader.readuntil(b"\r\n\r\n")
+                while len(it.due) < 4:  # noqa: ASYNC110 -- the first answer waits for all others to be due
+                    await asyncio.sleep(0)
+                writer.write(TAKEN)
+            writer.close()
+
+        await self.send(handle, it, 4)
+        due = list(it.due.values())
+        assert [later - due[0] for later in due] == [0, 1_000_000, 2_000_000, 3_000_000]
+        assert it.answered["0"] >= due[3]
+        assert list(it.answered) == ["0", "1", "2", "3"]
+
+    async def test_is_an_error_if_one_is_refused(self) -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(TAKEN.replace(b"202 Accepted", b"503 Busy"))
+            writer.close()
+
+        with pytest.raises(AssertionError, match="503"):
+            await self.send(handle, Offered(), 1)
+
+    async def test_is_an_error_if_the_server_leaves(self) -> None:
+        async def handle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        with pytest.raises(AssertionError, match="closed a connection"):
+            await self.send(handle, Offered(), 1)
+
+
+async def test_a_review_that_begins_twice_is_noticed() -> None:
+    it, said = Reviewing(), asyncio.StreamReader()
+    said.feed_data(b'[["a", 1], ["b", 2]]\n[["a", 3]]\n')
+    said.feed_eof()
+    await it.listen(said)
+    await it.until(2, within=1)
+    assert it.began == {"a": 1, "b": 2}
+    assert it.twice == 1

@@ -1,0 +1,116 @@
+"""The settings of events: which sinks, options as people write them, and no secret ever shown."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from towpath.errors import InvalidOption
+from towpath.settings import Origin, load, origins
+
+CANARY = "canary-d94a"
+SINKS = "TOWPATH_EVENTS__SINKS"
+OPTIONS = "TOWPATH_EVENTS__KAFKA_OPTIONS"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, and none of the variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("TOWPATH_", "REDIS_")):
+            monkeypatch.delenv(name)
+
+
+def options() -> dict[str, str]:
+    return {name: it.get_secret_value() for name, it in load().events.kafka_options.items()}
+
+
+def test_a_stream_in_redis_is_what_nobody_has_to_ask_for() -> None:
+    events = load().events
+    assert (events.sinks, events.redis_stream) == (("redis",), "events")
+
+
+@pytest.mark.parametrize(
+    ("text", "sinks"),
+    [("none", ()), ("kafka", ("kafka",)), ("redis, webhook", ("redis", "webhook"))],
+)
+def test_sinks_are_named_with_commas_and_none_is_nobody(
+    text: str, sinks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SINKS, text)
+    assert load().events.sinks == sinks
+    monkeypatch.delenv(SINKS)
+    Path("towpath.toml").write_text(f"[events]\nsinks = {list(sinks)}\n")
+    assert load().events.sinks == sinks
+
+
+@pytest.mark.parametrize("text", ["kafk", "redis,none", "redis,redis"])
+def test_sinks_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SINKS, text)
+    with pytest.raises(InvalidOption, match=r"events\.sinks.*redis, kafka, webhook"):
+        load()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sasl.username=a\nsasl.password=b=c,d\n",
+        '{"sasl.username": "a", "sasl.password": "b=c,d"}',
+    ],
+)
+def test_options_of_kafka_are_lines_or_json(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comma parts nothing: it may be in a password."""
+    monkeypatch.setenv(OPTIONS, text)
+    assert options() == {"sasl.username": "a", "sasl.password": "b=c,d"}
+
+
+def test_in_the_file_they_are_a_table_with_or_without_quotes() -> None:
+    Path("towpath.toml").write_text(
+        '[events.kafka_options]\n"sasl.username" = "a"\n'
+        'ssl.ca.location = "/ca.pem"\nenable.metrics.push = false\nsocket.timeout.ms = 5000\n'
+    )
+    assert options() == {
+        "sasl.username": "a",
+        "ssl.ca.location": "/ca.pem",
+        "enable.metrics.push": "false",
+        "socket.timeout.ms": "5000",
+    }
+
+
+@pytest.mark.parametrize("text", [CANARY, f"a=b\n{CANARY}", f"={CANARY}", f'{{"a": {CANARY}'])
+def test_options_that_are_none_are_refused_and_not_repeated(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OPTIONS, text)
+    with pytest.raises(InvalidOption, match="kafka_options") as refusal:
+        load()
+    assert CANARY not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("events.kafka_options", f"sasl.password={CANARY}"),
+        ("events.webhook_url", f"https://example.com/{CANARY}"),
+        ("calls.secrets", CANARY),
+    ],
+)
+def test_a_secret_may_come_from_a_file_and_is_never_shown(
+    name: str, text: str, towpath: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I21: not by `towpath config`, and not in a refusal."""
+    variable = f"TOWPATH_{name.upper().replace('.', '__')}"
+    Path("secret").write_text(f"{text}\n")
+    monkeypatch.setenv(f"{variable}_FILE", "secret")
+    assert origins()[name] == Origin("variable", f"{variable}_FILE")
+    towpath.directory.joinpath("secret").write_text(f"{text}\n")
+    for words in (("config",), ("config", "--json")):
+        ran = towpath(*words, **{f"{variable}_FILE": "secret"})
+        assert ran.code == 0
+        assert "(hidden)" in next(line for line in ran.out.splitlines() if name in line)
+        assert CANARY not in ran.out + ran.err
+    both = towpath("config", **{f"{variable}_FILE": "secret", variable: text})
+    assert both.code == 2
+    assert CANARY not in both.out + both.err

@@ -1,0 +1,302 @@
+"""Events of the server: how recorded jobs ended, told to the sinks that the settings name."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ledger.broker import TOPIC
+from tests.ledger.kafka import KafkaBroker
+from tests.server.receiving import Endpoint, Posted, endpoint
+from tests.server.serving import PATIENCE, Serving, begin, serve, up
+from tests.waiting import eventually
+from towpath.calls import message_id, new_secret, verify
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.resp import ask
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox import OutboxCounts
+
+HEAD = "a1" * 20
+REVIEWS = "/api/v1/reviews"
+REVIEWER = "import sys; sys.stdin.read(); print('Looks fine.')"
+SECRET, OLD_SECRET = new_secret(), new_secret()
+CANARY = "canary-6b0d"
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Endpoint]:
+    with endpoint() as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator[Serving]:
+    """`towpath up` with a reviewer: what it ends goes to its own Valkey and to a webhook."""
+    env = {
+        "TOWPATH_EVENTS__SINKS": "redis,webhook",
+        "TOWPATH_EVENTS__WEBHOOK_URL": f"{receiver.address}/hooks?key={CANARY}",
+        "TOWPATH_CALLS__SECRETS": f"{SECRET},{OLD_SECRET}",
+        "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", REVIEWER]),
+    }
+    with up(tmp_path_factory.mktemp("events"), **env) as it:
+        yield it
+
+
+def reviewed(it: Serving) -> str:
+    """The id of a review that was asked for just now."""
+    body = {"repository": f"octo/repo-{next(_numbers)}", "head": HEAD, "number": 7}
+    answer = it.client().post(REVIEWS, json=body)
+    assert answer.status_code == 202, answer.text
+    return answer.json()["id"]
+
+
+def cancelled(it: Serving) -> str:
+    """The id of a review that was called off."""
+    id = reviewed(it)
+    answer = it.client().post(f"{REVIEWS}/{id}/cancel")
+    assert answer.json()["state"] == "CANCELLED", answer.text
+    return id
+
+
+def stream(it: Serving | EmbeddedServer, name: str = "events") -> list[dict[str, bytes]]:
+    """What is in a stream: fields and values of each entry."""
+    words = ("XRANGE", f"towpath:stream:{name}", "-", "+")
+    found: Any = it.ask(*words) if isinstance(it, EmbeddedServer) else ask(it.store, *words)
+    return [
+        {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        for _, flat in found
+    ]
+
+
+def about(it: Serving | EmbeddedServer, review: str, name: str = "events") -> list[Any]:
+    """The events of the stream that are about *review*."""
+    told = [json.loads(entry["event"]) for entry in stream(it, name)]
+    return [event for event in told if event["subject"] == f"reviews/{review}"]
+
+
+def posted(receiver: Endpoint, review: str) -> list[Posted]:
+    return [it for it in receiver.posted if it.told["subject"] == f"reviews/{review}"]
+
+
+def counts(it: Serving) -> dict[str, OutboxCounts]:
+    """How the sinks stand that have anything to send."""
+
+    async def read() -> dict[str, OutboxCounts]:
+        async with Ledger(it.database) as ledger:
+            return await ledger.outbox.counts()
+
+    return asyncio.run(read())
+
+
+class TestTheStreamInRedis:
+    def test_gets_the_end_of_a_record_as_a_cloud_event(self, it: Serving) -> None:
+        review = reviewed(it)
+        eventually(lambda: about(it, review), within=PATIENCE)
+        [told] = about(it, review)
+        assert told.pop("time").endswith("Z")
+        assert told == {
+            "specversion": "1.0",
+            "id": f"reviews/{review}/completed",
+            "source": "towpath",
+            "type": "towpath.job.completed",
+            "subject": f"reviews/{review}",
+            "datacontenttype": "application/json",
+            "data": {
+                "queue": "reviews",
+                "id": review,
+                "state": "completed",
+                "subject": told["data"]["subject"],
+                "attempts": 1,
+                "reason": None,
+            },
+        }
+        [entry] = [it for it in stream(it) if it["id"].decode() == told["id"]]
+        assert entry["type"] == b"towpath.job.completed"
+
+    def test_is_what_a_server_tells_if_nothing_else_is_said(self, running: Serving) -> None:
+        review = cancelled(running)
+        eventually(lambda: about(running, review), within=PATIENCE)
+        [told] = about(running, review)
+        assert told["type"] == "towpath.job.cancelled"
+
+    def test_gets_what_ended_while_redis_was_away(self, tmp_path: Path) -> None:
+        """From the start on: the server serves, the events wait, and go out when it is there."""
+        store = EmbeddedServer(data=tmp_path / "valkey")
+        with serve(tmp_path, store.url, TOWPATH_EVENTS__REDIS_STREAM="ends") as it:
+            review = cancelled(it)
+            eventually(lambda: unreachable(it), within=PATIENCE)
+            assert counts(it)["redis"].pending == 1
+            store.start()
+            eventually(lambda: about(store, review, "ends"), within=PATIENCE)
+            eventually(lambda: "sink.back" in it.log.read_text(), within=PATIENCE)
+            assert counts(it) == {}
+        store.stop()
+        assert "courier.failed" not in it.log.read_text()
+
+
+def unreachable(it: Serving) -> bool:
+    return any(e["event"] == "sink.unreachable" and e["sink"] == "redis" for e in it.events())
+
+
+class TestTheWebhook:
+    def test_gets_it_signed(self, it: Serving, receiver: Endpoint) -> None:
+        """With both secrets while one is replaced; the id is that of the event, for a header."""
+        review = reviewed(it)
+        eventually(lambda: posted(receiver, review), within=PATIENCE)
+        [got] = posted(receiver, review)
+        assert got.path == f"/hooks?key={CANARY}"
+        assert got.headers["content-type"] == "application/cloudevents+json"
+        assert got.told["type"] == "towpath.job.completed"
+        for secret in (SECRET, OLD_SECRET):
+            assert verify([secret], got.headers, got.body).id == message_id(got.told["id"])
+
+    def test_that_refuses_one_sets_it_aside_until_it_is_resent(
+        self, it: Serving, receiver: Endpoint
+    ) -> None:
+        receiver.status = 410
+        try:
+            review = reviewed(it)
+            eventually(lambda: "webhook" in counts(it) and counts(it)["webhook"].refused, within=60)
+        finally:
+            receiver.status = 204
+        line = next(e for e in it.events() if e["event"] == "event.refused")
+        assert (line["sink"], line["reason"]) == ("webhook", "the receiver answered 410")
+
+        async def resend() -> int:
+            async with Ledger(it.database) as ledger:
+                return await ledger.outbox.resend_all("webhook")
+
+        assert asyncio.run(resend()) == 1
+        eventually(lambda: len(posted(receiver, review)) == 2, within=PATIENCE)
+        eventually(lambda: counts(it) == {}, within=PATIENCE)
+
+
+def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
+    """With options of librdkafka, from a file."""
+    options = tmp_path / "options"
+    options.write_text("client.id=towpath\nsocket.timeout.ms=5000\n")
+    with KafkaBroker() as broker:
+        env = {
+            "TOWPATH_EVENTS__SINKS": "kafka",
+            "TOWPATH_EVENTS__KAFKA_SERVERS": broker.address,
+            "TOWPATH_EVENTS__KAFKA_TOPIC": TOPIC,
+            "TOWPATH_EVENTS__KAFKA_OPTIONS_FILE": str(options),
+        }
+        with serve(tmp_path, server.url, **env) as it:
+            review = cancelled(it)
+            eventually(lambda: counts(it) == {}, within=PATIENCE)
+        [message] = asyncio.run(broker.messages())
+    assert message.key == f"reviews/{review}".encode()
+    assert json.loads(message.value)["type"] == "towpath.job.cancelled"
+    assert server.ask("EXISTS", "towpath:stream:events") == 0
+
+
+def test_with_no_sinks_nothing_is_written(tmp_path: Path, server: EmbeddedServer) -> None:
+    """What is set for a sink may stay: so events are switched off for a while."""
+    env = {
+        "TOWPATH_EVENTS__SINKS": "none",
+        "TOWPATH_EVENTS__WEBHOOK_URL": "https://example.com/hooks",
+    }
+    with serve(tmp_path, server.url, **env) as it:
+        cancelled(it)
+        assert counts(it) == {}
+        assert it.stop() == 0
+    assert server.ask("EXISTS", "towpath:stream:events") == 0
+
+
+def test_the_metrics_tell_how_the_sinks_stand(it: Serving) -> None:
+    review = reviewed(it)
+    eventually(lambda: about(it, review), within=PATIENCE)
+
+    def told() -> bool:
+        text = it.client().get("/metrics").text
+        sent = [line for line in text.splitlines() if line.startswith("towpath_events_sent_total{")]
+        return (
+            any('sink="redis"' in line and not line.endswith(" 0.0") for line in sent)
+            and 'towpath_outbox_lag_seconds{sink="webhook"}' in text
+        )
+
+    eventually(told, within=PATIENCE)
+
+
+# ── what can't be right ──────────────────────────────────────────────────────────────────
+
+KAFKA = {"SINKS": "kafka", "KAFKA_SERVERS": "127.0.0.1:1"}
+HOOK = {"SINKS": "webhook", "WEBHOOK_URL": f"https://example.com/{CANARY}"}
+SIGNED = {"TOWPATH_CALLS__SECRETS": SECRET}
+WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
+    "no such sink": ({"SINKS": "kafk"}, {}, ("events.sinks", "redis, kafka, webhook")),
+    "kafka without servers": (
+        {"SINKS": "kafka"},
+        {},
+        ("events.kafka_servers", "the sink kafka needs it"),
+    ),
+    "webhook without a url": (
+        {"SINKS": "webhook"},
+        SIGNED,
+        ("events.webhook_url", "the sink webhook needs it"),
+    ),
+    "webhook without secrets": (HOOK, {}, ("calls.secrets", "whsec_")),
+    "a secret that signs nothing": (HOOK, {"TOWPATH_CALLS__SECRETS": CANARY}, ("the secret",)),
+    "no http": (
+        HOOK | {"WEBHOOK_URL": f"ftp://{CANARY}"},
+        SIGNED,
+        ("events.webhook_url", "must begin with http"),
+    ),
+    "servers without kafka": ({"KAFKA_SERVERS": "127.0.0.1:1"}, {}, ("events.sinks", "add kafka")),
+    "no such option": (
+        KAFKA | {"KAFKA_OPTIONS": f"sasl.pasword={CANARY}"},
+        {},
+        ("events.kafka_options", "pasword"),
+    ),
+    "an option of ours": (
+        KAFKA | {"KAFKA_OPTIONS": f"acks={CANARY}"},
+        {},
+        ("events.kafka_options", "not to be chosen"),
+    ),
+    "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("events.kafka_options", "one per line")),
+    "no stream": ({"REDIS_STREAM": "a b"}, {}, ("events.redis_stream",)),
+}
+
+
+@pytest.mark.parametrize(("events", "more", "words"), WRONG.values(), ids=WRONG.keys())
+def test_what_can_not_be_right_is_refused_at_the_start(
+    tmp_path: Path,
+    server: EmbeddedServer,
+    events: dict[str, str],
+    more: dict[str, str],
+    words: tuple[str, ...],
+) -> None:
+    """With the way out, and without what may be a secret (I21)."""
+    env = {f"TOWPATH_EVENTS__{name}": value for name, value in events.items()} | more
+    database = f"sqlite:///{tmp_path}/ledger.db"
+    begun = ("serve", "--url", server.url, "--database", database)
+    process = begin(*begun, log=tmp_path / "log", env=env)
+    process.communicate(timeout=PATIENCE)
+    log = (tmp_path / "log").read_text()
+    refusal = json.loads(log.splitlines()[-1])
+    assert process.returncode == 2, log
+    assert refusal["do"]
+    assert [word for word in words if word not in refusal["message"]] == []
+    assert CANARY not in log
+
+
+def test_no_secret_is_in_the_log(it: Serving, receiver: Endpoint) -> None:
+    """I21: neither the webhook's URL nor what its calls are signed with, also while it fails."""
+    receiver.status = 500
+    try:
+        review = reviewed(it)
+        eventually(lambda: len(posted(receiver, review)) > 1, within=PATIENCE)
+    finally:
+        receiver.status = 204
+    eventually(lambda: counts(it) == {}, within=PATIENCE)
+    log = it.log.read_text()
+    assert "sink.unreachable" in log
+    for hidden in (CANARY, SECRET, OLD_SECRET):
+        assert hidden not in log
