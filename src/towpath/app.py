@@ -13,7 +13,7 @@ async with app:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -231,6 +231,16 @@ class Towpath:
         return self._recorded.ledger
 
     @property
+    def keeps_records(self) -> bool:
+        """Whether it has a ledger."""
+        return self._recording is not None
+
+    @property
+    def ledger_url(self) -> str | None:
+        """Where its ledger is, if that was said as a URL."""
+        return self._recording.place if self._recording else None
+
+    @property
     def recorder(self) -> Recorder:
         """What a worker asks before an attempt and tells after it."""
         return self._recorded.recorder
@@ -249,9 +259,14 @@ class Towpath:
 
     @contextmanager
     def pointed_at(
-        self, url: str, *, clock: Clock | None = None, engine: Callable[..., Engine] = Engine
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        engine: Callable[..., Engine] = Engine,
+        ledger: Ledger | str | None = None,
     ) -> Generator[Self]:
-        """Another server, clock and kind of engine until the end of the block: for tests.
+        """Another server, clock, kind of engine and ledger until the end of the block: for tests.
 
         Whoever connects inside of it, `.blocking` too, reaches that server, and must leave the
         app before it ends. What was connected before stays so, and is back in use afterwards.
@@ -260,7 +275,10 @@ class Towpath:
         self.url, self._clock, self._make_engine = url, clock, engine
         self.metrics = Metrics()
         try:
-            with self._way.anew():
+            with ExitStack() as stack:
+                if ledger is not None:
+                    stack.enter_context(self._recorded.kept_in(ledger))
+                stack.enter_context(self._way.anew())
                 yield self
         finally:
             self.url, self._clock, self._make_engine, self.metrics = before

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from towpath.engine.engine import Engine
@@ -47,6 +47,21 @@ class Recording:
             await life.aclose()
             raise
         self._ledger, self._life = ledger, life
+
+    @contextmanager
+    def kept_in(self, ledger: Ledger | str) -> Generator[None]:
+        """Another ledger until the end of the block, as if nobody had entered: for tests."""
+        before = self._given, self._ledger, self._life
+        self._given, self._ledger, self._life = ledger, None, None
+        try:
+            yield
+        finally:
+            self._given, self._ledger, self._life = before
+
+    @property
+    def place(self) -> str | None:
+        """The URL it was given; None for a Ledger of the user's."""
+        return self._given if isinstance(self._given, str) else None
 
     async def leave(self) -> None:
         life, self._life, self._ledger = self._life, None, None

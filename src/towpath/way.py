@@ -72,12 +72,13 @@ class Way:
 
     async def _enter_with_ledger(self, recording: Recording) -> None:
         """Records are taken in while the server is away: nobody waits for it for long."""
-        await recording.enter()
         self._arrival = asyncio.create_task(self._keep_arriving())
         try:
             done, _ = await asyncio.wait((self._arrival,), timeout=_A_MOMENT)
             for arrival in done:
                 arrival.result()
+            # Then: a relay that finds no server waits a while before it looks again.
+            await recording.enter()
         except BaseException:
             await self._go(recording)
             raise

@@ -18,7 +18,7 @@ class TestAFile:
         self, file_url: str, tmp_path: Path
     ) -> None:
         async with Ledger(file_url) as ledger:
-            with pytest.raises(LedgerAbsent, match="ledger.db"):
+            with pytest.raises(LedgerAbsent, match=r"ledger\.db"):
                 await ledger.jobs.get(REVIEWS, "a")
             with pytest.raises(LedgerAbsent):
                 await ledger.jobs.submit(REVIEWS, b"1")

@@ -96,7 +96,7 @@ class TestMigrating:
 class TestASchemaThatDoesNotFit:
     async def test_is_refused_where_there_is_none(self, url: str) -> None:
         async with Ledger(url) as ledger:
-            with pytest.raises(LedgerOutdated, match="no schema|no database file") as refusal:
+            with pytest.raises(LedgerOutdated, match=r"no schema|no database file") as refusal:
                 await ledger.keys.list()
         assert "towpath migrate" in refusal.value.remedy
 

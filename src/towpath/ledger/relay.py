@@ -55,6 +55,9 @@ LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = minutes(5)
 _CLAIMED_FOR = 10_000
 """Milliseconds in which a relay that took records brings them to Redis; then another one may."""
+_MARGIN = 60_000_000
+"""Tokens are microseconds, roughly: a minute."""
+_PRUNED_MOST = 100
 _LATER = 5_000
 """Milliseconds until a record that Redis refused for now is tried again."""
 _QUEUED = {State.READY, State.DELAYED, State.WAITING, State.LEASED}
@@ -160,7 +163,7 @@ class Relay:
         brought, turns = 0, Turns()
         await self._connect().try_write()  # before anything is taken out of others' hands
         if steady() - self._reconciled_at >= self._reconcile_every:
-            await self._ledger.jobs.prune()
+            await self._prune()
             queues = await self._ledger.read(_open_queues)
             self.watch(queues)
             for queue in queues:
@@ -177,11 +180,19 @@ class Relay:
         turns.done()
         return brought
 
+    async def _prune(self) -> None:
+        """Remove what ended long ago: in steps, so that nobody waits for long, and not for ever."""
+        for _ in range(_PRUNED_MOST):
+            if await self._ledger.jobs.prune() == 0:
+                return
+
     async def _reconcile(self, queue: QueueName) -> int:
         """Go through all open records of *queue*, in bounded steps."""
         highest = await self._ledger.read(lambda it: _highest_fence(it, queue))
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
-        life = await self._connect().anchor(queue, floor=highest)
+        # By a margin: leases that were given and not begun had higher ones than any row knows.
+        floor = highest + _MARGIN if highest else 0
+        life = await self._connect().anchor(queue, floor=floor)
         brought, after = 0, 0
         while rows := await self._ledger.read(lambda it, seq=after: _page(it, queue, seq)):
             brought += await self._queue(rows)

@@ -105,6 +105,7 @@ jobs = Table(
         name="state",
     ),
     Index(None, "relay_at"),
+    Index(None, "finished_at"),
     Index(None, "queue", "state", "seq"),
     Index(None, "queue", "subject", "version"),
     info={"about": "Jobs whose record is this database: Redis only hands them out."},

@@ -11,22 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from towpath.clock import Duration, minutes
+from towpath.clock import Duration, minutes, steady
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed
 from towpath.ledger.writing import JoinedWrites
 
 T = TypeVar("T")
 
 _READERS = 4
+_READ, _WRITE = "BEGIN", "BEGIN IMMEDIATE"
+_LOOK_EVERY = 0.001
+"""Seconds between two looks whether another process has ended its transaction."""
 _PATIENCE = minutes(5)
 """How long a migration waits for another one."""
 
@@ -40,10 +44,10 @@ class SqliteStore:
     def __init__(self, path: str, *, limit: Duration) -> None:
         self.shown = f"sqlite:///{path}"
         self._path = path
-        self._reads = _engine(path, "BEGIN", limit, poolclass=QueuePool, pool_size=_READERS)
+        self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
         # A transaction that reads first and writes then can fail where others write: the write
         # lock is taken at once, and waited for.
-        self._writes = _engine(path, "BEGIN IMMEDIATE", limit, poolclass=QueuePool, pool_size=1)
+        self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._readers: ThreadPoolExecutor | None = None
         self._joined: JoinedWrites | None = None
 
@@ -80,7 +84,7 @@ class SqliteStore:
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else writes, however long that takes to come."""
-        engine = _engine(self._path, "BEGIN IMMEDIATE", _PATIENCE, mode="rwc", poolclass=NullPool)
+        engine = _engine(self._path, _WRITE, _PATIENCE, mode="rwc", poolclass=NullPool)
 
         def run() -> T:
             with engine.begin() as connection:
@@ -98,7 +102,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         return sqlite3.connect(
             f"{file.as_uri()}?mode={mode}",
             uri=True,
-            timeout=busy.total_seconds(),
+            # What begins to write waits by itself, see `_when_free`, and for nothing then.
+            timeout=busy.total_seconds() if begin == _READ else 0,
             # The pool hands a connection to one thread at a time, not always to the same.
             check_same_thread=False,
         )
@@ -110,8 +115,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
-            connection.execute(f"PRAGMA {setting}")
-        if begin == "BEGIN":
+            _when_free(connection.execute, f"PRAGMA {setting}", busy)
+        if begin == _READ:
             connection.execute("PRAGMA query_only=ON")
 
     def begun(connection: Connection) -> None:
@@ -119,11 +124,31 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         if connection.info[_FILE] != _identity(file):
             connection.invalidate()
             raise FileNotFoundError(f"{path} was moved or removed while it was open")
-        connection.exec_driver_sql(begin)
+        raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+        _when_free(raw.execute, begin, busy)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
     return engine
+
+
+def _when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
+    """Execute *words* as soon as no other process is in the way, or fail after *limit*.
+
+    SQLite itself looks at longer and longer intervals, up to 100 ms. Where two processes write all
+    the time, the one that waits then finds the other one at it again and again. And it does not
+    wait at all to make a new file one with WAL.
+    """
+    until = steady() + limit.total_seconds()
+    while True:
+        try:
+            execute(words)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or steady() >= until:
+                raise
+            time.sleep(_LOOK_EVERY)
+        else:
+            return
 
 
 _FILE = "towpath.file"

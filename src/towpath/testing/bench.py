@@ -17,6 +17,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
@@ -64,10 +65,24 @@ async def running(
         if url is None:
             url = (await stack.enter_async_context(EmbeddedServer())).url
         clock, notes = clock or ManualClock(), Notes()
-        stack.enter_context(app.pointed_at(url, clock=clock, engine=partial(WatchedEngine, notes)))
+        ledger = await stack.enter_async_context(_new_ledger()) if app.keeps_records else None
+        watched = partial(WatchedEngine, notes)
+        stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
         await stack.enter_async_context(app)
         await fire_due(app.engine, app.recurrences)  # recurring work begins now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
+
+
+@asynccontextmanager
+async def _new_ledger() -> AsyncGenerator[str]:
+    """A database of the bench's own: what a test records must not be among what is real."""
+    from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
+
+    with TemporaryDirectory(prefix="towpath-") as directory:
+        url = f"sqlite:///{directory}/ledger.db"
+        async with Ledger(url) as ledger:
+            await ledger.migrate()
+        yield url
 
 
 class Bench:
@@ -142,7 +157,8 @@ class Bench:
 
     def worker_process(self, app: str, *, lease: Duration = LEASE) -> WorkerProcess:
         """A worker of the app at `module:name` in a process of its own, on this bench's clock."""
-        return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease)
+        ledger = self.app.ledger_url
+        return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)
 
     async def _listed(self, queue: str, state: State) -> AsyncIterator[Job]:
         after: str | None = None

@@ -51,7 +51,7 @@ def main() -> None:
 def _work(orders: dict[str, Any], clock: ManualClock | None) -> int:
     logs.configure(form="json", level="debug")
     app = _app(orders["app"])
-    with app.pointed_at(orders["url"], clock=clock):
+    with app.pointed_at(orders["url"], clock=clock, ledger=orders["ledger"]):
         return Worker(app, lease=milliseconds(orders["lease_ms"])).run_forever()
 
 

@@ -39,12 +39,19 @@ class WorkerProcess(Running):
     """
 
     def __init__(
-        self, app: str, *, url: str, clock: ManualClock | None = None, lease: Duration = LEASE
+        self,
+        app: str,
+        *,
+        url: str,
+        clock: ManualClock | None = None,
+        lease: Duration = LEASE,
+        ledger: str | None = None,
     ) -> None:
         self.app = app
         self._orders = {
             "app": app,
             "url": url,
+            "ledger": ledger,
             "lease_ms": duration_ms("lease", lease, least=seconds(1)),
             "path": sys.path,
         }

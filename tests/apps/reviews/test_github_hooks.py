@@ -251,6 +251,7 @@ class TestASignature:
             "sha256=" + "ü" * 64,
             hub_signature(GITHUB_SECRET, b"another body"),
         ],
+        ids=["empty", "no digest", "sha1", "zeros", "no hex", "of another body"],
     )
     def test_that_is_none_is_refused(self, signature: str) -> None:
         sent = pull_request()

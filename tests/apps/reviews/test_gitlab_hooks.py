@@ -197,7 +197,9 @@ class TestAToken:
         assert isinstance(read(sent.headers, sent.body, secrets=[known]), Ignored)
 
     @pytest.mark.parametrize(
-        "token", ["", "other", GITLAB_TOKEN + "x", GITLAB_TOKEN[:-1], "ü", "鍵"]
+        "token",
+        ["", "other", GITLAB_TOKEN + "x", GITLAB_TOKEN[:-1], "ü", "鍵"],
+        ids=["empty", "other", "longer", "shorter", "latin", "chinese"],
     )
     def test_that_is_another_is_refused(self, token: str) -> None:
         sent = gitlab("Merge Request Hook", b"no JSON", token=token)

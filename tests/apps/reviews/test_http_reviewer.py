@@ -144,6 +144,7 @@ class TestAnEndpointThatIsOfNoUse:
         ("https://example.com/", SECRET, InvalidOption),
         ("https://example.com/", ["guess"], SecretInvalid),
     ],
+    ids=["scheme", "no secret", "a text", "a guess"],
 )
 def test_a_wrong_configuration_is_refused_at_the_start(
     url: str, secrets: Any, error: type[Exception]

@@ -1,0 +1,26 @@
+"""An app with a ledger on a bench: its records are the bench's own."""
+
+from pathlib import Path
+
+from towpath import Towpath, hours
+from towpath.ledger.record import RecordState
+from towpath.testing.bench import running
+
+
+async def test_records_go_to_a_database_of_the_bench_and_run(tmp_path: Path) -> None:
+    real = tmp_path / "real.db"
+    app = Towpath("redis://localhost:1", ledger=f"sqlite:///{real}")
+
+    @app.handler("invoices", record=True)
+    async def send(order: int) -> int:
+        return order * 2
+
+    async with running(app) as bench:
+        now = await send.submit(21, id="a")
+        later = await send.submit(4, id="b", delay=hours(1))
+        assert [it.job for it in await bench.drain()] == [now.job]
+        assert (await app.ledger.jobs.get("invoices", "a")).result == b"42"
+        bench.advance(hours=1)
+        await bench.drain()
+        assert (await app.ledger.jobs.get("invoices", later.id)).state is RecordState.COMPLETED
+    assert not real.exists()
