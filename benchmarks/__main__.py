@@ -19,7 +19,7 @@ from benchmarks.versions import Versions, versions
 
 EXAMPLES = """
 examples:
-  python -m benchmarks                        all figures, in about half an hour
+  python -m benchmarks                        all figures, in about 40 minutes
   python -m benchmarks --quick                the same with smaller counts, to try it out
   python -m benchmarks submit_single pickup   some of them
   python -m benchmarks peers crash            other job queues beside ours

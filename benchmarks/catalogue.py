@@ -14,6 +14,9 @@ from benchmarks import (
     memory,
     pickup,
     punctuality,
+    reviews_end_to_end,
+    reviews_outage,
+    reviews_webhook,
     round_trips,
     scale,
     server_cpu,
@@ -41,6 +44,9 @@ _MODULES: tuple[ModuleType, ...] = (
     http_message,
     http_consumers,
     http_streams,
+    reviews_webhook,
+    reviews_outage,
+    reviews_end_to_end,
 )
 
 ENGINE: Mapping[str, ModuleType] = MappingProxyType(

@@ -107,6 +107,14 @@ def measured(
     )
 
 
+def not_measured(name: str, what: str, unit: str, *, why: str) -> Figure:
+    """A figure that this machine can't give, with the reason."""
+    none = float("nan")
+    return Figure(
+        name=name, what=what, unit=unit, value=none, low=none, high=none, rounds=0, bound=why
+    )
+
+
 def _ratio(rounds: Sequence[float], target: Target | None, beside: Beside | None) -> float | None:
     """To the target's own number, or else to what is beside it, round by round."""
     if target and not target.times:

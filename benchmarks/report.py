@@ -48,9 +48,14 @@ def summary(figures: Sequence[Figure]) -> list[str]:
     aimed = [figure for figure in figures if figure.reached is not None]
     missed = [figure for figure in aimed if not figure.reached]
     lines = [f"{len(aimed) - len(missed)} of {len(aimed)} targets reached."]
-    return lines + [
+    lines += [
         f"{figure.name} is not reached: {figure.bound or 'no bound was measured'}."
         for figure in missed
+    ]
+    return lines + [
+        f"{figure.name} was not measured: {figure.bound}."
+        for figure in figures
+        if not figure.rounds
     ]
 
 
@@ -94,6 +99,8 @@ def _page(figures: Sequence[Figure], made_with: Versions, date: str) -> list[str
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
+    if not figure.rounds:
+        return (figure.name, figure.what, "not measured", "", figure.target, "", "", "")
     beside = f"{number(figure.beside_value)} {figure.beside}" if figure.beside else ""
     return (
         figure.name,

@@ -132,9 +132,10 @@ class PostgresServer:
         self.tell("postgres", "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         return self.url()
 
-    def tell(self, database: str, statements: str) -> None:
-        """Run *statements* in one transaction."""
-        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", "-c", statements, database)
+    def tell(self, database: str, *orders: str) -> None:
+        """Run each of *orders* in a transaction of its own."""
+        words = [word for order in orders for word in ("-c", order)]
+        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", *words, database)
 
     def _do(self, program: str, *words: str | Path) -> None:
         done = self._run(_programs() / program, *words)

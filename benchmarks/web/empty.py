@@ -1,7 +1,8 @@
-"""The measure for `POST /api/v1/message`: the same body and key, and nothing done with them.
+"""The measure for `POST /api/v1/message` and for webhooks: the same bodies, nothing done with them.
 
 `python -m benchmarks.web.empty DATABASE` says where it serves as one JSON object. It runs as ours
-does, with the same settings of uvicorn; what is missing is ours: limits on bodies, and the queue.
+does, with the same settings of uvicorn; what is missing is ours: limits on bodies, signatures, and
+the queue.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
+from benchmarks.web.deliveries import PATH
+from towpath.apps.reviews.model import ReviewState
 from towpath.ledger.ledger import Ledger
 from towpath.server.auth import Door
 from towpath.server.limits import Rates
 from towpath.server.routes.messages import CanSend, MessageIn, QueuedOut
+from towpath.server.routes.reviews import TakenOut
 from towpath.server.run import listen, serve
 from towpath.telemetry.logs import Log
 
@@ -34,11 +38,17 @@ def build(database: str) -> FastAPI:
     app.state.draining = asyncio.Event()
     app.add_middleware(Door, keys=ledger.keys, rates=Rates(0))
     app.add_api_route("/api/v1/message", _send, methods=["POST"], response_model=QueuedOut)
+    app.add_api_route(PATH, _deliver, methods=["POST"], status_code=202, response_model=TakenOut)
     return app
 
 
 async def _send(body: MessageIn, _: CanSend) -> QueuedOut:
     return QueuedOut(status="queued", queue_position=1, message_id=body.user_id)
+
+
+async def _deliver(request: Request) -> TakenOut:
+    read = await request.body()
+    return TakenOut(id=str(len(read)), state=ReviewState.PENDING, existed=False, superseded=[])
 
 
 async def _started(address: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from time import perf_counter
+from typing import Protocol
 
 import msgspec
 
@@ -40,31 +41,42 @@ class Trial(msgspec.Struct, frozen=True):
         )
 
 
+class Costs(Protocol):
+    """Tells what work costs; a Meter, or what stands in for one while there is no store."""
+
+    async def cost(self, jobs: int, work: Awaitable[object]) -> Cost: ...
+
+
 async def load(it: Bench, serving: Serving, bodies: Iterable[bytes]) -> Trial:
-    """Post each of *bodies* once, as fast as they are answered. Any other answer is an error."""
+    """Post each of *bodies* as a message, as fast as they are answered."""
     requests = [request("POST", "/api/v1/message", KEY, body) for body in bodies]
-    senders = [_Sender(requests[n::CONNECTIONS]) for n in range(CONNECTIONS)]
+    return await send(it.meter, serving, iter(requests), len(requests))
+
+
+async def send(meter: Costs, serving: Serving, requests: Iterator[bytes], count: int) -> Trial:
+    """Send each of *count* requests once. Any answer but that it was taken is an error."""
+    senders = [_Sender(requests) for _ in range(CONNECTIONS)]
     loop = asyncio.get_running_loop()
     for sender in senders:
         await loop.create_connection(lambda to=sender: to.wire, *serving.place)
     web = serving.cpu()
     try:
-        cost = await it.meter.cost(len(requests), asyncio.gather(*(one.go() for one in senders)))
+        cost = await meter.cost(count, asyncio.gather(*(one.go() for one in senders)))
     finally:
         for sender in senders:
             sender.wire.close()
     times = [ms for sender in senders for ms in sender.times_ms]
-    assert len(times) == len(requests), "not all were answered"
+    assert len(times) == count, "not all were answered"
     return Trial(cost, serving.cpu() - web, times)
 
 
 class _Sender:
     """One connection. No task wakes between an answer and the next request: that is cheap."""
 
-    def __init__(self, requests: list[bytes]) -> None:
+    def __init__(self, requests: Iterator[bytes]) -> None:
         self.wire = Wire(self._answered, self._lost)
         self.times_ms: list[float] = []
-        self._left = requests[::-1]
+        self._requests = requests
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sent = 0.0
 
@@ -73,11 +85,12 @@ class _Sender:
         await self._done
 
     def _next(self) -> None:
-        if self._left:
-            self._sent = perf_counter()
-            self.wire.send(self._left.pop())
-        else:
+        following = next(self._requests, None)
+        if following is None:
             self._done.set_result(None)
+            return
+        self._sent = perf_counter()
+        self.wire.send(following)
 
     def _answered(self, answer: Answer) -> None:
         self.times_ms.append((perf_counter() - self._sent) * 1000)

@@ -11,9 +11,6 @@ from tests.ledger.hands import Hands
 from tests.postgres import PostgresServer
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.schema import SCHEMA, metadata, schema_version
-
-_MIGRATED = "migrated"
 
 
 @pytest.fixture(scope="session")
@@ -32,10 +29,9 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_database(running_postgres: PostgresServer) -> str:
-    """A database on PostgreSQL that is up to date, to be emptied."""
-    url = running_postgres.new_database(_MIGRATED)
-    asyncio.run(_migrate(url))
-    return url
+    """The name of a database on PostgreSQL that is up to date, to be copied."""
+    asyncio.run(_migrate(running_postgres.new_database("migrated")))
+    return "migrated"
 
 
 async def _migrate(url: str) -> None:
@@ -63,10 +59,13 @@ def prepared_file_url(file_url: str, migrated_file: Path) -> str:
 
 @pytest.fixture
 def prepared_server_url(running_postgres: PostgresServer, migrated_database: str) -> str:
-    names = ", ".join(metadata.tables)
-    version = f"UPDATE {schema_version.name} SET version_num = '{SCHEMA}'"  # noqa: S608 -- our own names
-    running_postgres.tell(_MIGRATED, f"TRUNCATE {names} RESTART IDENTITY; {version}")
-    return migrated_database
+    """A copy of it: whatever a test does to its tables, the next one has them as they were."""
+    running_postgres.tell(
+        "postgres",
+        "DROP DATABASE IF EXISTS prepared WITH (FORCE)",
+        f"CREATE DATABASE prepared TEMPLATE {migrated_database}",
+    )
+    return running_postgres.url("prepared")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

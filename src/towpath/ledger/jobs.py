@@ -39,11 +39,12 @@ from towpath.ledger.record import (
     record_state,
 )
 from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.sessions import Transaction, on_the_ledger, take_in
+from towpath.ledger.sessions import on_the_ledger, take_in
 from towpath.ledger.taking import NUDGED_WITHIN, take
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
+    from towpath.ledger.sessions import Transaction
 
 LARGEST_PAGE = 1000
 NUDGE = seconds(0.25)

@@ -19,11 +19,11 @@ from towpath.ledger.keys import NOTED_EVERY, Keys
 from towpath.ledger.outbox import Outbox, was_put
 from towpath.ledger.record import Recorded, RecordOptions
 from towpath.ledger.schema import found_version, require, schema_version
-from towpath.ledger.sessions import Transaction
 from towpath.ledger.store import open_store
 
 if TYPE_CHECKING:
     from towpath.ledger.migrate import Migration
+    from towpath.ledger.sessions import Transaction
 
 T = TypeVar("T")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-from sqlalchemy.orm import Session
 
 from towpath.errors import InvalidOption
 from towpath.ledger.announcing import Tell
@@ -19,8 +17,14 @@ from towpath.ledger.failures import translated
 from towpath.ledger.record import NewRecord, Recorded, RecordOptions, new_record
 from towpath.ledger.taking import take
 
-Transaction = AsyncSession | AsyncConnection
-"""What a caller may have begun."""
+if TYPE_CHECKING:
+    # A quarter of a second, which only those need who have imported it themselves.
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.orm import Session
+
+    Transaction = AsyncSession | AsyncConnection
+    """What a caller may have begun."""
+
 _MADE = "towpath.made"
 
 
@@ -31,6 +35,8 @@ async def take_in(
 
     A bare connection does not tell when it has committed: there the relay finds the record.
     """
+
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession  # noqa: PLC0415 -- see above
 
     def make(connection: Connection) -> Recorded:
         return take(connection, [new], tell)[0]
@@ -54,7 +60,7 @@ def submit_in(
     Options and refusals are those of `ledger.jobs.submit`.
     """
     new = new_record(queue, payload, **options)
-    connection = session.connection() if isinstance(session, Session) else session
+    connection = session if isinstance(session, Connection) else session.connection()
     with translated(), on_the_ledger():
         return take(connection, [new])[0]
 

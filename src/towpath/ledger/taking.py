@@ -152,21 +152,16 @@ _locked_and_now = select(select(_lock).scalar_subquery().label("locked"), now_ms
 
 
 def _time(connection: Connection, wanted: Iterable[NewRecord]) -> int:
-    """What time it is for the database, now that nobody else makes records of the same names.
+    """What time it is for the database, now that nobody else writes about the same subjects.
 
-    Two who write about one subject at the same time would not see each other's rows; two who make
-    the same records in another order would wait for each other. SQLite has one writer anyway. In
-    one order, so that nobody waits in a circle.
+    Two who do so at the same time would not see each other's rows. SQLite has one writer anyway.
+    In one order, so that nobody waits in a circle. Not for ids as well: a caller may make any
+    number of records in one transaction, and a server has a few thousand locks in all.
     """
-    if not has_arrays(connection):
+    names = sorted({f"{it.queue}/{it.subject}" for it in wanted if it.subject is not None})
+    if not names or not has_arrays(connection):
         return connection.scalar(_now) or 0
-    names = sorted({f"{it.queue}/{it.subject or it.job.id}" for it in wanted if _is_named(it)})
     return connection.execute(_locked_and_now, {"names": names}).one().now
-
-
-def _is_named(new: NewRecord) -> bool:
-    """Whether somebody else may mean the same: an id of our own is nobody else's."""
-    return new.subject is not None or "named" in (new.job.more or {})
 
 
 # ── subjects ─────────────────────────────────────────────────────────────────────────────

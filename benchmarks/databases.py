@@ -1,0 +1,121 @@
+"""The databases that records are kept in, and how often each can commit with nobody else's help."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from benchmarks.peers.side.family import family
+from benchmarks.postgres import postgres
+from benchmarks.web.process import cpu_of
+
+BATCH = 50
+_PAYLOAD = b"x" * 600
+"""About as large as a review's task."""
+_TABLE = "CREATE TABLE IF NOT EXISTS raw (id BIGINT PRIMARY KEY, payload {kind} NOT NULL)"
+
+
+class Kind(StrEnum):
+    SQLITE = "sqlite"
+    POSTGRES = "postgres"
+
+    @property
+    def said(self) -> str:
+        return "SQLite" if self is Kind.SQLITE else "PostgreSQL"
+
+
+class Commits(NamedTuple):
+    """Commits per second, one after the other on one connection."""
+
+    single: float
+    """Of one row each."""
+    joined: float
+    """Of 50 rows each."""
+
+    def __str__(self) -> str:
+        return f"{self.single:,.0f} raw commits/s of one row, {self.joined:,.0f} of {BATCH} rows"
+
+
+class Database(NamedTuple):
+    """A database that nobody else uses, on disk and durable."""
+
+    kind: Kind
+    url: str
+    folder: Path
+    pid: int | None = None
+    """Of its server; SQLite has none."""
+
+    def cpu(self) -> float:
+        """Seconds of CPU that processes of its own have used."""
+        return 0.0 if self.pid is None else cpu_of(family(self.pid))
+
+    async def commits(self, wanted: int) -> Commits:
+        """How often it commits with its driver alone, in *wanted* commits of each sort."""
+        if self.kind is Kind.SQLITE:
+            return _sqlite(self.folder, wanted)
+        return await _postgres(self.url, wanted)
+
+
+@asynccontextmanager
+async def database(kind: Kind) -> AsyncGenerator[Database]:
+    """A new one. Raises PostgresMissing."""
+    if kind is Kind.SQLITE:
+        with TemporaryDirectory(prefix="towpath-bench-") as folder:
+            yield Database(kind, f"sqlite:///{folder}/ledger.db", Path(folder))
+    else:
+        with postgres() as server:
+            yield Database(kind, server.url, server.directory, server.pid)
+
+
+_ids = count(1)
+
+
+def _rows(size: int) -> Iterator[tuple[int, bytes]]:
+    return ((next(_ids), _PAYLOAD) for _ in range(size))
+
+
+def _sqlite(folder: Path, wanted: int) -> Commits:
+    """As the ledger opens a file."""
+    connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+    for setting in ("journal_mode=WAL", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {setting}")
+    connection.execute(_TABLE.format(kind="BLOB"))
+
+    def rate(size: int) -> float:
+        began = perf_counter()
+        for _ in range(wanted):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT INTO raw VALUES (?, ?)", _rows(size))
+            connection.execute("COMMIT")
+        return wanted / (perf_counter() - began)
+
+    try:
+        return Commits(rate(1), rate(BATCH))
+    finally:
+        connection.close()
+
+
+async def _postgres(url: str, wanted: int) -> Commits:
+    asyncpg: Any = import_module("asyncpg")
+    connection = await asyncpg.connect(url)
+    await connection.execute(_TABLE.format(kind="BYTEA"))
+
+    async def rate(size: int) -> float:
+        began = perf_counter()
+        for _ in range(wanted):
+            async with connection.transaction():
+                await connection.executemany("INSERT INTO raw VALUES ($1, $2)", _rows(size))
+        return wanted / (perf_counter() - began)
+
+    try:
+        return Commits(await rate(1), await rate(BATCH))
+    finally:
+        await connection.close()

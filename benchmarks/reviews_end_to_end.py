@@ -1,0 +1,163 @@
+"""From webhook to reviewer: the highest rate at which 95 % start within 1 s and 99 % within 2 s."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from benchmarks.bench import Plan, bench
+from benchmarks.databases import BATCH, Commits, Database, Kind, database
+from benchmarks.figure import Beside, Figure, at_least, below, measured, not_measured
+from benchmarks.postgres import PostgresMissing
+from benchmarks.web.climbing import Line, Spent, Step, highest
+from benchmarks.web.deliveries import deliveries
+from benchmarks.web.load import send
+from benchmarks.web.reviewing import reviewing
+from benchmarks.web.serving import empty, served_with
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+
+ROUNDS = 3
+BAR = 100
+"""Tasks a second that were asked for; the targets below are a multiple of it."""
+TARGETS = {Kind.SQLITE: 5 * BAR, Kind.POSTGRES: 10 * BAR}
+_NAME = "reviews_end_to_end"
+_WARM = 100
+_PATIENCE_S = 60.0
+_LOOK_S = 0.1
+
+
+class Seen(NamedTuple):
+    """One round."""
+
+    bar: Step
+    """At the rate that was asked for."""
+    most: Step
+    """At the highest that went well."""
+    commits: Commits
+    empty: float
+    """Requests per second of an endpoint that does nothing."""
+
+
+async def run(plan: Plan) -> list[Figure]:
+    figures: list[Figure] = []
+    for kind in Kind:
+        try:
+            async with database(kind) as it:
+                figures += _figures(kind, await _rounds(plan, it))
+        except PostgresMissing as missing:
+            name, what = f"{_NAME}.{kind}", f"webhook to reviewer, {kind.said}"
+            figures.append(not_measured(name, what, "tasks/s", why=str(missing)))
+    return figures
+
+
+async def _rounds(plan: Plan, kept: Database) -> list[Seen]:
+    seconds, seen, start = plan.count(10, 2), list[Seen](), TARGETS[kept.kind]
+    async with _line(kept) as line, empty(kept.url) as nothing:
+        await line.step(BAR, _WARM)
+        for _ in range(ROUNDS):
+            commits = await kept.commits(plan.count(200, 20))
+            requests = (request for _, request in deliveries(plan.count(2_000, 200)))
+            idle = await send(line.meter, nothing, requests, plan.count(2_000, 200))
+            bar = await line.step(BAR, BAR * seconds)
+            most = await highest(line, start, seconds)
+            seen.append(Seen(bar, most, commits, idle.cost.rate))
+            start = most.rate
+    return seen
+
+
+@asynccontextmanager
+async def _line(kept: Database) -> AsyncGenerator[Line]:
+    """A server process and a worker process; at the end every task must be completed, once."""
+    async with (
+        bench() as it,
+        served_with(it, kept.url) as serving,
+        reviewing(it.server.url, kept) as worker,
+    ):
+        line = Line(serving, worker, it.meter, kept)
+        yield line
+        await _all_completed(kept, line.sent)
+
+
+async def _all_completed(kept: Database, sent: int) -> None:
+    async with Ledger(kept.url) as ledger, asyncio.timeout(_PATIENCE_S):
+        counts = await ledger.jobs.counts("reviews")
+        while counts[RecordState.COMPLETED] < sent:
+            await asyncio.sleep(_LOOK_S)
+            counts = await ledger.jobs.counts("reviews")
+    assert sum(counts.values()) == sent, f"of {sent} tasks there are {counts}"
+
+
+def _figures(kind: Kind, seen: list[Seen]) -> list[Figure]:
+    name, most = f"{_NAME}.{kind}", [it.most for it in seen]
+    what = f"{kind.said}: webhooks offered a second, p95 < 1 s and p99 < 2 s until the reviewer"
+    return [
+        measured(
+            name,
+            what,
+            "tasks/s",
+            [it.rate for it in most],
+            at_least(TARGETS[kind]),
+            beside=Beside("requests/s, empty endpoint", [it.empty for it in seen]),
+            bound=_bound(seen[-1]),
+        ),
+        *_latencies(name, seen),
+        *(
+            measured(f"{name}.{word}", f"at that rate: CPU of {whose}", "µs/task", values)
+            for word, whose, values in _spent(most)
+            if any(values)
+        ),
+        measured(
+            f"{name}.raw",
+            f"raw commits of one row; beside, of {BATCH} rows",
+            "commits/s",
+            [it.commits.single for it in seen],
+            beside=Beside(f"commits/s of {BATCH} rows", [it.commits.joined for it in seen]),
+        ),
+    ]
+
+
+def _latencies(name: str, seen: list[Seen]) -> list[Figure]:
+    figures: list[Figure] = []
+    for word, target, value in (("p95", below(1000), _p95), ("p99", below(2000), _p99)):
+        what = f"webhook sent to reviewer started, {word}, at {BAR} tasks/s; beside, at the most"
+        beside = Beside("ms at the highest rate", [value(it.most) for it in seen])
+        bound = _bound(seen[-1])
+        values = [value(it.bar) for it in seen]
+        figures.append(
+            measured(f"{name}.{word}", what, "ms", values, target, beside=beside, bound=bound)
+        )
+    return figures
+
+
+_WHOSE: tuple[tuple[str, str, Callable[[Spent], float]], ...] = (
+    ("server", "the server process", lambda it: it.server),
+    ("worker", "the worker process", lambda it: it.worker),
+    ("database", "the database", lambda it: it.database),
+    ("store", "the store", lambda it: it.store),
+    ("client", "the load", lambda it: it.client),
+)
+
+
+def _spent(steps: list[Step]) -> list[tuple[str, str, list[float]]]:
+    return [(word, whose, [value(it.spent) for it in steps]) for word, whose, value in _WHOSE]
+
+
+def _bound(seen: Seen) -> str:
+    spent = seen.most.spent
+    each = ", ".join(f"{value(spent):.0f} of {whose}" for _, whose, value in _WHOSE)
+    return (
+        f"a task takes {sum(spent):.0f} µs of {os.cpu_count()} CPUs: {each}; each process but the "
+        f"database has one; {seen.commits}"
+    )
+
+
+def _p95(step: Step) -> float:
+    return step.started(0.95)
+
+
+def _p99(step: Step) -> float:
+    return step.started(0.99)

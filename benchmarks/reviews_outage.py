@@ -1,0 +1,127 @@
+"""10,000 tasks are taken while Redis is down, and all are queued within 10 s of its return."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from benchmarks.bench import Bench, Plan, bench
+from benchmarks.databases import Commits, Database, Kind, database
+from benchmarks.figure import Beside, Figure, at_most, measured, not_measured
+from benchmarks.measure import Cost
+from benchmarks.postgres import PostgresMissing
+from benchmarks.web.deliveries import deliveries
+from benchmarks.web.load import Trial, send
+from benchmarks.web.serving import Serving, served_with
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import RecordState
+
+ROUNDS = 3
+WITHIN_S = 10
+_QUEUE = "reviews"
+_NAME = "reviews_outage"
+_LOOK_S = 0.02
+_PATIENCE_S = 120.0
+
+
+class Seen(NamedTuple):
+    """One outage."""
+
+    before: Trial
+    """Webhooks while all was well."""
+    during: Trial
+    queued_s: float
+    """From the first answer of the store that came back to the last task in its queue."""
+    cpu_us: float
+    """CPU of the server process for that, per task."""
+    commits: Commits
+
+
+async def run(plan: Plan) -> list[Figure]:
+    figures: list[Figure] = []
+    tasks = plan.count(10_000, 300)
+    for kind in Kind:
+        try:
+            seen = [await _outage(plan, kind, tasks) for _ in range(ROUNDS)]
+        except PostgresMissing as missing:
+            name, what = f"{_NAME}.{kind}", f"{tasks:,} tasks queued again, {kind.said}"
+            figures.append(not_measured(name, what, "s", why=str(missing)))
+        else:
+            figures += _figures(kind, tasks, seen)
+    return figures
+
+
+def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
+    name, last = f"{_NAME}.{kind}", seen[-1]
+    bound = f"{last.cpu_us:.0f} µs of the server process's CPU a task; {last.commits}"
+    return [
+        measured(
+            name,
+            f"{tasks:,} tasks, {kind.said}: from the store's return until all are queued",
+            "s",
+            [it.queued_s for it in seen],
+            at_most(WITHIN_S),
+            bound=bound,
+        ),
+        measured(
+            f"{name}.accepted",
+            f"{tasks:,} webhooks taken while the store is down",
+            "webhooks/s",
+            [it.during.cost.rate for it in seen],
+            beside=Beside("webhooks/s before that", [it.before.cost.rate for it in seen]),
+        ),
+        measured(
+            f"{name}.cpu",
+            "CPU of the server process to queue one, after the outage",
+            "µs",
+            [it.cpu_us for it in seen],
+        ),
+    ]
+
+
+async def _outage(plan: Plan, kind: Kind, tasks: int) -> Seen:
+    some = plan.count(1_000, 100)
+    # That it is stuck while the store is down, it need not say.
+    quiet = {"TOWPATH_LOG__LEVEL": "error"}
+    async with database(kind) as kept, bench() as it, served_with(it, kept.url, **quiet) as serving:
+        commits = await kept.commits(plan.count(200, 20))
+        await _taken(serving, some // 2)
+        before = await _taken(serving, some)
+        it.server.kill()
+        during = await _taken(serving, tasks)
+        queued_s, cpu = await _back(it, kept, serving, tasks)
+    return Seen(before, during, queued_s, cpu / tasks * 1e6, commits)
+
+
+async def _back(it: Bench, kept: Database, serving: Serving, tasks: int) -> tuple[float, float]:
+    """Start the store again, empty as it is; the seconds until it has all, and of CPU for that."""
+    expected = await _open_records(kept)
+    assert expected >= tasks
+    it.server.start()
+    began, cpu = time.perf_counter(), serving.cpu()
+    async with asyncio.timeout(_PATIENCE_S):
+        while (await it.engine.counts(_QUEUE)).ready < expected:  # noqa: ASYNC110 -- only the server knows
+            await asyncio.sleep(_LOOK_S)
+    took = time.perf_counter() - began
+    return took, serving.cpu() - cpu
+
+
+async def _open_records(kept: Database) -> int:
+    async with Ledger(kept.url) as ledger:
+        return (await ledger.jobs.counts(_QUEUE))[RecordState.PENDING]
+
+
+class _Alone:
+    """Tells costs without the store, which may be down."""
+
+    async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
+        client, wall = time.process_time(), time.perf_counter()
+        await work
+        return Cost(jobs, time.perf_counter() - wall, time.process_time() - client, 0.0)
+
+
+async def _taken(serving: Serving, webhooks: int) -> Trial:
+    requests = (request for _, request in deliveries(webhooks))
+    return await send(_Alone(), serving, requests, webhooks)

@@ -1,0 +1,111 @@
+"""A webhook is answered when its task is on disk and queued: how soon, beside an empty endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from benchmarks.bench import Plan, bench
+from benchmarks.databases import BATCH, Commits, Database, Kind, database
+from benchmarks.figure import Beside, Figure, measured, not_measured
+from benchmarks.measure import Cost, Meter, in_turns, percentile
+from benchmarks.postgres import PostgresMissing
+from benchmarks.web.deliveries import deliveries
+from benchmarks.web.load import CONNECTIONS, Trial, send
+from benchmarks.web.serving import Serving, empty, served_with
+
+_NAME = "reviews_webhook"
+_WARM = 100
+Of = Callable[[Trial], float]
+
+
+async def run(plan: Plan) -> list[Figure]:
+    figures: list[Figure] = []
+    for kind in Kind:
+        try:
+            async with database(kind) as it:
+                figures += await _measured(plan, it)
+        except PostgresMissing as missing:
+            what = f"POST /api/v1/webhooks/github, {kind.said}"
+            figures.append(not_measured(f"{_NAME}.{kind}", what, "webhooks/s", why=str(missing)))
+    return figures
+
+
+async def _measured(plan: Plan, it: Database) -> list[Figure]:
+    webhooks = plan.count(3_000, 200)
+    ours, nothing, commits = list[Trial](), list[Trial](), list[Commits]()
+    async with bench() as on, served_with(on, it.url) as serving, empty(it.url) as idle:
+        for one in (serving, idle):
+            await _taken(on.meter, one, _WARM)
+
+        def contender(to: Serving, trials: list[Trial]) -> Callable[[], Awaitable[Cost]]:
+            async def work() -> Cost:
+                trials.append(await _taken(on.meter, to, webhooks))
+                return trials[-1].cost
+
+            return work
+
+        contenders = {"empty": contender(idle, nothing), "ours": contender(serving, ours)}
+        for _ in range(plan.rounds):
+            commits.append(await it.commits(plan.count(200, 20)))
+            await in_turns(1, contenders)
+        counts = await on.engine.counts("reviews")
+    sent = _WARM + webhooks * plan.rounds
+    assert counts.ready == sent, f"of {sent} webhooks {counts.ready} are queued"
+    return _figures(it.kind, ours, nothing, commits)
+
+
+async def _taken(meter: Meter, to: Serving, webhooks: int) -> Trial:
+    requests = (request for _, request in deliveries(webhooks))
+    return await send(meter, to, requests, webhooks)
+
+
+def _figures(
+    kind: Kind, ours: list[Trial], nothing: list[Trial], commits: list[Commits]
+) -> list[Figure]:
+    name, rate = f"{_NAME}.{kind}", _with_unit("requests/s", nothing, _rate)
+    what = f"POST /api/v1/webhooks/github, {kind.said}, {CONNECTIONS} connections"
+    figures = [
+        measured(name, what, "webhooks/s", [_rate(it) for it in ours], beside=rate),
+        measured(
+            f"{name}.raw",
+            f"raw commits of one row; beside, of {BATCH} rows",
+            "commits/s",
+            [it.single for it in commits],
+            beside=Beside(f"commits/s of {BATCH} rows", [it.joined for it in commits]),
+        ),
+        measured(f"{name}.store", "CPU of the store", "µs", [it.cost.server_us for it in ours]),
+    ]
+    for word, whole, unit, value in (
+        ("cpu", "CPU of the server process", "µs", _web),
+        ("client", "CPU of the client", "µs", _client),
+        ("p50", "webhook to answer, p50", "ms", _p50),
+        ("p99", "webhook to answer, p99", "ms", _p99),
+    ):
+        aside = _with_unit(unit, nothing, value)
+        values = [value(it) for it in ours]
+        figures.append(measured(f"{name}.{word}", whole, unit, values, beside=aside))
+    return figures
+
+
+def _with_unit(unit: str, trials: list[Trial], value: Of) -> Beside:
+    return Beside(f"{unit}, empty endpoint", [value(it) for it in trials])
+
+
+def _rate(trial: Trial) -> float:
+    return trial.cost.rate
+
+
+def _web(trial: Trial) -> float:
+    return trial.web_us
+
+
+def _client(trial: Trial) -> float:
+    return trial.cost.client_us
+
+
+def _p50(trial: Trial) -> float:
+    return percentile(trial.times_ms, 0.5)
+
+
+def _p99(trial: Trial) -> float:
+    return percentile(trial.times_ms, 0.99)
