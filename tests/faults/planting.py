@@ -92,7 +92,7 @@ FAULTS = [
         "tokens are not kept above those of the rows",
         "relay",
         "Relay._reconcile",
-        "anchor(queue, floor=highest)",
+        "anchor(queue, floor=floor)",
         "anchor(queue, floor=0)",
     ),
 ]
