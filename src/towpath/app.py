@@ -25,7 +25,8 @@ from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
-from towpath.errors import HandlerInvalid, LedgerMissing
+from towpath.errors import HandlerInvalid
+from towpath.ledger.errors import LedgerMissing
 from towpath.recording import Recording
 from towpath.submitting import NOTHING, AppHandler
 from towpath.telemetry.logs import Log
@@ -223,7 +224,7 @@ class Towpath:
 
         Only an app with a ledger can be entered without it.
         """
-        await self._way.arrived()
+        await self._way.connected()
 
     @property
     def ledger(self) -> Ledger:

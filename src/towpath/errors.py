@@ -217,16 +217,6 @@ class StillOpen(JobError):
         super().__init__(job, f"not ended within {within}")
 
 
-class LedgerMissing(TowpathError):
-    """A handler with a record needs an app with a ledger."""
-
-    code = "ledger_missing"
-    remedy = 'Give the app one: Towpath(url, ledger="sqlite:///towpath.db").'
-
-    def __init__(self) -> None:
-        super().__init__("the app has no ledger to keep records in")
-
-
 class JobUnfinished(JobError):
     """The job ended without a result: dead or cancelled."""
 

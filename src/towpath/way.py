@@ -7,20 +7,16 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from towpath.blocking import BlockingEngine
 from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted
-from towpath.errors import (
-    EngineClosed,
-    LedgerMissing,
-    RetryAdvice,
-    ServerError,
-    ServerUnreachable,
-)
+from towpath.errors import EngineClosed, RetryAdvice
+from towpath.gateway import Gateway
+from towpath.ledger.errors import LedgerMissing
 from towpath.recording import Recording
 from towpath.telemetry.events import JOB_SUBMITTED
 from towpath.telemetry.logs import Log
@@ -28,9 +24,6 @@ from towpath.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
-
-
-_A_MOMENT, _TRY_EVERY = 2.0, 1.0
 
 
 class Way:
@@ -44,9 +37,9 @@ class Way:
     ) -> None:
         self._connect, self._metrics, self._recording = connect, metrics, recording
         self._engine: Engine | None = None
-        self._arrival: asyncio.Task[None] | None = None
-        """With a ledger: connects in the background, until it has."""
-        self._trouble: ServerError | None = None
+        self._gateway: Gateway | None = None
+        """Instead of an engine, for an app that can do without one for a while."""
+        self._life: AsyncExitStack | None = None
         self._entered = 0
         self._blocking: BlockingEngine | None = None
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
@@ -56,71 +49,47 @@ class Way:
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
         # Kept: what is dropped would close itself, in a loop that the parent still runs.
-        self._inherited = self._engine, self._blocking
-        self._engine, self._entered, self._blocking = None, 0, None
-        self._arrival = None
+        self._inherited = self._life, self._engine, self._gateway, self._blocking
+        self._life = self._engine = self._gateway = self._blocking = None
+        self._entered = 0
         self._entering, self._connecting = asyncio.Lock(), threading.Lock()
 
     async def enter(self) -> None:
         async with self._entering:
             if self._entered == 0:
-                if self._recording is None:
-                    await self._arrive()
-                else:
-                    await self._enter_with_ledger(self._recording)
+                await self._go_in()
             self._entered += 1
 
-    async def _enter_with_ledger(self, recording: Recording) -> None:
-        """Records are taken in while the server is away: nobody waits for it for long."""
-        self._arrival = asyncio.create_task(self._keep_arriving())
-        try:
-            done, _ = await asyncio.wait((self._arrival,), timeout=_A_MOMENT)
-            for arrival in done:
-                arrival.result()
-            # Then: a relay that finds no server waits a while before it looks again.
-            await recording.enter()
-        except BaseException:
-            await self._go(recording)
-            raise
-
-    async def _arrive(self) -> None:
-        engine = self._connect()
-        await engine.__aenter__()
-        self._engine = engine
-
-    async def _keep_arriving(self) -> None:
-        """Connect; a server that is away is tried again, one that is wrong is not."""
-        while self._engine is None:
-            try:
-                await self._arrive()
-            except ServerError as error:
-                if error.retry is not RetryAdvice.LATER:
-                    raise
-                self._trouble = error
-                await asyncio.sleep(_TRY_EVERY)
+    async def _go_in(self) -> None:
+        async with AsyncExitStack() as life:
+            life.callback(self._forget)
+            if self._recording is None:
+                self._engine = await life.enter_async_context(self._connect())
+            else:
+                # Records are taken in while the server is away: nobody waits for it for long.
+                gateway = await life.enter_async_context(Gateway(self._connect, log=self._log))
+                if gateway.trouble is not None and gateway.trouble.retry is not RetryAdvice.LATER:
+                    raise gateway.trouble
+                self._gateway = gateway
+                # After it: a relay that finds no server waits a while before it looks again.
+                await self._recording.enter()
+                life.push_async_callback(self._recording.leave)
+            self._life = life.pop_all()
 
     async def leave(self) -> None:
         self._entered = max(0, self._entered - 1)
         if self._entered == 0:
-            await self._go(self._recording)
+            life, self._life = self._life, None
+            if life is not None:
+                await life.aclose()
 
-    async def _go(self, recording: Recording | None) -> None:
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None:
-            arrival.cancel()
-            await asyncio.gather(arrival, return_exceptions=True)
-        if recording is not None:
-            await recording.leave()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            await engine.__aexit__()
+    def _forget(self) -> None:
+        self._engine = self._gateway = None
 
-    async def arrived(self) -> None:
+    async def connected(self) -> None:
         """Return once the server has answered. Raises ServerUnreachable if it does not in time."""
-        while self._engine is None and self._arrival is not None and not self._arrival.done():
-            if self._trouble is not None:
-                raise self._trouble
-            await asyncio.wait((self._arrival,), timeout=_A_MOMENT)
+        if self._gateway is not None:
+            await self._gateway.connected()
 
     @property
     def ledger(self) -> Ledger:
@@ -130,10 +99,8 @@ class Way:
 
     @property
     def engine(self) -> Engine:
-        if self._arrival is not None and self._engine is None:
-            if self._arrival.done():
-                self._arrival.result()
-            raise ServerUnreachable("the server has not answered yet") from self._trouble
+        if self._gateway is not None:
+            return self._gateway.engine
         if self._engine is None:
             raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
         return self._engine
@@ -152,16 +119,18 @@ class Way:
     @contextmanager
     def anew(self) -> Generator[None]:
         """As if nobody had connected, until the end of the block; then as it was before."""
-        before = self._engine, self._entered, self._blocking, self._entering, self._arrival
-        self._engine, self._entered, self._blocking, self._arrival = None, 0, None, None
-        self._entering = asyncio.Lock()
+        before = self._life, self._engine, self._gateway
+        counted = self._entered, self._blocking, self._entering
+        self._life = self._engine = self._gateway = self._blocking = None
+        self._entered, self._entering = 0, asyncio.Lock()
         try:
             yield
         finally:
             if self._blocking is not None:
                 atexit.unregister(self._blocking.__exit__)
                 self._blocking.__exit__()
-            self._engine, self._entered, self._blocking, self._entering, self._arrival = before
+            self._life, self._engine, self._gateway = before
+            self._entered, self._blocking, self._entering = counted
 
     def tell(self, submitted: Submitted, handler: str) -> None:
         """Count a job that is new, and log it for those who want to see each."""

@@ -18,11 +18,10 @@ from towpath.errors import (
     HandlerInvalid,
     InvalidOption,
     JobUnfinished,
-    LedgerMissing,
     ServerUnreachable,
     StillOpen,
 )
-from towpath.ledger.errors import LedgerOutdated
+from towpath.ledger.errors import LedgerMissing, LedgerOutdated
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import RecordState
 from towpath.worker.context import Context

@@ -9,6 +9,7 @@ TowpathError
 │   │   ├── LedgerAbsent      there is no such file
 │   │   └── LedgerAhead       a newer Towpath has migrated it
 │   ├── LedgerNotInstalled    a library is missing
+│   ├── LedgerMissing         a handler has a record, and its app no ledger
 │   └── LedgerClosed          the ledger was not entered, or was left
 ├── ApiKeyError
 │   ├── KeyNotFound
@@ -104,6 +105,16 @@ class LedgerClosed(LedgerError):
 
     def __init__(self) -> None:
         super().__init__("the ledger is not open")
+
+
+class LedgerMissing(LedgerError):
+    """A handler with a record needs an app with a ledger."""
+
+    code = "ledger_missing"
+    remedy = 'Give the app one: Towpath(url, ledger="sqlite:///towpath.db").'
+
+    def __init__(self) -> None:
+        super().__init__("the app has no ledger to keep records in")
 
 
 class ApiKeyError(TowpathError):

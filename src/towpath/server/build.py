@@ -18,12 +18,12 @@ from towpath.apps.reviews.service import Reviews
 from towpath.clock import Duration, seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
+from towpath.gateway import Gateway
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.relay import Relay
 from towpath.server import problems
 from towpath.server.auth import Door
 from towpath.server.description import describe
-from towpath.server.gateway import Gateway
 from towpath.server.limits import Bodies, Deliveries, Rates, ServerLimits, Streams
 from towpath.server.readings import PLACE, QueueReadings
 from towpath.server.routes import (
@@ -91,14 +91,21 @@ def build(parts: Parts) -> FastAPI:
     return app
 
 
+LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
+"""A caller over HTTP is told within two seconds that the store is away."""
+
+
 def _life(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """All that runs while the server does. Asking for it checks what it will be made of."""
     sinks = Sinks(parts.events)
     consumers = Consumers(parts.messages, parts.reviews, Outgoing(parts.reviews))
 
+    def connect() -> Engine:
+        return parts.connect(LIMITS)
+
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with parts.ledger, Gateway(parts.connect, log=parts.log) as gateway:
+        async with parts.ledger, Gateway(connect, log=parts.log) as gateway:
             app.state.gateway = gateway
             parts.metrics.watch(QueueReadings(gateway).read, place=PLACE)
 

@@ -14,8 +14,8 @@ from fastapi import Depends, Header, Request
 
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call
+from towpath.gateway import Gateway
 from towpath.server.auth import Key
-from towpath.server.gateway import Gateway
 from towpath.server.limits import Streams
 from towpath.server.polling import Poll
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from towpath.gateway import Gateway
 from towpath.ledger.key import KeyInfo
-from towpath.server.gateway import Gateway
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.readings import queue_reading
 
