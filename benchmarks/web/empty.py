@@ -1,8 +1,8 @@
 """The measure for `POST /api/v1/message` and for webhooks: the same bodies, nothing done with them.
 
 `python -m benchmarks.web.empty DATABASE` says where it serves as one JSON object. It runs as ours
-does, with the same settings of uvicorn; what is missing is ours: limits on bodies, signatures, and
-the queue.
+does, with the same event loop and settings of uvicorn; what is missing is ours: limits on bodies,
+signatures, and the queue.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fastapi import FastAPI, Request
 from benchmarks.web.deliveries import PATH
 from towpath.apps.reviews.model import ReviewState
 from towpath.ledger.ledger import Ledger
+from towpath.loop import new_loop
 from towpath.server.auth import Door
 from towpath.server.limits import Rates
 from towpath.server.routes.messages import CanSend, MessageIn, QueuedOut
@@ -61,4 +62,5 @@ async def _main(database: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(sys.argv[1]))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_main(sys.argv[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +34,7 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
+from towpath.loop import new_loop
 from towpath.server.build import Parts, build
 from towpath.server.limits import ServerLimits
 from towpath.server.run import is_local, listen, serve
@@ -58,7 +59,7 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
         raise InvalidOption("database", "", rule=rule)
     database = settings.database.get_secret_value()
     with listen(settings.host, settings.port) as sock:
-        asyncio.run(_Serving(session, settings, settings.server, database).run(sock))
+        _run(_Serving(session, settings, settings.server, database).run(sock))
 
 
 def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
@@ -78,7 +79,12 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 data=data,
                 objects=objects.url if objects else None,
             )
-            asyncio.run(_with_its_stores(serving, [it for it in (server, objects) if it], sock))
+            _run(_with_its_stores(serving, [it for it in (server, objects) if it], sock))
+
+
+def _run(serving: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serving)
 
 
 def _made(data: Path) -> Path:

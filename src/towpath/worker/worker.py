@@ -7,16 +7,15 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, cast
+from typing import cast
 
 from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
 from towpath.errors import HandlerInvalid, ServerError
 from towpath.ids import QueueName, queue_name, worker_name
+from towpath.loop import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -252,11 +251,7 @@ async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's, where it is installed (`towpath[fast]`)."""
-    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if find_spec("uvloop") is not None:
-        make = cast("Any", import_module("uvloop")).new_event_loop
-    loop = make()
+    loop = new_loop()
     loop.set_default_executor(Unjoined())
     return loop
 
