@@ -7,14 +7,14 @@ import pty
 import re
 import struct
 import subprocess
-import sysconfig
 import termios
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
+from tests.warm import COMMAND, Program
+
 ROWS, COLUMNS = 40, 160
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """How programs steer a terminal: colours, and where to write."""
@@ -98,23 +98,26 @@ class Command:
         }
 
     def __call__(self, *words: str, input: str | bytes = b"", **env: str) -> Ran:
-        ran = subprocess.run(
+        pipe = subprocess.PIPE
+        with Program[bytes](
             [COMMAND, *words],
-            input=input.encode() if isinstance(input, str) else input,
-            capture_output=True,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             env=self.env | env,
             cwd=self.directory,
-            check=False,
-        )
-        assert "Traceback" not in ran.stderr.decode()
-        return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+        ) as running:
+            told = running.communicate(input.encode() if isinstance(input, str) else input)
+        out, err = (it.decode() for it in told)
+        assert "Traceback" not in err
+        return Ran(running.returncode, out, err)
 
     def in_terminal(self, *words: str, **env: str) -> Terminal:
         return Terminal(words, self.env | env, self.directory)
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
         """Begin a command and leave it running."""
-        return subprocess.Popen(
+        return Program(
             [COMMAND, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -153,6 +153,15 @@ class TestSeeingToIt:
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
         assert events("events", "--json").objects[1]["pending"] == 1
 
+    @pytest.mark.parametrize("verb", [("resend",), ("discard", "--yes")], ids=str)
+    def test_one_that_is_not_found_leaves_the_others_their_turn(
+        self, events: Command, verb: tuple[str, ...]
+    ) -> None:
+        put(events, parcel("a"), parcel("b"), refused=True)
+        ran = events("events", *verb, "webhook", "a/1", "nowhere/1", "b/1", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
+        assert [it["id"] for it in ran.objects] == ["a/1", "b/1"]
+
     @pytest.mark.parametrize(
         "verb", [("refused",), ("resend", "--all"), ("discard", "a/1", "--yes")], ids=str
     )

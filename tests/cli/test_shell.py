@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
-from tests.cli.command import COMMAND, Command
+from tests.cli.command import Command
+from tests.warm import COMMAND
 from towpath import Engine, errors, new_job
 from towpath.cli import exits
 from towpath.cli.errors import AppNotFound, JobFailed, NotConfirmed, QueueNotFound

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.warm import ROOT, Program
 from towpath.ids import JobId
-
-ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class Crew:
     def _hire(self) -> subprocess.Popen[bytes]:
         self._hired += 1
         diary = self._diaries / f"w{self._hired}"
-        return subprocess.Popen(
+        return Program(
             [sys.executable, "-m", "tests.faults.claimer", *self._words, str(diary)], cwd=ROOT
         )
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.clerk import QUEUE
-
-ROOT = Path(__file__).parents[2]
+from tests.warm import ROOT, Program
 
 
 class Entry(NamedTuple):
@@ -61,7 +60,7 @@ class Office:
         self._hired += 1
         diary = str(self._diaries / str(self._hired))
         command = [sys.executable, "-m", "tests.faults.clerk", role, *self._where, diary, *words]
-        return subprocess.Popen(command, cwd=ROOT)
+        return Program(command, cwd=ROOT)
 
     def entries(self, *words: str) -> list[Entry]:
         """Every such line of all diaries."""

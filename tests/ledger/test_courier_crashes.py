@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
@@ -17,12 +16,12 @@ from tests.ledger.parcels import expected, first_arrivals, parcel, put
 from tests.ledger.test_redis_sink import stream
 from tests.ledger.test_webhook_sink import SECRET, Endpoint
 from tests.waiting import eventually_async
+from tests.warm import ROOT, Program
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.schema import couriers as leases
 from towpath.ledger.schema import now_ms
 
-ROOT = Path(__file__).parents[2]
 KEYS, ROUNDS, EACH = 6, 6, 6
 Arrived = Callable[[], Awaitable[list[bytes]]]
 """All that reached the sink, in order."""
@@ -37,7 +36,7 @@ class Couriers:
 
     def _hired(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-W", "error", "-m", "tests.ledger.carrying", *self._words]
-        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+        return Program(command, cwd=ROOT, stdin=subprocess.PIPE)
 
     def kill(self, chance: random.Random) -> None:
         at = chance.randrange(len(self._at_work))

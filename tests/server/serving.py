@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import httpx
 
-from tests.cli.command import COMMAND
 from tests.server.described import Description
+from tests.warm import COMMAND, Program
 from towpath.embedded.resp import ask
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
@@ -199,7 +199,7 @@ def begin(*words: str, log: Path, env: dict[str, str] | None = None) -> subproce
     """A server that was told to start; nobody has waited for it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
     with log.open("a") as lines:
-        return subprocess.Popen(
+        return Program(
             [COMMAND, *words, "--port", "0", "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

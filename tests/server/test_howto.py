@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.cli.command import COMMAND
 from tests.server.serving import Serving, up
+from tests.warm import COMMAND
 
 HOW_TO = ROOT / "docs" / "how-to"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

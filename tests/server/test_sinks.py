@@ -135,7 +135,7 @@ class TestTheStreamInRedis:
             store.start()
             eventually(lambda: about(store, review, "ends"), within=PATIENCE)
             eventually(lambda: "sink.back" in it.log.read_text(), within=PATIENCE)
-            assert counts(it) == {}
+            eventually(lambda: counts(it) == {}, within=PATIENCE)
         store.stop()
         assert "courier.failed" not in it.log.read_text()
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import httpx
 
-from tests.cli.command import COMMAND
 from tests.server.serving import PATIENCE, Api, Serving, begin, serve, serving, up
 from tests.server.test_work_api import in_background
 from tests.waiting import eventually
+from tests.warm import COMMAND
 from towpath.embedded import EmbeddedServer
 
 CANARY = "canary-7f3a-in-a-payload"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.waiting import eventually
+from tests.warm import ROOT, Program
 from towpath.clock import Duration, milliseconds, seconds
 
-ROOT = Path(__file__).parents[2]
 LEASE, GRACE = seconds(2), seconds(20)
 
 
@@ -41,7 +41,7 @@ class Programs:
     def start(self) -> subprocess.Popen[bytes]:
         diary = self._folder / f"{len(self.all)}"
         command = [sys.executable, "-m", "tests.worker.shop", self._url, str(diary), *self._words]
-        self.all.append(subprocess.Popen(command, cwd=ROOT))
+        self.all.append(Program(command, cwd=ROOT))
         return self.all[-1]
 
     def kill_one(self, chance: random.Random) -> None:

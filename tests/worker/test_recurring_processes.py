@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from tests.waiting import eventually
+from tests.warm import ROOT, Program
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.states import State
 
-ROOT = Path(__file__).parents[2]
 QUEUE, NAME = "reports", "tick"
 
 
@@ -22,7 +22,7 @@ QUEUE, NAME = "reports", "tick"
 def process(url: str, diary: Path, *, offset: int) -> Generator[subprocess.Popen[bytes]]:
     """A process that fires, its own clock wrong by *offset* seconds."""
     command = [sys.executable, "-m", "tests.worker.firing", url, QUEUE, NAME, str(offset), diary]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE) as child:
+    with Program[bytes](command, cwd=ROOT, stdin=subprocess.PIPE) as child:
         try:
             yield child
         finally:

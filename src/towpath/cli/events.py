@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towpath.cli.arguments import After, Limit, Yes
+from towpath.cli.each import each
 from towpath.cli.errors import EventNotFound, SinkNotFound
 from towpath.cli.ledgers import DatabaseOption, open_ledger
 from towpath.cli.verb import Session, noun, verb
@@ -176,14 +177,16 @@ async def _outbox_of(session: Session, database: str | None, sink: str) -> Async
 async def _each(
     session: Session, sink: str, ids: list[str], done: str, do: Callable[[str], Awaitable[int]]
 ) -> None:
-    """Do it to one after the other; the first that was not refused ends it."""
-    for id in ids:
+
+    async def see_to(id: str) -> None:
         if not await do(id):
             raise EventNotFound(sink, id)
         if session.out.as_json:
             session.out.object({"sink": sink, "id": id, done: True})
         else:
             session.out.line(f"{id}  {done}")
+
+    await each(session, ids, see_to)
 
 
 def _place(after: str | None) -> int:

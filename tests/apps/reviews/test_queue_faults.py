@@ -11,6 +11,7 @@ import pytest
 
 from tests.apps.reviews.dequeuing import LEASES, QUEUE, RETRY, drained, job
 from tests.waiting import eventually_async
+from tests.warm import Program
 from towpath.apps.reviews.queue import CORRUPT, ReviewQueue
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -102,9 +103,7 @@ async def filled(url: str, tasks: int) -> None:
 @contextmanager
 def dequeuer(url: str, how: str = "") -> Generator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tests.apps.reviews.dequeuer", url, how]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Program[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -1,0 +1,56 @@
+"""A program forked from a process that has loaded everything is the one that was asked for."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.warm import COMMAND, Program
+
+CASES = {
+    "an answer": ["version", "--json"],
+    "a refusal": ["explain", "no-such-ref", "--json"],
+    "nonsense": ["nonsense"],
+    "help": ["queues", "--help"],
+}
+
+
+def ended(popen: type[subprocess.Popen[bytes]], words: list[str], cwd: Path) -> tuple[object, ...]:
+    env = {"PATH": "/nowhere", "TOWPATH_URL": f"unix://{cwd}/none.sock"}
+    pipe = subprocess.PIPE
+    with popen(
+        [COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=env
+    ) as process:
+        out, err = process.communicate(b"")
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_it_says_the_same_and_ends_the_same(words: list[str], tmp_path: Path) -> None:
+    assert ended(Program, words, tmp_path) == ended(subprocess.Popen, words, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_is_killed_as_any_other(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]
+    with Program[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait() == -number
+        assert not Path(f"/proc/{process.pid}").exists()
+
+
+def test_what_python_reads_at_its_start_is_heeded(tmp_path: Path) -> None:
+    """Then it is no fork."""
+    with Program[str](
+        [COMMAND, "version"],
+        env={"PYTHONVERBOSE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        text=True,
+    ) as process:
+        _, err = process.communicate()
+    assert "import 'towpath.cli.main'" in err
