@@ -5,8 +5,11 @@ PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.towpath-installed
 BIN    := $(VENV)/bin
-JOBS   ?= 2
+JOBS   ?= 3
 PROGRAMS ?= 5000
+
+# The suite starts many processes: each would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help up test lint types contracts unit model bench docs format clean
@@ -30,7 +33,7 @@ contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
 unit: $(STAMP) ## the whole test suite; JOBS=n processes
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
 	TOWPATH_MODEL_PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/model -n $(JOBS) --timeout 0

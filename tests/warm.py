@@ -22,6 +22,7 @@ import sysconfig
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -53,8 +54,32 @@ _LARGEST = 1 << 18
 # ── on the side of the tests ─────────────────────────────────────────────────────────────
 
 
+@dataclass(frozen=True)
+class Ran:
+    """How a program ended, and what it said."""
+
+    code: int
+    out: str
+    err: str = ""
+
+    @property
+    def objects(self) -> list[Any]:
+        """Its answer as JSON, line by line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def object(self) -> Any:
+        [it] = self.objects
+        return it
+
+    @property
+    def refusal(self) -> Any:
+        """The last line that it wrote to stderr, as JSON."""
+        return json.loads(self.err.splitlines()[-1])
+
+
 class Program(subprocess.Popen[AnyStr]):
-    """A `Popen` of `[COMMAND, …]` or `[sys.executable, "-m", …]`, forked where that is the same.
+    """A `Popen` of `[COMMAND, …]` or `[sys.executable, …]`, forked where that is the same.
 
     Beginning and waiting are other ways; all the rest is `Popen`'s, and so are their names.
     """
@@ -100,6 +125,14 @@ class Program(subprocess.Popen[AnyStr]):
             if pid == self.pid:
                 cast("Any", self)._handle_exitstatus(status)
         return self.returncode
+
+
+def run(words: Sequence[Any], *, input: bytes = b"", **options: Any) -> Ran:
+    """Run a program to its end."""
+    pipe = subprocess.PIPE
+    with Program[bytes](words, stdin=pipe, stdout=pipe, stderr=pipe, **options) as running:
+        out, err = running.communicate(input)
+    return Ran(running.returncode, out.decode(), err.decode())
 
 
 def _reads_it_at_the_start(env: Mapping[str, str] | None) -> bool:
@@ -176,7 +209,7 @@ def _become(wanted: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 def _run(words: list[str], on_warnings: str) -> None:
-    """Run `COMMAND …` or `python [-W action] -m module …`."""
+    """Run `COMMAND …`, `python [-W action] -m module …` or `python [-W action] -c text`."""
     first, *rest = words
     if rest[:1] == ["-W"]:
         _, on_warnings, *rest = rest
@@ -186,10 +219,13 @@ def _run(words: list[str], on_warnings: str) -> None:
         sys.argv, sys.path[0] = words, str(COMMAND.parent)
         runpy.run_path(first, run_name="__main__")
         return
-    minus_m, module, *_ = rest
-    assert (first, minus_m) == (sys.executable, "-m"), words
+    assert first == sys.executable, words
+    kind, it, *_ = rest
     sys.argv, sys.path[0] = rest[1:], str(Path.cwd())
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if kind == "-c":
+        exec(it, {"__name__": "__main__"})  # noqa: S102 -- as Python itself does
+    else:
+        runpy.run_module(it, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The installed command, run as a process: piped, or in a terminal of its own."""
 
 import fcntl
-import json
 import os
 import pty
 import re
@@ -9,39 +8,13 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from tests.warm import COMMAND, Program
+from tests.warm import COMMAND, Program, Ran, run
 
 ROWS, COLUMNS = 40, 160
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """How programs steer a terminal: colours, and where to write."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str = ""
-
-    @property
-    def objects(self) -> list[Any]:
-        """Its answer as JSON, line by line."""
-        return [json.loads(line) for line in self.out.splitlines()]
-
-    @property
-    def object(self) -> Any:
-        [it] = self.objects
-        return it
-
-    @property
-    def refusal(self) -> Any:
-        """The last line that it wrote to stderr, as JSON."""
-        return json.loads(self.err.splitlines()[-1])
 
 
 class Terminal:
@@ -98,19 +71,10 @@ class Command:
         }
 
     def __call__(self, *words: str, input: str | bytes = b"", **env: str) -> Ran:
-        pipe = subprocess.PIPE
-        with Program[bytes](
-            [COMMAND, *words],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=self.env | env,
-            cwd=self.directory,
-        ) as running:
-            told = running.communicate(input.encode() if isinstance(input, str) else input)
-        out, err = (it.decode() for it in told)
-        assert "Traceback" not in err
-        return Ran(running.returncode, out, err)
+        given = input.encode() if isinstance(input, str) else input
+        ran = run([COMMAND, *words], input=given, env=self.env | env, cwd=self.directory)
+        assert "Traceback" not in ran.err
+        return ran
 
     def in_terminal(self, *words: str, **env: str) -> Terminal:
         return Terminal(words, self.env | env, self.directory)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import run
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -24,10 +26,8 @@ def blocks() -> list[object]:
 
 @pytest.mark.parametrize("block", blocks())
 def test_a_block_runs(block: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run([sys.executable, "-W", "error", "-c", block])
+    assert ran.code == 0, ran.err
 
 
 def test_the_readme_shows_a_job_s_life_in_ten_lines() -> None:

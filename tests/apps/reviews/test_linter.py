@@ -15,6 +15,7 @@ import pytest
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
 from tests.waiting import eventually
+from tests.warm import Ran, run
 from towpath.apps.reviews.linter import finding
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
 from towpath.apps.reviews.reviewers.command import CommandReviewer
@@ -43,22 +44,16 @@ class Place:
     def command(self, *linter: str, suffix: str = ".py") -> list[str]:
         return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, "--", *linter]
 
-    def run(self, task: ReviewTask | bytes, *linter: str) -> subprocess.CompletedProcess[bytes]:
+    def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
         given = task if isinstance(task, bytes) else task.packed()
-        ran = subprocess.run(
-            self.command(*(linter or TELLS)),
-            env=self.environment,
-            input=given,
-            capture_output=True,
-            check=False,
-        )
+        ran = run(self.command(*(linter or TELLS)), env=self.environment, input=given)
         assert list(self.temporary.iterdir()) == []  # whatever happens, nothing is left
         return ran
 
     def review(self, task: ReviewTask, *linter: str) -> Review:
         ran = self.run(task, *linter)
-        assert ran.returncode == 0, ran.stderr
-        return Review.unpacked(ran.stdout)
+        assert ran.code == 0, ran.err
+        return Review.unpacked(ran.out.encode())
 
     def files(self, task: ReviewTask) -> list[str]:
         """The files that the linter was given."""
@@ -254,12 +249,12 @@ class TestWhatAStrangerCommitted:
     ) -> None:
         head = repository.commit({"a.py": ""})
         given = a_push(head=head).packed().replace(b"octo/repo", name.encode())
-        assert place.run(given).returncode == os.EX_DATAERR
+        assert place.run(given).code == os.EX_DATAERR
 
     @pytest.mark.parametrize("head", ["--upload-pack=x", "HEAD", "main", "0" * 40])
     def test_can_t_be_anything_but_a_commit(self, place: Place, head: str) -> None:
         given = a_push().packed().replace(HEAD.encode(), head.encode())
-        assert place.run(given).returncode == os.EX_DATAERR
+        assert place.run(given).code == os.EX_DATAERR
 
 
 class TestALinterThatCanNotReview:
@@ -269,17 +264,17 @@ class TestALinterThatCanNotReview:
         head = repository.commit({"a.py": ""})
         for task in (a_task(head=HEAD, base=head), a_task(head=head, base=HEAD)):
             ran = place.run(task)
-            assert ran.returncode == os.EX_TEMPFAIL
-            assert ran.stderr.decode() == f"repo does not have {HEAD[:12]} yet: fetch it\n"
+            assert ran.code == os.EX_TEMPFAIL
+            assert ran.err == f"repo does not have {HEAD[:12]} yet: fetch it\n"
 
     def test_says_that_there_is_no_clone(self, place: Place) -> None:
         ran = place.run(a_task())
-        assert ran.returncode == os.EX_TEMPFAIL
-        assert b"there is no clone of octo/repo" in ran.stderr
+        assert ran.code == os.EX_TEMPFAIL
+        assert "there is no clone of octo/repo" in ran.err
 
     @pytest.mark.parametrize("given", [b"", b"{}", b"[]", b"\xff"])
     def test_says_that_there_is_no_task(self, place: Place, given: bytes) -> None:
-        assert place.run(given).returncode == os.EX_DATAERR
+        assert place.run(given).code == os.EX_DATAERR
 
     def test_does_not_take_a_directory_around_for_the_clone(
         self, place: Place, tmp_path: Path
@@ -287,8 +282,8 @@ class TestALinterThatCanNotReview:
         around = Repository(tmp_path / "clones")
         head = around.commit({"octo/repo/a.py": ""})
         ran = place.run(a_push(head=head))
-        assert ran.returncode == os.EX_SOFTWARE
-        assert b"not a git repository" in ran.stderr
+        assert ran.code == os.EX_SOFTWARE
+        assert "not a git repository" in ran.err
 
     def test_fetches_nothing(self, place: Place, tmp_path: Path) -> None:
         """A clone that lacks the files would else bring them, from wherever it was cloned."""
@@ -299,7 +294,7 @@ class TestALinterThatCanNotReview:
         source = f"file://{tmp_path}/origin"
         partial = ["git", "clone", "-q", "-n", "--filter=blob:none", source, str(clone)]
         subprocess.run(partial, check=True)
-        assert place.run(a_push(head=head)).returncode == os.EX_SOFTWARE
+        assert place.run(a_push(head=head)).code == os.EX_SOFTWARE
         counted = ["git", "-C", clone, "rev-list", "--objects", "--all", "--missing=print"]
         found = subprocess.run(counted, check=True, capture_output=True).stdout
         assert found.count(b"?") == 1
@@ -313,15 +308,15 @@ class TestALinterThatCanNotReview:
         """It looked at nothing: that is no approval."""
         head = repository.commit({"a.py": ""})
         ran = place.run(a_push(head=head), *linter)
-        assert (ran.returncode, ran.stdout) == (os.EX_SOFTWARE, b"")
-        assert b"and found nothing" in ran.stderr
+        assert (ran.code, ran.out) == (os.EX_SOFTWARE, "")
+        assert "and found nothing" in ran.err
         assert repository.worktrees() == 1
 
     def test_says_that_there_is_no_such_linter(self, place: Place, repository: Repository) -> None:
         head = repository.commit({"a.py": ""})
         ran = place.run(a_push(head=head), "towpath-no-such-linter")
-        assert ran.returncode == os.EX_SOFTWARE
-        assert b"can't be started" in ran.stderr
+        assert ran.code == os.EX_SOFTWARE
+        assert "can't be started" in ran.err
 
     def test_clears_away_when_it_is_ended(
         self, place: Place, repository: Repository, tmp_path: Path
