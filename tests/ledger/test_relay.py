@@ -1,7 +1,8 @@
 """The relay: every open record is in Redis, whatever happened to either."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -10,7 +11,7 @@ from tests.waiting import eventually_async
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
-from towpath.engine.model import JobRef, job_ref
+from towpath.engine.model import JobRef, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ledger.attempts import Standing
 from towpath.ledger.ledger import Ledger
@@ -43,6 +44,34 @@ async def missed(ledger: Ledger, *ids: str) -> list[Record]:
     made = [(await ledger.jobs.submit(REVIEWS, b"1", id=id)).record for id in ids]
     await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
     return made
+
+
+async def due(ledger: Ledger) -> None:
+    """Let the time come of what a relay has still to see to."""
+    change = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
+    await ledger.write(lambda it: it.execute(change))
+
+
+async def begun(ledger: Ledger, engine: Engine) -> Lease:
+    """A record that a worker has; its maker had no Redis to say that it is there."""
+    await ledger.jobs.submit(REVIEWS, b"1", id="a")
+    await engine.submit(REVIEWS, b"", id="a")
+    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+    await ledger.jobs.begin(lease)
+    await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+    return lease
+
+
+class Interrupted(Engine):
+    """An engine with which something else happens while jobs are on their way."""
+
+    interruption: Callable[[], Awaitable[object]] | None = None
+
+    async def submit_many(self, *words: Any, **options: Any) -> Any:
+        if self.interruption is not None:
+            await self.interruption()
+            self.interruption = None
+        return await super().submit_many(*words, **options)
 
 
 class TestARelay:
@@ -196,6 +225,27 @@ class TestWhenTheyDisagree:
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             await ledger.jobs.begin(lease)
             await ledger.jobs.cancel(REVIEWS, "a")
+            assert (await engine.job(lease.job)).cancel_requested
+
+    async def test_one_that_was_cancelled_without_redis_is_told_of_when_all_are_gone_through(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        lease = await begun(ledger, engine)
+        await ledger.jobs.cancel(REVIEWS, "a")
+        await relay.look()
+        assert (await engine.job(lease.job)).cancel_requested
+
+    async def test_one_that_is_cancelled_while_it_is_looked_at_is_told_of_the_next_time(
+        self, server: EmbeddedServer, ledger: Ledger
+    ) -> None:
+        """The relay has read the row, and writes that it saw the job: not more than that."""
+        async with Interrupted(server.url, limits=SHORT) as engine:
+            lease = await begun(ledger, engine)
+            engine.interruption = lambda: ledger.jobs.cancel(REVIEWS, "a")
+            relay = Relay(ledger, lambda: engine, log=Log())
+            await relay.look()
+            await due(ledger)
+            await relay.look()
             assert (await engine.job(lease.job)).cancel_requested
 
 

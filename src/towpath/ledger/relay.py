@@ -207,7 +207,6 @@ class Relay:
         brought = 0
         while rows := await self._ledger.write(_claim):
             try:
-                await self._stop_cancelled(rows)
                 brought += await self._queue(rows)
             except ServerError:
                 seqs = [record.seq for record, _ in rows]
@@ -224,8 +223,11 @@ class Relay:
     async def _queue(self, records: Sequence[_At], *, seen: bool = True) -> int:
         """Queue these records, and write into the rows what Redis says of them.
 
-        With *seen*, also that they are there: not needed for one that a worker may have already.
+        With *seen*, also that they are there, and that whoever works on a cancelled one was told:
+        not needed for those just made, which a worker may have already.
         """
+        if seen:
+            await self._stop_cancelled(records)
         brought, turns = 0, Turns()
         for queue, group in groupby(sorted(records, key=_by_queue), key=lambda at: at[0].queue):
             self._lives.setdefault(queue, "")
@@ -253,7 +255,11 @@ class Relay:
     async def _note(self, answers: Sequence[tuple[Record, _Answer]], *, seen: bool) -> list[_At]:
         """Write down what has to be; the records that got another name, to be queued under it."""
         changes = [(it, await self._change(it, answer)) for it, answer in answers]
-        there = [(it.seq, it.job) for it, change in changes if change is None and seen]
+        there = [
+            (it.seq, it.job, it.cancel_requested)
+            for it, change in changes
+            if change is None and seen
+        ]
         others = [(it, change) for it, change in changes if change is not None]
         if not there and not others:
             return []
@@ -374,14 +380,16 @@ def _give_back(connection: Connection, seqs: Sequence[int]) -> None:
 
 def _noted(
     connection: Connection,
-    there: Sequence[tuple[int, str]],
+    there: Sequence[tuple[int, str, bool]],
     changes: Sequence[tuple[Record, dict[str, Any]]],
     tell: Tell,
 ) -> list[_At]:
     """Write; the records that got another name. A row that moved on meanwhile is left alone."""
     if there:
         # Most of them were seen before: a row that is not written costs nothing.
-        still = tuple_(jobs.c.seq, jobs.c.job).in_(there), jobs.c.relay_at.is_not(None)
+        # One that was cancelled since it was read is still to be told of.
+        same = tuple_(jobs.c.seq, jobs.c.job, jobs.c.cancel_requested).in_(there)
+        still = same, jobs.c.relay_at.is_not(None)
         connection.execute(update(jobs).where(*still).values(relay_at=None))
     renamed: list[_At] = []
     for record, change in changes:
