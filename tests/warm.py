@@ -104,7 +104,9 @@ class Program(subprocess.Popen[AnyStr]):
         popen._close_pipe_fds(*pipes)
 
     def _heard(self, keeper: socket.socket, flags: int = 0) -> int:
-        [number] = struct.unpack("q", keeper.recv(8, flags))
+        said = keeper.recv(8, flags)
+        assert said, "the process that loads has ended: `python -m tests.warm 0` says why"
+        [number] = struct.unpack("q", said)
         return number
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:

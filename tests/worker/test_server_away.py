@@ -209,7 +209,7 @@ class TestAServerThatIsFrozen:
             go.set()
             await meanwhile(lambda: len(failures) == 2)
             frozen.unpause()
-        assert failures == [1, 1]
+        assert failures[:2] == [1, 1]  # the lease may be over by now, and another attempt begun
         assert [line["blocked"] < 3 for line in lines.of("loop.blocked")] == [True]
 
     async def test_makes_a_lease_as_silent_as_it_is_old(
