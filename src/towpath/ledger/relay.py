@@ -13,30 +13,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from itertools import groupby
 from random import uniform
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from sqlalchemy import func, select, tuple_, update
-from sqlalchemy.engine import Connection
+from sqlalchemy import select
 
-from towpath.clock import Duration, instant, minutes, seconds, steady
+from towpath.clock import Duration, minutes, seconds, steady
+from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, NewJob, Submitted
 from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.announcing import Tell
 from towpath.ledger.errors import LedgerError
+from towpath.ledger.open_records import (
+    At,
+    by_queue,
+    give_back,
+    highest_fence,
+    open_queues,
+    page_of,
+    read_all,
+    take_due,
+    write_down,
+)
 from towpath.ledger.record import (
-    HIGHEST_FENCE,
-    OPEN,
     Record,
     RecordState,
     as_job,
-    as_record,
     next_name,
     spoilt,
 )
@@ -50,11 +56,8 @@ if TYPE_CHECKING:
 
     from towpath.ledger.ledger import Ledger
 
-LARGEST_BATCH = 500
 LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = minutes(5)
-_CLAIMED_FOR = 10_000
-"""Milliseconds in which a relay that took records brings them to Redis; then another one may."""
 _MARGIN = 60_000_000
 """Tokens are microseconds, roughly: a minute."""
 _PRUNED_MOST = 100
@@ -128,7 +131,9 @@ class Relay:
         query = select(jobs, now_ms().label("now")).where(jobs.c.seq.in_(seqs))
         if not self._trouble:
             with suppress(ServerError, LedgerError):
-                await self._queue(await self._ledger.read(lambda it: _all(it, query)), seen=False)
+                await self._queue(
+                    await self._ledger.read(lambda it: read_all(it, query)), seen=False
+                )
 
     def watch(self, queues: Iterable[QueueName]) -> None:
         """Keep an eye on these queues: their records may all have been made by others."""
@@ -150,7 +155,7 @@ class Relay:
         with suppress(JobError):  # it has ended, or is gone
             await self._connect().cancel(JobRef(record.queue, record.job))
 
-    async def _stop_cancelled(self, records: Sequence[_At]) -> None:
+    async def _stop_cancelled(self, records: Sequence[At]) -> None:
         """Whoever cancelled them may have had no Redis to say so."""
         for record, _ in records:
             if record.cancel_requested:
@@ -164,7 +169,7 @@ class Relay:
         await self._connect().try_write()  # before anything is taken out of others' hands
         if steady() - self._reconciled_at >= self._reconcile_every:
             await self._prune()
-            queues = await self._ledger.read(_open_queues)
+            queues = await self._ledger.read(open_queues)
             self.watch(queues)
             for queue in queues:
                 with turns:
@@ -188,13 +193,13 @@ class Relay:
 
     async def _reconcile(self, queue: QueueName) -> int:
         """Go through all open records of *queue*, in bounded steps."""
-        highest = await self._ledger.read(lambda it: _highest_fence(it, queue))
+        highest = await self._ledger.read(lambda it: highest_fence(it, queue))
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
         # By a margin: leases that were given and not begun had higher ones than any row knows.
         floor = highest + _MARGIN if highest else 0
         life = await self._connect().anchor(queue, floor=floor)
         brought, after = 0, 0
-        while rows := await self._ledger.read(lambda it, seq=after: _page(it, queue, seq)):
+        while rows := await self._ledger.read(lambda it, seq=after: page_of(it, queue, seq)):
             brought += await self._queue(rows)
             after = rows[-1][0].seq
         self._lives[queue] = life
@@ -205,12 +210,12 @@ class Relay:
     async def _bring_missed(self) -> int:
         """Queue the records whose maker did not, in the order they were made."""
         brought = 0
-        while rows := await self._ledger.write(_claim):
+        while rows := await self._ledger.write(take_due):
             try:
                 brought += await self._queue(rows)
             except ServerError:
                 seqs = [record.seq for record, _ in rows]
-                await self._ledger.write(lambda it, seqs=seqs: _give_back(it, seqs))
+                await self._ledger.write(lambda it, seqs=seqs: give_back(it, seqs))
                 raise
             if len(rows) < LARGEST_BATCH:
                 break
@@ -220,7 +225,7 @@ class Relay:
 
     # ── one step for all of them ─────────────────────────────────────────────────────────
 
-    async def _queue(self, records: Sequence[_At], *, seen: bool = True) -> int:
+    async def _queue(self, records: Sequence[At], *, seen: bool = True) -> int:
         """Queue these records, and write into the rows what Redis says of them.
 
         With *seen*, also that they are there, and that whoever works on a cancelled one was told:
@@ -229,7 +234,7 @@ class Relay:
         if seen:
             await self._stop_cancelled(records)
         brought, turns = 0, Turns()
-        for queue, group in groupby(sorted(records, key=_by_queue), key=lambda at: at[0].queue):
+        for queue, group in groupby(sorted(records, key=by_queue), key=lambda at: at[0].queue):
             self._lives.setdefault(queue, "")
             named = list(group)
             with turns:
@@ -240,7 +245,7 @@ class Relay:
         turns.done()
         return brought
 
-    async def _submit(self, queue: str, records: list[_At]) -> list[tuple[Record, _Answer]]:
+    async def _submit(self, queue: str, records: list[At]) -> list[tuple[Record, _Answer]]:
         """What Redis answers for each record."""
         made: list[tuple[Record, NewJob]] = []
         answers: list[tuple[Record, _Answer]] = []
@@ -252,7 +257,7 @@ class Relay:
         submitted = await self._connect().submit_many(queue, [job for _, job in made])
         return answers + [(it, answer) for (it, _), answer in zip(made, submitted, strict=True)]
 
-    async def _note(self, answers: Sequence[tuple[Record, _Answer]], *, seen: bool) -> list[_At]:
+    async def _note(self, answers: Sequence[tuple[Record, _Answer]], *, seen: bool) -> list[At]:
         """Write down what has to be; the records that got another name, to be queued under it."""
         changes = [(it, await self._change(it, answer)) for it, answer in answers]
         there = [
@@ -264,7 +269,9 @@ class Relay:
         if not there and not others:
             return []
         tell = self._ledger.jobs.tell
-        return await self._ledger.write(lambda connection: _noted(connection, there, others, tell))
+        return await self._ledger.write(
+            lambda connection: write_down(connection, there, others, tell)
+        )
 
     async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
         """What the answer means for the row; None = it is queued."""
@@ -305,13 +312,7 @@ class Relay:
         self._trouble = name
 
 
-_At = tuple[Record, datetime]
-"""A record, and what time it was for the database when it was read."""
 _Answer = Submitted | TowpathError | str
-
-
-def _by_queue(at: _At) -> tuple[str, int]:
-    return at[0].queue, at[0].seq
 
 
 def _is_new(answer: _Answer) -> bool:
@@ -321,82 +322,3 @@ def _is_new(answer: _Answer) -> bool:
 def _dead(reason: str) -> dict[str, Any]:
     ended = {"state": RecordState.DEAD, "finished_at": now_ms(), "relay_at": None}
     return ended | {"last_error": reason.replace("\0", "")}
-
-
-# ── rows ─────────────────────────────────────────────────────────────────────────────────
-
-
-def _all(connection: Connection, query: Any) -> list[_At]:
-    rows = connection.execute(query).mappings()
-    return [(as_record(row), instant(row["now"])) for row in rows]
-
-
-def _open_queues(connection: Connection) -> list[QueueName]:
-    return list(connection.scalars(select(jobs.c.queue).where(jobs.c.state.in_(OPEN)).distinct()))
-
-
-def _highest_fence(connection: Connection, queue: str) -> int:
-    # One that somebody has spoilt would spoil the tokens of all others.
-    real = jobs.c.queue == queue, jobs.c.state.in_(OPEN), jobs.c.fence <= HIGHEST_FENCE
-    return connection.scalar(select(func.max(jobs.c.fence)).where(*real)) or 0
-
-
-def _page(connection: Connection, queue: str, after: int) -> list[_At]:
-    query = (
-        select(jobs, now_ms().label("now"))
-        .where(jobs.c.queue == queue, jobs.c.state.in_(OPEN), jobs.c.seq > after)
-        .order_by(jobs.c.seq)
-        .limit(LARGEST_BATCH)
-    )
-    return _all(connection, query)
-
-
-def _claim(connection: Connection) -> list[_At]:
-    """Records that are due to be looked after, for this relay alone for a while.
-
-    Nothing stays locked while Redis is asked: it may hang.
-    """
-    due = (
-        select(jobs.c.seq)
-        .where(jobs.c.relay_at <= now_ms(), jobs.c.state.in_(OPEN))
-        .order_by(jobs.c.seq)
-        .limit(LARGEST_BATCH)
-        .with_for_update(skip_locked=True)
-    )
-    taken = (
-        update(jobs)
-        .where(jobs.c.seq.in_(due.scalar_subquery()))
-        .values(relay_at=now_ms() + _CLAIMED_FOR)
-        .returning(jobs, now_ms().label("now"))
-    )
-    return sorted(_all(connection, taken), key=_by_queue)
-
-
-def _give_back(connection: Connection, seqs: Sequence[int]) -> None:
-    """Let the next look have them at once, where nobody has seen them in Redis."""
-    still = jobs.c.seq.in_(seqs), jobs.c.relay_at.is_not(None)
-    connection.execute(update(jobs).where(*still).values(relay_at=now_ms()))
-
-
-def _noted(
-    connection: Connection,
-    there: Sequence[tuple[int, str, bool]],
-    changes: Sequence[tuple[Record, dict[str, Any]]],
-    tell: Tell,
-) -> list[_At]:
-    """Write; the records that got another name. A row that moved on meanwhile is left alone."""
-    if there:
-        # Most of them were seen before: a row that is not written costs nothing.
-        # One that was cancelled since it was read is still to be told of.
-        same = tuple_(jobs.c.seq, jobs.c.job, jobs.c.cancel_requested).in_(there)
-        still = same, jobs.c.relay_at.is_not(None)
-        connection.execute(update(jobs).where(*still).values(relay_at=None))
-    renamed: list[_At] = []
-    for record, change in changes:
-        still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)
-        written = update(jobs).where(*still).values(change)
-        rows = connection.execute(written.returning(jobs, now_ms().label("now"))).mappings().all()
-        tell(connection, rows)
-        if "job" in change:
-            renamed += [(as_record(row), instant(row["now"])) for row in rows]
-    return renamed
