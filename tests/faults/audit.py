@@ -106,6 +106,17 @@ def misdeeds(
 
     A handler returns its token, so the row's result names the attempt that was accepted.
     """
+    wrong = not_once(found, steps)
+    for id, row in found.items():
+        if row.state == "completed" and (
+            row.result != b"%d" % row.fence or row.fence not in ran[id]
+        ):
+            wrong.append(f"{id} was completed by {row.result}, its fence is {row.fence}")
+    return wrong
+
+
+def not_once(found: dict[str, Row], steps: dict[str, list[Step]]) -> list[str]:
+    """Records that were not completed exactly once, and are not dead with a reason either."""
     wrong: list[str] = []
     for id, row in found.items():
         ends = [step for step in steps[id] if step.new == "completed"]
@@ -115,8 +126,6 @@ def misdeeds(
             wrong.append(f"{id} is {row.state}")
         elif len(ends) != 1 or steps[id][-1] != ends[0]:
             wrong.append(f"{id} was completed {len(ends)} times: {steps[id]}")
-        elif row.result != b"%d" % row.fence or row.fence not in ran[id]:
-            wrong.append(f"{id} was completed by {row.result}, its fence is {row.fence}")
     return wrong
 
 

@@ -76,8 +76,8 @@ FAULTS = [
     ),
     Planted(
         "the relay does not look at what runs",
-        "relay",
-        "_page",
+        "open_records",
+        "page_of",
         "jobs.c.state.in_(OPEN)",
         'jobs.c.state.in_(("pending", "failed"))',
     ),
@@ -100,8 +100,8 @@ FAULTS = [
 
 MARKED_EARLY = Planted(
     "the relay notes what it brings before it has brought it",
-    "relay",
-    "_claim",
+    "open_records",
+    "take_due",
     ".values(relay_at=now_ms() + _CLAIMED_FOR)",
     ".values(relay_at=None)",
 )

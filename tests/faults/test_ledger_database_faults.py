@@ -27,7 +27,7 @@ from towpath.engine.retry import Never
 from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
 
-SOME = 500
+MANY = 2_000
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 async def test_postgres_crashes_and_comes_back(
     server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async with run_of(SOME, server.url, own_postgres.url(), tmp_path) as run:
+    async with run_of(MANY, server.url, own_postgres.url(), tmp_path) as run:
         making = asyncio.create_task(run.make_the_rest())
         own_postgres.stop(signal.SIGQUIT)
         run.open_gate()
@@ -53,7 +53,7 @@ async def test_postgres_crashes_and_comes_back(
 async def test_postgres_stands_still_for_a_while(
     server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async with run_of(SOME, server.url, own_postgres.url(), tmp_path) as run:
+    async with run_of(MANY, server.url, own_postgres.url(), tmp_path) as run:
         making = asyncio.create_task(run.make_the_rest())
         own_postgres.freeze()
         run.open_gate()
@@ -69,7 +69,7 @@ async def test_sqlite_is_locked_by_somebody_else_for_a_while(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "ledger.db"
-    async with run_of(SOME, server.url, f"sqlite:///{file}", tmp_path) as run:
+    async with run_of(MANY, server.url, f"sqlite:///{file}", tmp_path) as run:
         making = asyncio.create_task(run.make_the_rest())
         with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
             foreign.execute("BEGIN EXCLUSIVE")

@@ -47,13 +47,13 @@ class TestRedis:
 
     async def test_dies_and_comes_back_empty(self, database: str, tmp_path: Path) -> None:
         with EmbeddedServer() as server:
-            async with run_of(SOME, server.url, database, tmp_path) as run:
+            async with run_of(MANY, server.url, database, tmp_path) as run:
                 await killed(server, run)
                 await run.first_attempts_end()
 
     async def test_dies_and_comes_back_with_its_data(self, database: str, tmp_path: Path) -> None:
         with EmbeddedServer(data=tmp_path / "data") as server:
-            async with run_of(SOME, server.url, database, tmp_path) as run:
+            async with run_of(MANY, server.url, database, tmp_path) as run:
                 await killed(server, run)
 
 
@@ -69,7 +69,7 @@ async def test_workers_are_killed_at_random(
     server: EmbeddedServer, database: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    async with run_of(SOME, server.url, database, tmp_path, workers=2) as run:
+    async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
         await run.make_the_rest()
         for number in range(KILLS):
             await run.some_completed(0.8 * (number + chance.random()) / KILLS)
@@ -85,9 +85,9 @@ async def test_who_makes_them_is_killed(
         await ledger.migrate()
         await audit.watch(ledger)
         with office(server.url, database, tmp_path, workers=1) as clerks:
-            run = Run(ledger, clerks, SOME)
+            run = Run(ledger, clerks, MANY)
             maker = clerks.let_make(0, 100_000)
-            share = chance.randrange(100, SOME)
+            share = chance.randrange(100, MANY)
             await meanwhile(lambda: len(clerks.entries("made")) >= share, within=60)
             maker.kill()
             await run.all_ended()

@@ -1,0 +1,114 @@
+"""I2, I4, I12 with the HTTP server: killed while webhooks come, and while it reviews them.
+
+A forge delivers again what was not answered. Every review that was promised ends, once.
+"""
+
+import asyncio
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.apps.reviews.deliveries import GITHUB_SECRET, Delivery, github, payload
+from tests.faults import audit
+from tests.faults.meanwhile import meanwhile
+from tests.server.serving import Serving, begin, first_line
+from tests.waiting import eventually_async
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+MANY, AT_ONCE, KILLS = 2_000, 30, 2
+REVIEWER = """
+async def review(task):
+    return f"Looked at {task.number}"
+"""
+
+
+class Site:
+    """A server that is started again whenever it was killed."""
+
+    def __init__(self, folder: Path, url: str, database: str) -> None:
+        (folder / "reading.py").write_text(REVIEWER)
+        self._words = ("serve", "--url", url, "--database", database)
+        self._log, self._database = folder / "log", database
+        self._env = {
+            "TOWPATH_REVIEWS__GITHUB_SECRETS": GITHUB_SECRET,
+            "TOWPATH_REVIEWS__REVIEWER_FUNCTION": "reading:review",
+            "TOWPATH_EVENTS__SINKS": "none",
+        }
+        self.it = self._started()
+
+    def _started(self) -> Serving:
+        process = begin(*self._words, log=self._log, env=self._env)
+        return Serving(process, first_line(process, self._log), self._database, self._log)
+
+    def kill(self) -> None:
+        self.it.kill()
+        self.it.end()
+        self.it = self._started()
+
+
+class Forge:
+    """Delivers each webhook until it is answered."""
+
+    def __init__(self, site: Site) -> None:
+        self._site, self.promised = site, set[str]()
+
+    async def deliver_all(self) -> None:
+        turn = asyncio.Semaphore(AT_ONCE)
+        async with httpx.AsyncClient(timeout=10) as client:
+
+            async def one(sent: Delivery) -> None:
+                async with turn:
+                    await eventually_async(lambda: self._answered(client, sent), within=60)
+
+            await asyncio.gather(*(one(delivery(number)) for number in range(1, MANY + 1)))
+
+    async def _answered(self, client: httpx.AsyncClient, sent: Delivery) -> bool:
+        place = f"{self._site.it.address}/api/v1/webhooks/github"
+        try:
+            answer = await client.post(place, content=sent.body, headers=sent.headers)
+        except httpx.TransportError:
+            return False
+        assert answer.status_code == 202, answer.text
+        self.promised.add(answer.json()["id"])
+        return True
+
+
+def delivery(number: int) -> Delivery:
+    """A pull request of its own each."""
+    changes = {"pull_request.number": number, "number": number}
+    body = payload("github_pull_request", changes)
+    return github("pull_request", body, delivery=f"delivery-{number}")
+
+
+@pytest.mark.timeout(240)
+async def test_every_promised_review_ends_once(
+    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with Ledger(database) as ledger:
+        await ledger.migrate()
+        await audit.watch(ledger)
+        site = Site(tmp_path, server.url, database)
+        forge = Forge(site)
+        try:
+            delivering = asyncio.create_task(forge.deliver_all())
+            for number in range(KILLS):
+                share = int(MANY * (number + chance.random()) / KILLS)
+                await meanwhile(lambda share=share: len(forge.promised) >= share, within=60)
+                await asyncio.to_thread(site.kill)
+            await delivering
+
+            async def none_left() -> bool:
+                return not await audit.left(ledger)
+
+            await eventually_async(none_left, within=120)
+        finally:
+            site.it.end()
+        found, steps = await audit.rows(ledger), await audit.history(ledger)
+    assert len(forge.promised) == MANY
+    assert forge.promised == found.keys()
+    assert audit.not_once(found, steps) + audit.regressions(steps) == []
+    assert {row.state for row in found.values()} == {"completed"}
