@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 STAMP  := $(VENV)/.towpath-installed
 BIN    := $(VENV)/bin
-JOBS   ?= 3
+JOBS   ?= 4
 PROGRAMS ?= 5000
 
 # The suite starts many processes: each would compile everything anew.

@@ -11,7 +11,7 @@ from tests.warm import COMMAND, Program
 
 CASES = {
     "an answer": ["version", "--json"],
-    "a refusal": ["explain", "no-such-ref", "--json"],
+    "a refusal": ["keys", "list", "--json"],
     "nonsense": ["nonsense"],
     "help": ["queues", "--help"],
 }

@@ -47,7 +47,12 @@ class Programs:
     def kill_one(self, chance: random.Random) -> None:
         """SIGKILL, and another program in its place."""
         alive = [it for it in self.all if it.poll() is None]
-        end(chance.choice(alive))
+        self.kill(chance.choice(alive).pid)
+
+    def kill(self, pid: int) -> None:
+        """The same to this one."""
+        [program] = [it for it in self.all if it.pid == pid]
+        end(program)
         self.start()
 
     def entries(self, word: str) -> list[Entry]:
@@ -58,6 +63,15 @@ class Programs:
         """The handlers' first lines, once there are so many."""
         eventually(lambda: len(self.entries("began")) >= count, within=within)
         return self.entries("began")
+
+    def holder_of(self, id: str) -> int:
+        """The process that has begun this job, once one has."""
+
+        def began() -> list[int]:
+            return [it.pid for it in self.entries("began") if it.id == id]
+
+        eventually(began)
+        return began()[-1]
 
     def end_all(self) -> None:
         for program in self.all:

@@ -5,6 +5,8 @@ import random
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import msgspec
+
 from tests.faults.census import Census, census, is_drained
 from tests.waiting import eventually_async
 from tests.worker import shop
@@ -13,7 +15,7 @@ from towpath.app import Towpath
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import NewJob, new_job
+from towpath.engine.model import HIGH, NewJob, new_job
 from towpath.engine.states import State
 
 JOBS, LANES, WORKERS, KILLS = 3_000, 60, 3, 6
@@ -27,20 +29,31 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
 ) -> None:
     chance = random.Random(seed)
     jobs, lanes = new_jobs(chance)
+    gate = tmp_path / "gate"
+    held = job_at(gate)
     with programs(server.url, tmp_path, lease=seconds(1), concurrency=20) as workers:
         for _ in range(WORKERS):
             workers.start()
         async with Towpath(server.url) as app:
-            await app.engine.submit_many(shop.QUEUE, jobs)
+            await app.engine.submit_many(shop.QUEUE, [held, *jobs])
+            # One of the killed holds a job for certain; the others, as it happens.
+            workers.kill(workers.holder_of(held.id))
+            gate.touch()
             await kill_at_random(app.engine, workers, chance)
             await eventually_async(lambda: is_drained(app.engine, shop.QUEUE), within=30)
             found = await census(app.engine, shop.QUEUE)
         began, done = workers.entries("began"), workers.entries("job.completed")
-    assert found.ids(State.DONE) == {job.id for job in jobs}
-    assert found.counts.totals["completed"] == JOBS
+    assert found.ids(State.DONE) == {held.id, *(job.id for job in jobs)}
+    assert found.counts.totals["completed"] == JOBS + 1
     assert {id: n for id, n in Counter(it.id for it in done).items() if n > 1} == {}
     assert disorder(found, began, lanes) == []
-    assert found.counts.totals["reaped"] > 0, "nobody was killed while holding a job"
+    assert found.counts.totals["reaped"] > 0
+
+
+def job_at(gate: Path) -> NewJob:
+    """A job that is done when the gate is there."""
+    path = msgspec.json.encode(str(gate))
+    return new_job(path, headers={"handler": "wait"}, priority=HIGH, max_attempts=KILLS + 2)
 
 
 def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
