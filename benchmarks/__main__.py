@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from itertools import chain
 
 from benchmarks.bench import Plan
-from benchmarks.catalogue import BENCHMARKS, ENGINE, claim_of, run_of
+from benchmarks.catalogue import BENCHMARKS, PARTS, claim_of, run_of
 from benchmarks.figure import Figure
 from benchmarks.peers import page
-from benchmarks.report import json_lines, table, write_page
+from benchmarks.report import json_lines, table, write_part
 from benchmarks.versions import Versions, versions
 
 EXAMPLES = """
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wanted.write and (wanted.quick or _in_parts(names)):
         parser.error(
             "--write needs whole parts of the page at their full counts: no --quick, and no names, "
-            "or peers, crash, or all of the others"
+            "or peers, crash, all about reviews, or all of the others"
         )
     plan = Plan(quick=wanted.quick, long=wanted.long)
     asyncio.run(_run(names, plan, as_json=wanted.json, write=wanted.write))
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _in_parts(names: Sequence[str]) -> bool:
-    """Whether some of the engine's figures are wanted, but not all."""
-    return 0 < len(ENGINE.keys() & set(names)) < len(ENGINE)
+    """Whether some figures of a part are wanted, but not all."""
+    return any(0 < len(part.keys() & set(names)) < len(part) for part in PARTS.values())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,9 +94,10 @@ async def _run(names: list[str], plan: Plan, *, as_json: bool, write: bool) -> N
 
 def _write(figures: Mapping[str, list[Figure]], made_with: Versions) -> None:
     written = page.write_sections(list(figures))
-    if engine := [figure for name in ENGINE for figure in figures.get(name, [])]:
-        today = datetime.now(UTC).date().isoformat()
-        written.append(write_page(engine, made_with, date=today))
+    today = datetime.now(UTC).date().isoformat()
+    for marks, part in PARTS.items():
+        if found := [figure for name in part for figure in figures.get(name, [])]:
+            written.append(write_part(marks, found, made_with, date=today))
     _say(f"written: {', '.join(sorted({str(path) for path in written}))}\n")
 
 

@@ -27,10 +27,11 @@ from benchmarks import (
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison, crash
+from benchmarks.report import FIGURES, REVIEWS, Marks
 
 Run = Callable[[Plan], Awaitable[list[Figure]]]
 
-_MODULES: tuple[ModuleType, ...] = (
+_ENGINE: tuple[ModuleType, ...] = (
     submit_bulk,
     submit_concurrent,
     submit_single,
@@ -44,19 +45,22 @@ _MODULES: tuple[ModuleType, ...] = (
     http_message,
     http_consumers,
     http_streams,
-    reviews_webhook,
-    reviews_outage,
-    reviews_end_to_end,
 )
+_REVIEWS: tuple[ModuleType, ...] = (reviews_webhook, reviews_outage, reviews_end_to_end)
 
-ENGINE: Mapping[str, ModuleType] = MappingProxyType(
-    {module.__name__.rpartition(".")[2]: module for module in _MODULES}
+
+def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
+    return {module.__name__.rpartition(".")[2]: module for module in modules}
+
+
+PARTS: Mapping[Marks, Mapping[str, ModuleType]] = MappingProxyType(
+    {FIGURES: _by_name(_ENGINE), REVIEWS: _by_name(_REVIEWS)}
 )
-"""Those of the engine and of the server on it: one part of docs/benchmarks.md. Each of the others
-is a part of its own."""
+"""What is measured and written together: the engine with the server on it, and reviews. Each of
+the other benchmarks is a part of docs/benchmarks.md of its own."""
 
 BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
-    {**ENGINE, "peers": comparison, "crash": crash}
+    {**PARTS[FIGURES], **PARTS[REVIEWS], "peers": comparison, "crash": crash}
 )
 
 

@@ -32,6 +32,7 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 FIGURES = Marks("figures", "python -m benchmarks --write")
+REVIEWS = Marks("reviews", "python -m benchmarks --write")
 
 
 def table(figures: Sequence[Figure]) -> str:
@@ -66,9 +67,9 @@ def json_lines(figures: Sequence[Figure], made_with: Versions) -> str:
     return "\n".join(msgspec.json.encode(one).decode() for one in objects)
 
 
-def write_page(figures: Sequence[Figure], made_with: Versions, *, date: str) -> Path:
-    """Put the figures between the marks of docs/benchmarks.md; the text around them stays."""
-    return put(FIGURES, _page(figures, made_with, date))
+def write_part(marks: Marks, figures: Sequence[Figure], made_with: Versions, *, date: str) -> Path:
+    """Put the figures between these marks of docs/benchmarks.md; the text around them stays."""
+    return put(marks, _page(figures, made_with, date))
 
 
 def put(marks: Marks, blocks: Sequence[str]) -> Path:

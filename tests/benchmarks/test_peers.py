@@ -206,7 +206,7 @@ def test_a_crash_is_shown_as_what_was_seen(seconds: float | None, shown: str) ->
     assert f"| Towpath | 0.1.0 | {shown} |" in page.recovery_blocks(run)[1]
 
 
-def test_the_page_has_room_for_both_parts_and_keeps_the_text_around_them(
+def test_the_page_has_room_for_all_parts_and_keeps_the_text_around_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "page.md"
@@ -214,12 +214,12 @@ def test_the_page_has_room_for_both_parts_and_keeps_the_text_around_them(
     copy.write_text(before, "utf-8")
     monkeypatch.setattr(report, "PAGE", copy)
 
-    for marks in (page.PEERS, page.CRASH, report.FIGURES):
+    for marks in (page.PEERS, page.CRASH, report.FIGURES, report.REVIEWS):
         report.put(marks, ["something new"])
         report.put(marks, ["something newer"])
 
     after = copy.read_text("utf-8")
-    assert after.count("something newer") == 3
+    assert after.count("something newer") == 4
     assert "something new\n" not in after
     assert after.partition(report.FIGURES.begin)[0] == before.partition(report.FIGURES.begin)[0]
     assert after.partition(page.CRASH.end)[2] == before.partition(page.CRASH.end)[2]
