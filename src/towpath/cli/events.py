@@ -177,6 +177,7 @@ async def _outbox_of(session: Session, database: str | None, sink: str) -> Async
 async def _each(
     session: Session, sink: str, ids: list[str], done: str, do: Callable[[str], Awaitable[int]]
 ) -> None:
+    """Do it to every one of them, and say so; one that the sink has not refused is told."""
 
     async def see_to(id: str) -> None:
         if not await do(id):

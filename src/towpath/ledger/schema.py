@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 
-SCHEMA = "0003"
+SCHEMA = "0004"
 """The newest migration: its number, growing, with leading zeros."""
 
 metadata = MetaData(

@@ -44,7 +44,6 @@ def upgrade() -> None:
         ),
     )
     op.create_index("ix_towpath_jobs_relay_at", "towpath_jobs", ["relay_at"])
-    op.create_index("ix_towpath_jobs_finished_at", "towpath_jobs", ["finished_at"])
     op.create_index("ix_towpath_jobs_queue_state_seq", "towpath_jobs", ["queue", "state", "seq"])
     op.create_index(
         "ix_towpath_jobs_queue_subject_version", "towpath_jobs", ["queue", "subject", "version"]
