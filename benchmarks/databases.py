@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from importlib import import_module
@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from benchmarks.figure import Figure, not_measured
 from benchmarks.peers.side.family import family
-from benchmarks.postgres import postgres
+from benchmarks.postgres import PostgresMissing, postgres
 from benchmarks.web.process import cpu_of
 
 BATCH = 50
@@ -73,6 +74,20 @@ async def database(kind: Kind) -> AsyncGenerator[Database]:
     else:
         with postgres() as server:
             yield Database(kind, server.url, server.directory, server.pid)
+
+
+async def on_each(
+    measure: Callable[[Kind], Awaitable[list[Figure]]], *, name: str, what: str, unit: str
+) -> list[Figure]:
+    """The figures of every kind of database; of one that is not installed, that it is not."""
+    figures: list[Figure] = []
+    for kind in Kind:
+        try:
+            figures += await measure(kind)
+        except PostgresMissing as missing:
+            said = f"{what}, {kind.said}"
+            figures.append(not_measured(f"{name}.{kind}", said, unit, why=str(missing)))
+    return figures
 
 
 _ids = count(1)

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from benchmarks.bench import Plan, bench
-from benchmarks.databases import BATCH, Commits, Database, Kind, database
-from benchmarks.figure import Beside, Figure, at_least, below, measured, not_measured
-from benchmarks.postgres import PostgresMissing
+from benchmarks.databases import BATCH, Commits, Database, Kind, database, on_each
+from benchmarks.figure import Beside, Figure, at_least, below, measured
 from benchmarks.web.climbing import Line, Spent, Step, highest
 from benchmarks.web.deliveries import deliveries
 from benchmarks.web.load import send
@@ -43,15 +42,11 @@ class Seen(NamedTuple):
 
 
 async def run(plan: Plan) -> list[Figure]:
-    figures: list[Figure] = []
-    for kind in Kind:
-        try:
-            async with database(kind) as it:
-                figures += _figures(kind, await _rounds(plan, it))
-        except PostgresMissing as missing:
-            name, what = f"{_NAME}.{kind}", f"webhook to reviewer, {kind.said}"
-            figures.append(not_measured(name, what, "tasks/s", why=str(missing)))
-    return figures
+    async def of(kind: Kind) -> list[Figure]:
+        async with database(kind) as it:
+            return _figures(kind, await _rounds(plan, it))
+
+    return await on_each(of, name=_NAME, what="webhook to reviewer", unit="tasks/s")
 
 
 async def _rounds(plan: Plan, kept: Database) -> list[Seen]:

@@ -8,10 +8,9 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from benchmarks.bench import Bench, Plan, bench
-from benchmarks.databases import Commits, Database, Kind, database
-from benchmarks.figure import Beside, Figure, at_most, measured, not_measured
+from benchmarks.databases import Commits, Database, Kind, database, on_each
+from benchmarks.figure import Beside, Figure, at_most, measured
 from benchmarks.measure import Cost
-from benchmarks.postgres import PostgresMissing
 from benchmarks.web.deliveries import deliveries
 from benchmarks.web.load import Trial, send
 from benchmarks.web.serving import Serving, served_with
@@ -40,17 +39,12 @@ class Seen(NamedTuple):
 
 
 async def run(plan: Plan) -> list[Figure]:
-    figures: list[Figure] = []
     tasks = plan.count(10_000, 300)
-    for kind in Kind:
-        try:
-            seen = [await _outage(plan, kind, tasks) for _ in range(ROUNDS)]
-        except PostgresMissing as missing:
-            name, what = f"{_NAME}.{kind}", f"{tasks:,} tasks queued again, {kind.said}"
-            figures.append(not_measured(name, what, "s", why=str(missing)))
-        else:
-            figures += _figures(kind, tasks, seen)
-    return figures
+
+    async def of(kind: Kind) -> list[Figure]:
+        return _figures(kind, tasks, [await _outage(plan, kind, tasks) for _ in range(ROUNDS)])
+
+    return await on_each(of, name=_NAME, what=f"{tasks:,} tasks queued again", unit="s")
 
 
 def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from benchmarks.bench import Plan, bench
-from benchmarks.databases import BATCH, Commits, Database, Kind, database
-from benchmarks.figure import Beside, Figure, measured, not_measured
+from benchmarks.databases import BATCH, Commits, Database, Kind, database, on_each
+from benchmarks.figure import Beside, Figure, measured
 from benchmarks.measure import Cost, Meter, in_turns, percentile
-from benchmarks.postgres import PostgresMissing
 from benchmarks.web.deliveries import deliveries
 from benchmarks.web.load import CONNECTIONS, Trial, send
 from benchmarks.web.serving import Serving, empty, served_with
@@ -19,15 +18,11 @@ Of = Callable[[Trial], float]
 
 
 async def run(plan: Plan) -> list[Figure]:
-    figures: list[Figure] = []
-    for kind in Kind:
-        try:
-            async with database(kind) as it:
-                figures += await _measured(plan, it)
-        except PostgresMissing as missing:
-            what = f"POST /api/v1/webhooks/github, {kind.said}"
-            figures.append(not_measured(f"{_NAME}.{kind}", what, "webhooks/s", why=str(missing)))
-    return figures
+    async def of(kind: Kind) -> list[Figure]:
+        async with database(kind) as it:
+            return await _measured(plan, it)
+
+    return await on_each(of, name=_NAME, what="POST /api/v1/webhooks/github", unit="webhooks/s")
 
 
 async def _measured(plan: Plan, it: Database) -> list[Figure]:
