@@ -25,7 +25,7 @@ from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
-from towpath.errors import HandlerInvalid
+from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.recording import Recording
 from towpath.submitting import NOTHING, AppHandler
@@ -103,7 +103,11 @@ class Towpath:
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
         self.recurrences = Recurrences()
-        self._recording = None if ledger is None else Recording(ledger, lambda: self.engine)
+        self._recording = (
+            None
+            if ledger is None
+            else Recording(ledger, lambda: self.engine, self._require_unnamed)
+        )
         self._way = Way(self.new_engine, lambda: self.metrics, self._recording)
         self.metrics = Metrics()
 
@@ -140,6 +144,17 @@ class Towpath:
             raise HandlerInvalid(handler.name, rule=rule)
         self._handlers[key] = handler
         return handler
+
+    def _require_unnamed(self, queue: str) -> None:
+        """Refuse a job for no handler in particular where there are only named ones."""
+        names = [name for at, name in self._handlers if at == queue]
+        if names and None not in names:
+            listed = ", ".join(sorted(str(name) for name in names))
+            rule = (
+                f"every handler of this queue has a name ({listed}); submit with the handler's own"
+                " `submit(payload, in_transaction=session)`, or name one: headers={'handler': …}"
+            )
+            raise InvalidOption("queue", queue, rule=rule)
 
     # ── recurring work ───────────────────────────────────────────────────────────────────
 

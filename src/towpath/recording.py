@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 class Recording:
     """A ledger and the relay that keeps Redis filled from it.
 
-    A URL is opened and closed with the app; a Ledger that the user has entered stays the user's.
+    A URL, and a Ledger that nobody has entered, are opened and closed with the app; a Ledger that
+    the user has entered stays the user's.
     """
 
-    def __init__(self, ledger: Ledger | str, connect: Callable[[], Engine]) -> None:
-        self._given, self._connect = ledger, connect
+    def __init__(
+        self, ledger: Ledger | str, connect: Callable[[], Engine], check: Callable[[str], None]
+    ) -> None:
+        self._given, self._connect, self._check = ledger, connect, check
         self._ledger: Ledger | None = None
         self._life: AsyncExitStack | None = None
 
@@ -36,11 +39,14 @@ class Recording:
         from towpath.ledger.relay import Relay  # noqa: PLC0415 -- the same
 
         life = AsyncExitStack()
-        given = self._given
-        ledger = await life.enter_async_context(Ledger(given)) if isinstance(given, str) else given
+        ledger = Ledger(self._given) if isinstance(self._given, str) else self._given
+        if not ledger.entered:
+            await life.enter_async_context(ledger)
         try:
             with suppress(LedgerUnreachable):
                 await ledger.read(lambda _: None)  # the first use sees whether the schema fits
+            ledger.jobs.checks.append(self._check)
+            life.callback(ledger.jobs.checks.remove, self._check)
             if ledger.jobs.fastpath is None:  # a server that the app runs in has a relay already
                 await life.enter_async_context(Relay(ledger, self._connect, log=Log()))
         except BaseException:

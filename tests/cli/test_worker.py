@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine, job_ref
+from towpath import Engine, Towpath, job_ref, seconds
 from towpath.cli.errors import AppNotFound
 from towpath.cli.running import find_app
 from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
 
 APP = """
 from towpath import Limits, Towpath, seconds
@@ -79,6 +80,53 @@ class TestRunning:
         told = towpath("worker", "shop.jobs:app", "--check", "--json").object
         assert told["queues"] == {"mails": 1, "reports": 2}
         assert told["server"].startswith("valkey 9.")
+
+
+SINKS = """
+from towpath import Towpath
+from towpath.ledger.ledger import Ledger
+
+app = Towpath({url!r}, ledger=Ledger({database!r}, sinks=["redis"]))
+
+@app.handler("invoices", name="send", record=True)
+async def send(order: int) -> str:
+    return f"invoice {{order}} sent"
+"""
+
+
+class TestWithSinks:
+    """A worker whose app has a ledger with sinks, as the page about events has it."""
+
+    async def test_it_runs_records_and_puts_their_ends_into_the_outbox(
+        self, towpath: Command, server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        database = f"sqlite:///{tmp_path}/towpath.db"
+        module = tmp_path / "shop" / "sinks.py"
+        module.write_text(SINKS.format(url=server.url, database=database))
+        async with Ledger(database) as ledger:
+            await ledger.migrate()
+        with towpath.start("worker", "shop.sinks:app", "--json") as process:
+            async with Towpath(server.url, ledger=database) as app:
+                send = app.handler("invoices", name="send", record=True)(_send)
+                ticket = await send.submit(7, id="i-7")
+                assert await ticket.result(within=seconds(30)) == "invoice 7 sent"
+                assert (await app.ledger.outbox.counts())["redis"].pending == 1
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+
+    def test_a_check_opens_and_closes_the_ledger(
+        self, towpath: Command, server: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        database = f"sqlite:///{tmp_path}/towpath.db"
+        module = tmp_path / "shop" / "sinks.py"
+        module.write_text(SINKS.format(url=server.url, database=database))
+        assert towpath("migrate", "--database", database).code == 0
+        told = towpath("worker", "shop.sinks:app", "--check", "--json").object
+        assert told["queues"] == {"invoices": 1}
+
+
+async def _send(order: int) -> str:
+    raise AssertionError(order)
 
 
 class TestRefusing:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, working
@@ -292,3 +293,49 @@ class TestWhenSomethingIsAmiss:
 
 async def _said(lines: Lines, event: str) -> bool:
     return bool(lines.of(event))
+
+
+class TestALedgerOfItsOwn:
+    async def test_that_nobody_has_entered_is_open_as_long_as_the_app(
+        self, server: EmbeddedServer, url: str
+    ) -> None:
+        ledger = Ledger(url, sinks=["redis"])
+        app = Towpath(server.url, ledger=ledger)
+        for _ in range(2):
+            async with app:
+                assert ledger.entered
+            assert not ledger.entered
+
+    async def test_that_somebody_has_entered_stays_open(
+        self, server: EmbeddedServer, url: str
+    ) -> None:
+        async with Ledger(url) as ledger:
+            async with Towpath(server.url, ledger=ledger):
+                pass
+            assert await ledger.jobs.counts("shop")
+
+
+class TestBytesForAQueueOfNamedHandlers:
+    async def test_are_refused_unless_they_name_one(self, app: Towpath, url: str) -> None:
+        """They would be dead on arrival."""
+
+        @app.handler("shop", name="double", record=True)
+        async def double(number: int) -> int:
+            return number * 2
+
+        assert double.named == "double"
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        async with AsyncSession(engine) as session:
+            with pytest.raises(InvalidOption, match="in_transaction=session"):
+                await app.ledger.submit(session, "shop", b"1")
+        await engine.dispose()
+        with pytest.raises(InvalidOption, match="double"):
+            await app.ledger.jobs.submit("shop", b"1")
+        await app.ledger.jobs.submit("shop", b"1", headers={"handler": "double"})
+
+        @app.handler("shop", record=True)
+        async def anything(number: int) -> int:
+            return number
+
+        assert anything.named is None
+        await app.ledger.jobs.submit("shop", b"1")

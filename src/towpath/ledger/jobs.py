@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from sqlalchemy import ColumnElement, delete, func, null, or_, select, update
@@ -87,6 +87,8 @@ class Jobs:
         self._end = Joined(self._end_many)
         self._nudges: set[asyncio.Task[None]] = set()
         self.fastpath: Fastpath | None = None
+        self.checks: list[Callable[[str], None]] = []
+        """Those who know the handlers of a queue: they refuse what names none and needs to."""
 
     async def close(self) -> None:
         """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
@@ -106,7 +108,7 @@ class Jobs:
         then the record waits for it. Raises InvalidName, InvalidOption, LedgerError. Those that
         come at the same time share one transaction.
         """
-        recorded, nudge = await self._take(new_record(queue, payload, **options))
+        recorded, nudge = await self._take(self._checked(queue, payload, options))
         await _a_moment(nudge)
         return recorded
 
@@ -120,9 +122,17 @@ class Jobs:
         """The same in the caller's own transaction, an AsyncSession or AsyncConnection on this
         database: the record is there if and when that commits. Nothing waits for Redis.
         """
-        new = new_record(queue, payload, **options)
+        new = self._checked(queue, payload, options)
         with translated(), on_the_ledger():
             return await take_in(transaction, new, self.tell, self._committed)
+
+    def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
+        """A record to make. Refused where it would be dead on arrival."""
+        new = new_record(queue, payload, **options)
+        if "handler" not in (options.get("headers") or {}):
+            for check in self.checks:
+                check(new.queue)
+        return new
 
     def _committed(self, seqs: list[int]) -> None:
         if self.fastpath is not None:

@@ -68,6 +68,11 @@ class Ledger:
 
     # ── life ─────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def entered(self) -> bool:
+        """Whether somebody has entered it and not yet left."""
+        return self._open
+
     async def __aenter__(self) -> Ledger:
         self._open = True
         self._store.start()
