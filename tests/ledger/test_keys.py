@@ -89,6 +89,7 @@ class TestAKeyThatCanNotBeRight:
             {"queues": ["[a-z]"]},
             {"queues": ["x" * 65]},
             {"queues": ["a"] * 101},
+            {"queues": ["*a" * 9]},
             {"expires_at": datetime(2025, 12, 31, tzinfo=UTC)},
             {"expires_at": datetime(2030, 1, 1)},  # noqa: DTZ001 -- what is refused
         ],
@@ -122,6 +123,10 @@ class TestAKey:
             (("a.b",), ["a.b"], ["axb"]),
             (("*-eu",), ["mails-eu"], ["mails-eu-2"]),
             (("a****b",), ["ab", "axxb"], ["abc"]),
+            (("*a*b?d",), ["abcd", "xaxbabcd"], ["abd", "abcde"]),
+            (("*aa",), ["aa", "aaa", "baaaa"], ["a", "aab"]),
+            (("a*a", "a*b*b"), ["aa", "axa", "abb", "abxbb"], ["a", "ab", "abc"]),
+            (("*-?-*",), ["a-b-c", "--x--"], ["a--b", "a-bb-c"]),
         ],
     )
     def test_is_for_the_queues_that_its_patterns_match(
@@ -130,6 +135,20 @@ class TestAKey:
         """That holds for admin too."""
         info = key(queues=queues)
         assert [queue for queue in covered + others if info.covers(queue)] == covered
+
+    def test_of_many_wildcards_is_matched_in_no_time(self) -> None:
+        """Also one that was made before the number of wildcards was limited: a search that tries
+        every way to fill them would take years.
+        """
+        info = key(queues=("*-" * 31 + "x", "*-?" * 20 + "x"))
+        assert not info.covers("-" * 64)
+        assert not info.covers("-" * 2_000)
+        assert not info.covers("-" * 63 + "y")
+
+    def test_is_for_no_queue_of_an_impossible_name(self) -> None:
+        """Unless it is for all: then who asks is told what is wrong with the name."""
+        assert not key(queues=("a*",)).covers("a" * 65)
+        assert key(queues=("*",)).covers("a" * 65)
 
     async def test_ends_at_its_time(self, ledger: Ledger, hands: Hands) -> None:
         """Also while it is remembered."""

@@ -186,6 +186,14 @@ class TestQueuePatterns:
             answer = asked(client, method, f"/api/v1/queues/other{path}")
             assert code(answer, 403) == "queue-forbidden", (method, path)
 
+    def test_of_many_wildcards_stop_nobody(self, running: Serving) -> None:
+        """Matched by a search that goes back, one request would hold the server for minutes."""
+        _, secret = running.make_key("read", queues=("*-*-*-*-*-*-*-*x",))
+        client = running.client(secret)
+        for queue in ("-" * 63, "a" + "-" * 63, "-" * 2_000):
+            answer = client.get(f"/api/v1/queues/{queue}")
+            assert code(answer, 403) == "queue-forbidden", queue
+
     def test_it_learns_nothing_about_others(self, running: Serving, api: Api) -> None:
         """There or not there: the same answer."""
         api.submit(1, id="there")

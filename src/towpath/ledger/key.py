@@ -23,7 +23,8 @@ _ID_LENGTH = 10
 _SECRET_BYTES = 32
 _NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,100}")
 _PATTERN = re.compile(r"[a-z0-9._*?-]{1,64}")
-_MOST_PATTERNS = 100
+_MOST_PATTERNS, _MOST_STARS = 100, 8
+_LONGEST_QUEUE = 64
 
 
 class Scope(StrEnum):
@@ -54,7 +55,12 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def covers(self, queue: str) -> bool:
-        """Whether the key is for *queue*. It holds for admin too."""
+        """Whether the key is for *queue*. It holds for admin too.
+
+        What is too long for a queue's name is not looked at: only a key for all covers it.
+        """
+        if len(queue) > _LONGEST_QUEUE:
+            return "*" in self.queues
         return _matcher(self.queues).fullmatch(queue) is not None
 
     def ended(self, now: datetime) -> bool:
@@ -73,12 +79,26 @@ class NewKey(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all patterns. Without backtracking traps: names have 64 characters."""
-    spelled = [
-        "".join({"*": ".*", "?": "."}.get(it, re.escape(it)) for it in re.sub(r"\*+", "*", pattern))
-        for pattern in patterns
-    ]
-    return re.compile("|".join(spelled))
+    """One expression for all patterns."""
+    return re.compile("|".join(map(_spelled, patterns)))
+
+
+def _spelled(pattern: str) -> str:
+    """*pattern* as an expression that never goes back.
+
+    What follows a `*` is taken where it is found first, in an atomic group: a later place would
+    leave less to the rest. Only the part after the last `*` has to stand at the end.
+    """
+    first, *others = re.sub(r"\*+", "*", pattern).split("*")
+    if not others:
+        return _literally(first)
+    *middle, last = others
+    found = "".join(f"(?>.*?{_literally(part)})" for part in middle)
+    return f"{_literally(first)}{found}.*{_literally(last)}"
+
+
+def _literally(part: str) -> str:
+    return re.escape(part).replace(r"\?", ".")
 
 
 # ── secrets ──────────────────────────────────────────────────────────────────────────────
@@ -134,8 +154,12 @@ def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:
     if not 1 <= len(given) <= _MOST_PATTERNS:
         raise InvalidOption("queues", len(given), rule=f"1 to {_MOST_PATTERNS} patterns")
     for pattern in given:
-        if not isinstance(pattern, str) or _PATTERN.fullmatch(pattern) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-            rule = "1 to 64 of a-z, 0-9, '.', '_', '-', and '*' or '?' as wildcards"
+        fits = isinstance(pattern, str) and _PATTERN.fullmatch(pattern)  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        if not fits or pattern.count("*") > _MOST_STARS:
+            rule = (
+                "1 to 64 of a-z, 0-9, '.', '_', '-', and '*' or '?' as wildcards, "
+                f"at most {_MOST_STARS} of them '*'"
+            )
             raise InvalidOption("queues", pattern, rule=rule)
     return tuple(dict.fromkeys(given))
 
