@@ -22,7 +22,9 @@ from tests.model.values import (
     Settle,
     View,
 )
+from tests.waiting import eventually_async
 from towpath.clock import ManualClock, milliseconds
+from towpath.embedded import Address
 from towpath.engine import model
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, JobOptions, JobRef, Lease, Settlement
@@ -30,6 +32,7 @@ from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.errors import TowpathError
 from towpath.ids import JobId, queue_name
+from towpath.testing.proxy import Faults, Hole, Proxy
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PAGE = 1000
@@ -40,10 +43,14 @@ T = TypeVar("T")
 class Desk:
     """One queue of one engine, driven from code that knows no event loop."""
 
-    def __init__(self, url: str, queue: str, scripts: Scripts | None) -> None:
+    def __init__(self, url: str, address: Address, queue: str, scripts: Scripts | None) -> None:
         self.queue = queue_name(queue)
         self.clock = ManualClock(START)
         self.engine = Engine(url, clock=self.clock, scripts=scripts)
+        self._scripts = scripts
+        self._proxy = Proxy(address, Faults())
+        self._far: Engine | None = None
+        """Another engine, whose replies may be lost on the way."""
         self._runner = asyncio.Runner()
         self._open = AsyncExitStack()
         self._leases: dict[tuple[str, int], Lease] = {}
@@ -79,6 +86,48 @@ class Desk:
         except TowpathError as error:
             return plain.refusal(error)
 
+    def lose_reply(self, options: Options, verb: str, **asked: Any) -> Any:
+        """The engine's answer to a call that it names itself, and whose first reply is lost.
+
+        Before it is sent again, the queue gets other options.
+        """
+        try:
+            return self.run(self._lose_reply(options, verb, asked))
+        except TowpathError as error:
+            return plain.refusal(error)
+
+    async def _lose_reply(self, options: Options, verb: str, asked: dict[str, Any]) -> Any:
+        far, near, lost = await self._far_engine(), self.engine, self._proxy.swallowed
+        method: Callable[..., Awaitable[Any]] = getattr(self, f"_{verb}")
+
+        async def answered() -> Any:
+            self.engine = far
+            return await method(None, **asked)
+
+        self._proxy.faults.hole = Hole.REPLIES
+        calling = asyncio.create_task(answered())
+
+        async def reply_is_lost() -> bool:
+            return self._proxy.swallowed > lost or calling.done()
+
+        try:
+            await eventually_async(reply_is_lost)
+            await near.reconfigure(self.queue, plain.options(options))
+            self._proxy.faults.hole = Hole.NOTHING
+            await self._proxy.drop_all()
+            return await calling
+        finally:
+            self.engine = near
+            calling.cancel()
+
+    async def _far_engine(self) -> Engine:
+        if self._far is None:
+            await self._open.enter_async_context(self._proxy)
+            far = Engine(self._proxy.url, clock=self.clock, scripts=self._scripts)
+            self._far = await self._open.enter_async_context(far)
+        await self._far.options(self.queue)
+        return self._far
+
     def submit_alone(self, new: New) -> tuple[str, Any]:
         """A submit through the micro-batcher; also the id, if it was left to the engine."""
         asked = plain.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
@@ -88,7 +137,7 @@ class Desk:
             return new.id, plain.refusal(error)
         return answer.id, plain.taken(answer)
 
-    async def _submit(self, call: Call, jobs: list[New]) -> list[Any]:
+    async def _submit(self, call: Call | None, jobs: list[New]) -> list[Any]:
         wanted = [plain.new_job(new) for new in jobs]
         answers = await self.engine.submit_many(self.queue, wanted, call=call)
         return [
@@ -96,7 +145,7 @@ class Desk:
         ]
 
     async def _claim(
-        self, call: Call, worker: str, lease: int, count: int, lane: str | None = None
+        self, call: Call | None, worker: str, lease: int, count: int, lane: str | None = None
     ) -> list[Held]:
         leases = await self.engine.claim(
             self.queue, worker=worker, lease=milliseconds(lease), count=count, lane=lane, call=call
@@ -104,7 +153,7 @@ class Desk:
         return [self._keep(lease) for lease in leases]
 
     async def _exchange(
-        self, call: Call, settlements: list[Settle], worker: str, lease: int, count: int
+        self, call: Call | None, settlements: list[Settle], worker: str, lease: int, count: int
     ) -> Exchanged:
         answer = await self.engine.exchange(
             self.queue,
@@ -117,53 +166,55 @@ class Desk:
         outcomes = [plain.outcome(it) for it in answer.outcomes]
         return Exchanged(outcomes, [self._keep(lease) for lease in answer.leases])
 
-    async def _renew(self, call: Call, id: str, token: int, ttl: int) -> Renewed:
+    async def _renew(self, call: Call | None, id: str, token: int, ttl: int) -> Renewed:
         lease = self._lease(id, token)
         return plain.renewed(await self.engine.renew(lease, milliseconds(ttl), call=call))
 
-    async def _progress(self, call: Call, id: str, token: int, note: bytes) -> None:
+    async def _progress(self, call: Call | None, id: str, token: int, note: bytes) -> None:
         await self.engine.progress(self._lease(id, token), note, call=call)
 
-    async def _complete(self, call: Call, id: str, token: int, result: bytes) -> str:
+    async def _complete(self, call: Call | None, id: str, token: int, result: bytes) -> str:
         await self.engine.complete(self._lease(id, token), result, call=call)
         return "done"
 
-    async def _fail(self, call: Call, id: str, token: int, delay: int | None, reason: str) -> str:
+    async def _fail(
+        self, call: Call | None, id: str, token: int, delay: int | None, reason: str
+    ) -> str:
         wait = None if delay is None else milliseconds(delay)
         return await self.engine.fail(self._lease(id, token), reason, delay=wait, call=call)
 
-    async def _bury(self, call: Call, id: str, token: int, reason: str) -> str:
+    async def _bury(self, call: Call | None, id: str, token: int, reason: str) -> str:
         return await self.engine.bury(self._lease(id, token), reason, call=call)
 
-    async def _release(self, call: Call, id: str, token: int, delay: int) -> str:
+    async def _release(self, call: Call | None, id: str, token: int, delay: int) -> str:
         lease = self._lease(id, token)
         return await self.engine.release(lease, delay=milliseconds(delay), call=call)
 
-    async def _cancel(self, call: Call, id: str) -> str:
+    async def _cancel(self, call: Call | None, id: str) -> str:
         return await self.engine.cancel(self._ref(id), call=call)
 
-    async def _retry(self, call: Call, id: str) -> str:
+    async def _retry(self, call: Call | None, id: str) -> str:
         return await self.engine.retry(self._ref(id), call=call)
 
-    async def _delete(self, call: Call, id: str) -> None:
+    async def _delete(self, call: Call | None, id: str) -> None:
         await self.engine.delete(self._ref(id), call=call)
 
-    async def _drop(self, call: Call, lane: str) -> str:
+    async def _drop(self, call: Call | None, lane: str) -> str:
         return (await self.engine.drop(self.queue, lane, call=call)).id
 
-    async def _promote(self, call: Call, limit: int) -> int:
+    async def _promote(self, call: Call | None, limit: int) -> int:
         return await self.engine.promote(self.queue, limit, call=call)
 
-    async def _reap(self, call: Call, limit: int) -> int:
+    async def _reap(self, call: Call | None, limit: int) -> int:
         return await self.engine.reap(self.queue, limit, call=call)
 
-    async def _trim(self, call: Call, limit: int) -> int:
+    async def _trim(self, call: Call | None, limit: int) -> int:
         return await self.engine.trim(self.queue, limit, call=call)
 
-    async def _pause(self, call: Call) -> None:
+    async def _pause(self, call: Call | None) -> None:
         await self.engine.pause(self.queue, call=call)
 
-    async def _resume(self, call: Call) -> None:
+    async def _resume(self, call: Call | None) -> None:
         await self.engine.resume(self.queue, call=call)
 
     # ── leases and jobs by name ──────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from tests.model.oracle import Oracle
 from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
 from tests.model.values import OPEN, Exchanged, Held, New, Options, Refusal, Settle, Taken, View
 from towpath.clock import milliseconds
-from towpath.embedded import Connection
+from towpath.embedded import Address, Connection
 from towpath.engine.script import Scripts
 
 FIXED_KEYS = {"meta", "events", "wake"}
@@ -35,6 +35,7 @@ class World:
     """Where programs run."""
 
     url: str
+    address: Address
     connection: Connection
     scripts: Scripts | None = None
 
@@ -51,7 +52,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         queue = f"program-{next(_numbers)}"
-        self.desk = Desk(self.world.url, queue, self.world.scripts)
+        self.desk = Desk(self.world.url, self.world.address, queue, self.world.scripts)
         self.keyspace = Keyspace(self.world.connection, queue)
         self.calls: dict[str, tuple[int, str, dict[str, Any]]] = {}
         self.claiming = itertools.cycle(programs.CLAIMING)
@@ -60,6 +61,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.jobs: list[New] = []
         self.leases: list[Held] = []
         self.log: list[str] = []
+        self.lost: dict[str, Any] | None = None
+        """What the next call's reply is lost for: other options of the queue."""
         self.agreed = False
 
     @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 14))
@@ -91,6 +94,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def both(self, verb: str, **asked: Any) -> Any:
         """A new call, made to engine and oracle: they answer the same, or refuse the same."""
+        if self.lost is not None:
+            return self.lose(verb, asked)
         channel = next(self.claiming if verb in ("claim", "exchange") else self.other)
         number = self.calls[channel][0] + 1 if channel in self.calls else 1
         self.calls[channel] = (number, verb, asked)
@@ -108,6 +113,19 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
         if idle:
             assert self.keyspace.dump() == before, f"{verb} was refused or repeated, and wrote"
+        return found
+
+    def lose(self, verb: str, asked: dict[str, Any]) -> Any:
+        """The same for a call whose reply is lost: one effect, one answer, of the first options."""
+        options, self.lost = replace(self.options, **self.lost or {}), None
+        number = self.oracle.calls.get("lost", (0, None))[0] + 1
+        expected = self.oracle.perform("lost", number, verb, **asked)
+        self.options = self.oracle.options = options
+        found = self.desk.lose_reply(options, verb, **asked)
+        self.log.append(f"{self.desk.now} {verb} {asked}, then {options} -> {found}")
+        assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
+        self.history.note(self.desk.now, verb, asked, found)
+        self.history.reconfigured(options)
         return found
 
     def agree(self) -> None:
@@ -286,6 +304,12 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         """The reply was lost, and the call is sent again: one effect, one answer."""
         if channel in self.calls:
             self.compare(channel, *self.calls[channel])
+
+    def lose_reply(self, options: dict[str, Any], step: tuple[Any, ...]) -> None:
+        """The reply is lost, and the options change before the call is sent again."""
+        self.lost = options
+        self.take(*step)
+        self.lost = None  # where the step made no call
 
     def send_late(self, channel: str) -> None:
         """A call that a newer one has overtaken is refused."""

@@ -150,6 +150,10 @@ MUTANTS = [
     # ── repeated calls, known ids ──
     Mutant("a repeated call runs again", ("calls", "if last == number then", "if false then")),
     Mutant(
+        "a repeated call is refused by the options of the day",
+        ("queue", "if not remembered then", "do"),
+    ),
+    Mutant(
         "a repeated claim takes new jobs",
         ("whole", "if remembered then return recall(remembered) end", ""),
     ),

@@ -128,6 +128,14 @@ def _takes(verb: str) -> list[SearchStrategy[Any]]:
 
 _under_lease = {verb: (held, *_takes(verb)) for verb in REST}
 
+
+@st.composite
+def _lost_step(draw: DrawFn) -> tuple[Any, ...]:
+    """A step whose first call gets no reply."""
+    verb = draw(st.sampled_from(["submit", "submit", "claim", "complete", "exchange", "fail"]))
+    return (verb, *[draw(it) for it in STEPS[verb][1]])
+
+
 _kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"])
 _then = st.sampled_from(["claim", "claim", "reap", "promote", "nothing"])
 
@@ -162,6 +170,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "look": (2, (places,)),
     "moment": (9, (_kinds, st.sampled_from([0, -1, 1]), _then)),
     "repeat": (5, (channels,)),
+    "lose_reply": (2, (options, _lost_step())),
     "send_late": (1, (channels,)),
     "flood": (2, (whens, st.sampled_from([1, 5]))),
 }

@@ -24,7 +24,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     seed = int(os.environ.get("TOWPATH_MODEL_SEED", random.randrange(2**32)))
     print(f"TOWPATH_MODEL_SEED={seed}")  # noqa: T201 -- shown when the test fails
     with Connection(server.address) as connection:
-        world = World(server.url, connection)
+        world = World(server.url, server.address, connection)
         run_programs(world, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 
 

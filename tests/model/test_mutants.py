@@ -21,7 +21,7 @@ def test_fault_is_found(
 ) -> None:
     scripts = mutant.scripts()
     with Connection(server.address) as connection:
-        world = World(server.url, connection, scripts)
+        world = World(server.url, server.address, connection, scripts)
         with pytest.raises((AssertionError, TowpathError)) as failure:
             run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     program = program_of(failure.value)

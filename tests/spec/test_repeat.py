@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.spec.deployment import Deployment
@@ -319,3 +320,26 @@ class TestANameThatWasUsedForAnotherVerb:
         with pytest.raises(CallTaken):
             await engine.complete(lease, call=Call("c", 1))
         assert await engine.state(lease.job) is State.LEASED
+
+
+class TestOptionsThatChangedMeanwhile:
+    @EVERY_VERB
+    async def test_change_nothing_about_a_repeat(
+        self,
+        given: Callable[[Engine], Awaitable[Verb]],
+        engine: Engine,
+        other_engine: Engine,
+        clock: ManualClock,
+        deployment: Deployment,
+    ) -> None:
+        """The repeat is answered at once; refused, it would be made anew as another call."""
+        verb = await given(engine)
+        clock.advance(hours(1))
+        answer = await verb(engine, FIRST)
+        options = await engine.options(REVIEWS)
+        changed = msgspec.structs.replace(options, max_attempts=options.max_attempts + 1)
+        await other_engine.reconfigure(REVIEWS, changed)
+        after, calls = deployment.dump(), deployment.calls("evalsha", "eval")
+        assert await verb(engine, FIRST) == answer
+        assert deployment.calls("evalsha", "eval") == calls + 1
+        assert deployment.dump() == after

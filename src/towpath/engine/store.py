@@ -26,7 +26,7 @@ T = TypeVar("T")
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
 
-_CHANGES_MOST = 5
+_CHANGES_MOST = 20
 """How often a queue's options may change under one call before that is an error."""
 
 

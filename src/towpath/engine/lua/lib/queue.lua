@@ -1,8 +1,11 @@
--- queue: the queue's options and numbers as they are in the store.
+-- queue: the queue's options and numbers as they are in the store; a repeat needs none.
 
 -- META_FIELDS comes from the loader: options, version, and what the script's text names.
 local meta, options = {}, nil
-do
+
+-- A repeat gets the answer that it had, whatever the queue has become since: refused here, the
+-- call would be made anew under another number, and have a second effect.
+if not remembered then
   local values = redis.call('HMGET', META, unpack(META_FIELDS))
   if not values[1] then
     return redis.error_reply('QUEUE_UNKNOWN')

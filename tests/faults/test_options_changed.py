@@ -1,0 +1,97 @@
+"""I3, I8: replies are lost while options change; every call has one effect all the same."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from towpath.clock import minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import Complete, Lease, Submitted, new_job
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import TowpathError
+from towpath.ids import JobId
+from towpath.testing.proxy import Faults, Proxy
+
+QUEUE = "changing"
+JOBS = 2000
+BATCH = 20
+LIMITS = Limits(answer=seconds(5), give_up=seconds(60))
+
+
+class History:
+    """What one process was told about its jobs."""
+
+    def __init__(self) -> None:
+        self.answers: list[Submitted | TowpathError] = []
+        self.claimed: Counter[JobId] = Counter()
+        self.completed: Counter[JobId] = Counter()
+
+    async def submit(self, engine: Engine) -> None:
+        """Half of them in batches, half of them one by one and joined."""
+        for _ in range(JOBS // (2 * BATCH)):
+            self.answers += await engine.submit_many(QUEUE, [new_job(b"") for _ in range(BATCH)])
+            self.answers += await asyncio.gather(
+                *(engine.submit(QUEUE, b"", lane=f"{n}") for n in range(BATCH))
+            )
+
+    async def work(self, engine: Engine) -> None:
+        """Claim and complete until everything was; nobody is silent, so no lease ends."""
+        held: list[Lease] = []
+        while held or self.completed.total() < JOBS:
+            answer = await engine.exchange(
+                QUEUE, [Complete(it) for it in held], worker="w", lease=minutes(10), count=BATCH
+            )
+            done = zip(held, answer.outcomes, strict=True)
+            self.completed.update(lease.id for lease, it in done if it is State.DONE)
+            held = answer.leases
+            self.claimed.update(lease.id for lease in held)
+
+    def misdeeds(self) -> list[str]:
+        """Every job is new to the server, is given out once and completed once."""
+        ids = [it.id for it in self.answers if isinstance(it, Submitted) and not it.existed]
+        found = [f"{JOBS - len(set(ids))} jobs were not new"] if len(set(ids)) < JOBS else []
+        for what, times in (("claimed", self.claimed), ("completed", self.completed)):
+            wrong = [f"{id} was {what} {times[id]} times" for id in ids if times[id] != 1]
+            found += [*wrong, *(f"{id} is nobody's" for id in times.keys() - set(ids))]
+        return found
+
+
+async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
+    """A call that was cut is sent again after a pause; the options change before that."""
+    for attempts in itertools.count(5):
+        seen = proxy.cuts
+        await engine.reconfigure(QUEUE, QueueOptions(max_attempts=attempts, events=0))
+        await meanwhile(lambda seen=seen: proxy.cuts > seen, within=60)
+
+
+async def run(server: EmbeddedServer, seed: int) -> History:
+    """All jobs through a network that cuts a quarter of all replies."""
+    faults, history = Faults(chance=random.Random(seed)), History()
+    async with (
+        Engine(server.url) as direct,
+        Proxy(server.address, faults) as proxy,
+        Engine(proxy.url, limits=LIMITS) as engine,
+    ):
+        changing = asyncio.create_task(change_with_every_cut(direct, proxy))
+        await engine.options(QUEUE)
+        faults.cut_replies = 0.25
+        async with asyncio.timeout(90):
+            await asyncio.gather(history.submit(engine), history.work(engine))
+        changing.cancel()
+        counts = await direct.counts(QUEUE)
+    assert proxy.cuts > 10, "nothing was cut"
+    assert counts.ready + counts.leased + counts.waiting == 0
+    assert (counts.totals["submitted"], counts.totals["completed"]) == (JOBS, JOBS)
+    return history
+
+
+@pytest.mark.timeout(120)
+async def test_every_call_has_one_effect(server: EmbeddedServer, seed: int) -> None:
+    assert (await run(server, seed)).misdeeds() == []
