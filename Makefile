@@ -3,7 +3,11 @@
 
 PYTHON ?= python3
 VENV   := .venv
+RUNTIME := $(VENV)/.towpath-runtime
 STAMP  := $(VENV)/.towpath-installed
+# What is installed: for `make up` what it runs on, for all else the tools of the tests too.
+TO_RUN  := server,embedded,fast
+TO_TEST := dev,embedded
 BIN    := $(VENV)/bin
 JOBS   ?= 4
 PROGRAMS ?= 5000
@@ -17,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-up: $(STAMP) ## start everything: server, store and database, data in ./towpath-data
+up: $(RUNTIME) ## start everything: server, store and database, data in ./towpath-data
 	@$(BIN)/towpath up
 
 # The types are checked on one core: the tests need not wait for that.
@@ -56,17 +60,27 @@ clean: ## remove .venv and everything that tools left behind
 
 # Debian's python3 comes without ensurepip unless python3-venv is installed: then the machine's
 # own pip fills the environment from outside. Nothing is ever installed outside of $(VENV).
-$(STAMP): pyproject.toml
+$(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'towpath needs Python 3.11 or newer; say which one: make PYTHON=python3.12' >&2; exit 1; }
-	@echo 'setting up $(VENV) ...'
-	@if $(PYTHON) -m venv $(VENV) >/dev/null 2>&1; then \
-	  $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev,embedded]'; \
-	elif $(PYTHON) -m venv --without-pip --clear $(VENV) && $(PYTHON) -m pip --version >/dev/null 2>&1; then \
-	  $(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check \
-	    -e '.[dev,embedded]'; \
-	else \
-	  echo 'cannot make $(VENV): this Python has neither ensurepip nor pip;' \
-	    'on Debian or Ubuntu: apt-get install python3-venv' >&2; exit 1; \
-	fi
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || \
+	  { $(PYTHON) -m venv --without-pip --clear $(VENV) && $(PYTHON) -m pip --version >/dev/null 2>&1; } || \
+	  { rm -rf $(VENV); echo 'cannot make $(VENV): this Python has neither ensurepip nor pip;' \
+	    'on Debian or Ubuntu: apt-get install python3-venv' >&2; exit 1; }
+
+define install
+@echo 'installing $(2) into $(VENV) ...'
+@if $(BIN)/python -m pip --version >/dev/null 2>&1; then pip='$(BIN)/python -m pip'; \
+  else pip='$(PYTHON) -m pip --python $(BIN)/python'; fi; \
+  $$pip install --disable-pip-version-check -e '.[$(1)]'
+endef
+
+# What `towpath up` runs on, and no more.
+$(RUNTIME): pyproject.toml | $(VENV)/pyvenv.cfg
+	$(call install,$(TO_RUN),towpath and what it runs on (about 130 MB))
 	@touch $@
+
+# The same with the tools of the tests.
+$(STAMP): pyproject.toml | $(VENV)/pyvenv.cfg
+	$(call install,$(TO_TEST),towpath and the tools of its tests (about 800 MB))
+	@touch $(RUNTIME) $@

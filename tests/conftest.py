@@ -1,11 +1,18 @@
 """Real servers, one set per test process, emptied before each test."""
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.servers import oldest
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
+
+# What a shell starts in the background ignores SIGINT and SIGQUIT, and under nohup SIGHUP; so do
+# its children, and the programs of the tests would never hear the signals they are sent.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import eventually
+from tests.warm import Bounded
 
 _OPTIONS = {
     "fsync": "off",  # a test may kill the server, never the machine
@@ -111,7 +112,7 @@ class PostgresServer:
 
     def _run(self, *words: str | Path, output: Any = subprocess.PIPE) -> subprocess.Popen[bytes]:
         # preexec_fn: a single C call that was looked up before, so no thread can be in its way.
-        return subprocess.Popen[bytes](
+        return Bounded[bytes](
             words,
             **self._as,
             cwd=self.directory,

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import Any, AnyStr, NoReturn, cast
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
@@ -49,6 +51,8 @@ _LOADED = (
 )
 _WARNINGS = "PYTHONWARNINGS"
 _LARGEST = 1 << 18
+_LONGEST = 90.0
+"""Seconds that anybody waits for a program's end. Then it is killed, and the test fails."""
 
 
 # ── on the side of the tests ─────────────────────────────────────────────────────────────
@@ -78,7 +82,32 @@ class Ran:
         return json.loads(self.err.splitlines()[-1])
 
 
-class Program(subprocess.Popen[AnyStr]):
+class Bounded(subprocess.Popen[AnyStr]):
+    """A `Popen` that nobody waits for without end: a hanging program fails its test, no more."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As `Popen`'s; without *timeout* the program is killed once it has taken too long."""
+        if timeout is not None:
+            return super().wait(timeout)
+        try:
+            return super().wait(_LONGEST)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        # The test has failed already: what it left running would only make others wait.
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, at)
+
+
+class Program(Bounded[AnyStr]):
     """A `Popen` of `[COMMAND, …]` or `[sys.executable, …]`, forked where that is the same.
 
     Beginning and waiting are other ways; all the rest is `Popen`'s, and so are their names.
@@ -109,11 +138,21 @@ class Program(subprocess.Popen[AnyStr]):
         [number] = struct.unpack("q", said)
         return number
 
+    def wait(self, timeout: float | None = None) -> int:
+        """Without *timeout* its keeper tells of its end: nothing is looked at again and again."""
+        if timeout is None and self._keeper is not None and self.returncode is None:
+            ends = select.poll()
+            ends.register(self._keeper, select.POLLIN)
+            if not ends.poll(_LONGEST * 1000):
+                self.kill()
+                raise subprocess.TimeoutExpired(self.args, _LONGEST)
+        return super().wait(timeout)
+
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         if self._keeper is None:
             return cast("Any", super())._try_wait(wait_flags)
         try:
-            status = self._heard(self._keeper, socket.MSG_DONTWAIT if wait_flags else 0)
+            status = self._heard(self._keeper, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0, 0
         self._keeper.close()

@@ -1,13 +1,23 @@
-"""Tests wait for facts, not for time."""
+"""Tests wait for facts, not for time; and for nothing without end."""
 
 import ast
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.sources import TESTS, python_files, shown
+from tests import warm
+from tests.architecture.sources import ROOT, TESTS, python_files, shown
+from tests.warm import Bounded, Program
 
 THE_ONE_PLACE = TESTS / "waiting.py"
+PROGRAMS = TESTS / "warm.py"
+"""Where programs are started."""
+ENDS_BY_ITSELF = TESTS / "worker" / "pool.py"
+"""Its programs are `sleep 60`, left behind on purpose."""
 
 
 def test_no_test_sleeps() -> None:
@@ -33,6 +43,39 @@ def test_giving_way_to_other_tasks_is_no_sleep() -> None:
 
 def test_the_one_place_is_where_it_says() -> None:
     assert sleeps(Path(THE_ONE_PLACE).read_text())
+
+
+def test_no_program_is_waited_for_without_end() -> None:
+    """At the end of a `with` block, `Popen` waits for ever; `Bounded` and `Program` do not."""
+    files = {*python_files(TESTS)} - {PROGRAMS, ENDS_BY_ITSELF}
+    bare = [shown(path) for path in files if re.search(r"Popen\b(\[\w+\])?[(]", path.read_text())]
+    assert bare == []
+
+
+def test_signals_are_heard_where_a_shell_had_them_ignored() -> None:
+    """What a script starts in the background ignores SIGINT, and so would the tests' programs."""
+    inside = "tests/architecture/test_tests.py::test_an_interruption_reaches_a_program"
+    command = f"trap '' INT QUIT HUP; exec {sys.executable} -m pytest -q -n 0 {inside}"
+    shell = ["sh", "-c", command]
+    ran = subprocess.run(shell, cwd=ROOT, capture_output=True, timeout=90, check=False)
+    assert ran.returncode == 0, ran.stdout.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGHUP])
+def test_an_interruption_reaches_a_program(number: signal.Signals) -> None:
+    with Bounded[bytes](["sleep", "60"]) as process:
+        process.send_signal(number)
+        assert process.wait(10) == -number
+
+
+def test_a_program_that_hangs_fails_its_test_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "_LONGEST", 0.1)
+    hangs = [sys.executable, "-c", "import signal; signal.pause()"]
+    for kind in (Bounded[bytes], Program[bytes]):
+        process = kind(hangs)
+        with pytest.raises(subprocess.TimeoutExpired), process:
+            pass
+        assert process.wait(10) == -signal.SIGKILL
 
 
 def sleeps(text: str) -> list[int]:

@@ -20,6 +20,7 @@ from benchmarks.peers.stage import stage
 from benchmarks.peers.standing import Comparison, Recoveries, Recovery, Standing, Who
 from benchmarks.peers.visit import Counts, Visit, visit
 from tests.waiting import eventually
+from tests.warm import Bounded
 
 rows = pytest.mark.parametrize("peer", roster(), ids=lambda peer: peer.name)
 
@@ -119,7 +120,7 @@ async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
 
 def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
     """A killed process closes its end of the pipe: that is all the worker's keeper needs."""
-    keeper = subprocess.Popen(
+    keeper = Bounded[bytes](
         [sys.executable, "-m", "benchmarks.peers.side.lifeline", "sleep", "60"],
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -10,7 +10,7 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.warm import COMMAND, Program, Ran, run
+from tests.warm import COMMAND, Bounded, Program, Ran, run
 
 ROWS, COLUMNS = 40, 160
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -23,7 +23,7 @@ class Terminal:
     def __init__(self, words: tuple[str, ...], env: Mapping[str, str], cwd: Path) -> None:
         self._screen, inside = pty.openpty()
         fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.process = subprocess.Popen(
+        self.process = Bounded[bytes](
             [COMMAND, *words],
             stdin=inside,
             stdout=inside,

@@ -7,6 +7,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.warm import Bounded
+
 # Starts a server on a data directory, says its pid, and stays until its standard input ends.
 OWNER = """
 import sys
@@ -26,9 +28,7 @@ OWNER_WITHOUT_DEATH_SIGNAL = "import sys; sys.platform = 'other'\n" + OWNER
 def python(script: str, *arguments: object) -> Generator[subprocess.Popen[str]]:
     """A Python process that runs *script*; killed at the end of the block if it still runs."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Bounded[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

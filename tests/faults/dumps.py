@@ -77,7 +77,8 @@ def restore(server: EmbeddedServer, saved: Dump) -> None:
     """Make *server* hold exactly what was *saved*."""
     words: list[bytes | int] = []
     for key, held in saved.items():
-        words += [key, held.value, max(held.ttl_ms, 0)]
+        # 0 means for ever to RESTORE; to PTTL, that less than a millisecond is left.
+        words += [key, held.value, max(held.ttl_ms, 1) if held.ttl_ms >= 0 else 0]
     server.ask("EVAL", _RESTORE, 0, *words)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 from aiokafka import AIOKafkaConsumer  # pyright: ignore[reportMissingTypeStubs] -- it has none
 
 from tests.ledger.broker import TOPIC
+from tests.warm import Bounded
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +31,7 @@ class KafkaBroker:
     def __enter__(self) -> Self:
         pipe = subprocess.PIPE
         command = [sys.executable, "-m", "tests.ledger.broker"]
-        self._process = subprocess.Popen(
+        self._process = Bounded[str](
             command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
         )
         self.address = self._heard()

@@ -11,6 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection
 
+from tests.warm import Bounded
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.migrate import Migration, configuration
@@ -54,8 +55,7 @@ class TestMigrating:
         command = [sys.executable, "-W", "error", "-c", MIGRATE, url]
         pipe = subprocess.PIPE
         at_once = [
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-            for _ in range(4)
+            Bounded[str](command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for _ in range(4)
         ]
         for process in at_once:
             assert process.stdout is not None

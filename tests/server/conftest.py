@@ -49,17 +49,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture(scope="session")
-def narrow(
-    tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
-) -> Iterator[Serving]:
-    """`towpath serve` with little patience: heads and bodies within 1 s, 5 requests a second."""
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """`towpath serve` with little patience: heads and bodies within 1 s, 5 requests a second.
+
+    With a Valkey of its own: it writes to it by itself, and outlives the test that asked for it.
+    """
     limits = {
         "TOWPATH_HTTP__BODY_WITHIN": "1s",
         "TOWPATH_HTTP__HEAD_WITHIN": "1s",
         "TOWPATH_HTTP__RATE": "5",
         "TOWPATH_HTTP__STREAMS": "2",
     }
-    with serve(tmp_path_factory.mktemp("serve"), running_server.url, **limits) as it:
+    home = tmp_path_factory.mktemp("serve")
+    with EmbeddedServer() as store, serve(home, store.url, **limits) as it:
         yield it
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.architecture.sources import ROOT
 from tests.server.serving import PATIENCE, Api, Serving
 from tests.waiting import eventually
+from tests.warm import Bounded
 
 EXAMPLES = ROOT / "examples"
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -22,7 +23,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 def working(running: Serving, api: Api, *command: str) -> Generator[None]:
     """The example at work on the queue; after SIGTERM it ends what it has, and then itself."""
     _, key = running.make_key("work", queues=(api.queue,))
-    worker = subprocess.Popen(
+    worker = Bounded[str](
         [*command, api.queue],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -12,7 +12,7 @@ import httpx
 from tests.server.serving import PATIENCE, Api, Serving, begin, serve, serving, up
 from tests.server.test_work_api import in_background
 from tests.waiting import eventually
-from tests.warm import COMMAND
+from tests.warm import COMMAND, Bounded
 from towpath.embedded import EmbeddedServer
 
 CANARY = "canary-7f3a-in-a-payload"
@@ -29,7 +29,7 @@ class TestItsFirstWords:
     def test_for_people_name_three_commands_that_run(self, tmp_path: Path) -> None:
         told = tmp_path / "told"
         with told.open("w") as file:
-            process = subprocess.Popen(
+            process = Bounded[str](
                 [COMMAND, "up", "--port", "0", "--data", "data"],
                 stdout=file,
                 stderr=file,
@@ -173,7 +173,7 @@ class TestServing:
         words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/l.db")
         reviewer = {"TOWPATH_REVIEWS__REVIEWER_COMMAND": f"true {CANARY}"}
         with told.open("w") as file:
-            process = subprocess.Popen(
+            process = Bounded[str](
                 [COMMAND, *words, "--port", "0"], stdout=file, env={**os.environ, **reviewer}
             )
         try:

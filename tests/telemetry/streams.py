@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.warm import Bounded
+
 ROOT = Path(__file__).parents[2]
 
 PRELUDE = """
@@ -29,7 +31,7 @@ def through_a_pipe(program: str) -> str:
 def in_a_terminal(program: str) -> str:
     """What *program* writes to stderr when that is a terminal. It must end well."""
     ours, theirs = os.openpty()
-    with subprocess.Popen([sys.executable, "-c", PRELUDE + program], stderr=theirs) as child:
+    with Bounded[bytes]([sys.executable, "-c", PRELUDE + program], stderr=theirs) as child:
         os.close(theirs)
         written = b"".join(iter(lambda: _more(ours), b""))
     os.close(ours)

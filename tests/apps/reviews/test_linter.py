@@ -15,7 +15,7 @@ import pytest
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
 from tests.waiting import eventually
-from tests.warm import Ran, run
+from tests.warm import Bounded, Ran, run
 from towpath.apps.reviews.linter import finding
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
 from towpath.apps.reviews.reviewers.command import CommandReviewer
@@ -324,7 +324,7 @@ class TestALinterThatCanNotReview:
         head = repository.commit({"a.py": ""})
         begun = tmp_path / "begun"
         linter = ["sh", "-c", f"touch {begun}; exec sleep 1000"]
-        process = subprocess.Popen(
+        process = Bounded[bytes](
             place.command(*linter),
             env=place.environment,
             stdin=subprocess.PIPE,
