@@ -1,6 +1,5 @@
-"""What the fault tests share: a seed that is printed, databases, and a leak that is not ours."""
+"""What the fault tests share: a seed that is printed, and databases."""
 
-import gc
 import os
 import random
 from collections.abc import Iterator
@@ -33,18 +32,3 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/ledger.db"
     return request.getfixturevalue("running_postgres").emptied()
-
-
-@pytest.fixture
-def nodes_may_leave() -> Iterator[None]:
-    """For tests in which a cluster's nodes die or change hands.
-
-    redis-py 8.1 drops a node that has left the layout without closing all its connections; they
-    are closed by the garbage collector, which warns. It is called here, so that the warning comes
-    in this test, which ignores it (`LEAKY`), and not in another.
-    """
-    yield
-    gc.collect()
-
-
-LEAKY = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

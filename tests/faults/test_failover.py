@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.census import census
-from tests.faults.conftest import LEAKY
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
 from tests.faults.slots import MovingSlot, slot_of
@@ -39,7 +38,7 @@ def group() -> Iterator[EmbeddedSentinel]:
 
 
 @pytest.fixture
-def cluster(nodes_may_leave: None) -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
         yield cluster
 
@@ -160,7 +159,6 @@ async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
     return set(ids - (await census(engine, QUEUE)).jobs.keys())
 
 
-@LEAKY
 class TestACluster:
     async def test_an_engine_goes_on_when_a_master_is_killed(
         self, cluster: EmbeddedCluster

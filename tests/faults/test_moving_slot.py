@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 import pytest
 
 from tests.faults.census import Census, census, with_payloads
-from tests.faults.conftest import LEAKY
 from tests.faults.dumps import Dump, dumps
 from tests.faults.scenes import CASES, MEANWHILE, Case, Scene, prepare
 from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
@@ -28,7 +27,6 @@ from towpath.errors import TowpathError
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1), channels=50)
 """A call that can't succeed during the move is repeated for so long, and then given up."""
 
-pytestmark = LEAKY
 
 Choice = Callable[[bytes], bool]
 """Which keys have moved already."""
@@ -78,7 +76,7 @@ def own_cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def empty_cluster(own_cluster: EmbeddedCluster, nodes_may_leave: None) -> EmbeddedCluster:
+def empty_cluster(own_cluster: EmbeddedCluster) -> EmbeddedCluster:
     flush(own_cluster)
     return own_cluster
 

@@ -28,7 +28,7 @@ from redis.exceptions import (
     OutOfMemoryError,
     ReadOnlyError,
     RedisClusterException,
-    RedisError,
+    ResponseError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -38,6 +38,7 @@ from towpath.clock import Clock, Duration, seconds, steady
 from towpath.engine.connect import Line, Link
 from towpath.engine.durability import Durability, ServerFacts, probe
 from towpath.engine.keys import keys_of
+from towpath.engine.layout import TROUBLE
 from towpath.engine.limit import Watch
 from towpath.engine.model import Call
 from towpath.engine.script import Script
@@ -104,10 +105,10 @@ _PASSING = (
     AskError,
     RedisClusterException,
 )
-"""Trouble that passes by itself: a fail-over, a start, a slot on its way."""
+"""Trouble that passes by itself: a fail-over, a start, a slot on its way, a disk that is full."""
 _PASSING_TEXT = re.compile(
-    r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b|non local key"
-    r"|read only replica"
+    r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
+    r"|non local key|read only replica"
 )
 """The same, where an error inside a script is told in the words of another."""
 
@@ -118,7 +119,7 @@ class Channels:
     def __init__(self, link: Link, clock: Clock, limits: Limits) -> None:
         self._link, self._clock = link, clock
         self._answer_s = limits.answer.total_seconds()
-        self._watch = Watch(limits.answer)
+        self._watch = Watch(limits.answer, link.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         name = secrets.token_hex(8)
         self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
@@ -254,9 +255,11 @@ class Channels:
         for attempt in itertools.count():
             try:
                 return await self._watch.within(send(), give_up_at)
-            except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
-                await hang_up()
+            except TROUBLE as error:
                 trouble = _translated(error)
+                # After a reply that refuses the call, its connection is as good as before.
+                if trouble is None or not isinstance(error, ResponseError):
+                    await hang_up()
                 if trouble is not None:
                     raise trouble from error
                 pause = min(0.02 * 2**attempt, 0.5)

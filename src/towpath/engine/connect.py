@@ -1,33 +1,108 @@
 """Connections: one server, Sentinel or Cluster behind the same small face.
 
 A `Line` carries one command at a time and sends it once: whoever calls knows whether a repeat
-is safe (`channel.py`), so redis-py's own retries are off. Time limits are the caller's too.
+is safe (`channel.py`). Of redis-py only the connections are used: its own retries would run a
+script twice. Time limits are the caller's too.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
 
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
-from redis.asyncio import Redis, RedisCluster, Sentinel
-from redis.asyncio.cluster import ClusterNode
+from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import SlotNotCoveredError
+from redis.exceptions import AskError, MovedError, SlotNotCoveredError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
+from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Sentinels
 from towpath.engine.url import ServerUrl, Topology
 
 CONNECT_SECONDS = 3.0
 _CONFIRM_KEPT_MS = 600_000
+_REDIRECTIONS = 5
 
 
-class Line(Protocol):
+class Wire:
+    """A connection to one server: made when it is used, and again after it was dropped."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+
+    async def ask(self, command: tuple[Any, ...]) -> Any:
+        """The reply. Raises one of TROUBLE, an error reply included."""
+        # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
+        packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
+        try:
+            await self._send(packed)
+            return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
+        except RuntimeError as error:
+            raise _reset(error) from error
+
+    async def ask_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
+        """The reply to the second of two commands that are sent together."""
+        packed = [cast("bytes", pack_command(it)) for it in (first, second)]  # pyright: ignore[reportUnknownVariableType]
+        try:
+            await self._send(b"".join(packed))
+            await self._connection.read_response()
+            return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
+        except RuntimeError as error:
+            raise _reset(error) from error
+        except BaseException:
+            await self.drop()  # a reply may be left unread: it must not be taken for another's
+            raise
+
+    async def _send(self, packed: bytes) -> None:
+        connection = self._connection
+        if not connection.is_connected:
+            # A server that is frozen accepts, and then says nothing.
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await connection.connect()
+        await connection.send_packed_command(packed, check_health=False)
+
+    def cut(self) -> None:
+        """End it under whoever waits for a reply: that is told as a lost connection."""
+        # Not closed: that would first send what a frozen server does not take.
+        writer = self._connection._writer  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- redis-py has no way to do this
+        if writer is not None:
+            writer.transport.abort()
+
+    async def drop(self) -> None:
+        self.cut()
+        with suppress(RuntimeError):
+            await self._connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        self.cut()
+        with suppress(*TROUBLE, RuntimeError):
+            await self._connection.disconnect()
+
+
+def _reset(error: RuntimeError) -> RedisConnectionError:
+    """uvloop's word for a write on a connection that the other side has reset."""
+    return RedisConnectionError(f"the connection was reset: {error}")
+
+
+class Line:
     """One command at a time, to whichever server is responsible for its key."""
 
+    def __init__(self, link: Link, layout: Layout) -> None:
+        self._link, self._layout = link, layout
+        self.wires: dict[Place, Wire] = {}
+        self._at: Place | None = None
+
     async def send(self, *command: Any) -> Any:
-        """The reply. Raises redis-py's errors, an error reply included."""
-        ...
+        """The reply. Raises one of TROUBLE, an error reply included."""
+        wire = await self._wire_of(command)
+        try:
+            return await wire.ask(command)
+        except AskError as error:
+            return await self._redirected(error, command)
 
     async def confirmed(
         self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
@@ -37,190 +112,163 @@ class Line(Protocol):
         All on one connection. WAIT looks at the last write of its own connection, and a
         repeated call writes nothing: so *key*, which nobody reads, is written in between.
         """
-        ...
+        wire = await self._wire_of(command)
+        answer = await wire.ask(command)
+        wrote = ("SET", key, "1", "PX", _CONFIRM_KEPT_MS)
+        return answer, int(await wire.ask_both(wrote, ("WAIT", replicas, limit_ms)))
 
     async def hang_up(self) -> None:
-        """Drop the connection; the next command makes a new one, to the server responsible then."""
-        ...
+        """Drop the connection that was used last, after trouble with it.
+
+        The next command makes a new one, to the server responsible then.
+        """
+        if self._at is not None and (wire := self.wires.get(self._at)) is not None:
+            self._layout.doubt(self._at)
+            await wire.drop()
+
+    async def close(self) -> None:
+        """Drop every connection; a command would make new ones."""
+        wires, self.wires = self.wires, {}
+        for wire in wires.values():
+            await wire.close()
+
+    async def _wire_of(self, command: tuple[Any, ...]) -> Wire:
+        place = self._layout.place(command)
+        if place is None:
+            await self._link.learn()
+            place = self._layout.place(command)
+            if place is None:
+                raise SlotNotCoveredError("no server is responsible for the key")
+        return self._wire_at(place)
+
+    def _wire_at(self, place: Place) -> Wire:
+        self._at = place
+        wire = self.wires.get(place)
+        if wire is None:
+            wire = self.wires[place] = self._link.wire(place)
+        return wire
+
+    async def _redirected(self, told: AskError, command: tuple[Any, ...]) -> Any:
+        for _ in range(_REDIRECTIONS):
+            # A server that does not know the other one's name means its own.
+            host = cast("str", told.host) or (self._at or ("", 0))[0]  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves it untyped
+            place = (host, int(told.port))
+            has_moved = isinstance(told, MovedError)
+            if has_moved:
+                self._layout.moved(told.slot_id, place)
+            wire = self._wire_at(place)
+            try:
+                return await (wire.ask(command) if has_moved else wire.ask_both(_ASKING, command))
+            except AskError as error:
+                told = error
+        raise told
 
 
-class Link(Protocol):
-    """The way to one deployment of Redis or Valkey."""
+_ASKING = ("ASKING",)
 
-    def line(self) -> Line: ...
+
+class Link:
+    """The way to one deployment of Redis or Valkey. Nothing is connected before it is used."""
+
+    def __init__(self, layout: Layout, connect: Callable[[Place], AbstractConnection]) -> None:
+        self._layout, self._connect = layout, connect
+        self._lines: list[Line] = []
+        self._learning: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def line(self) -> Line:
+        line = Line(self, self._layout)
+        self._lines.append(line)
+        return line
 
     async def primaries(self) -> list[Line]:
         """A line to each server that takes writes."""
-        ...
+        if not self._layout.primaries():
+            await self.learn()
+        lines = [Line(self, OneServer(it)) for it in self._layout.primaries()]
+        self._lines += lines
+        return lines
 
-    async def close(self) -> None: ...
+    def wire(self, place: Place) -> Wire:
+        return Wire(self._connect(place))
 
+    async def learn(self) -> None:
+        """Ask who is responsible now; all who want to know at the same time share the answer."""
+        if self._learning is None:
+            self._learning = asyncio.create_task(self._layout.learn())
+            self._learning.add_done_callback(self._learnt)
+        await asyncio.shield(self._learning)
 
-class _DirectLine:
-    """A connection of its own to one server, or to the primary that the sentinels name."""
+    def _learnt(self, task: asyncio.Task[None]) -> None:
+        self._learning = None
+        if not task.cancelled():
+            task.exception()  # those who waited for it have it; if nobody does, nobody minds
 
-    def __init__(self, connection: AbstractConnection) -> None:
-        self._connection = connection
+    def look_again(self) -> None:
+        """A server keeps somebody waiting: if others say that it was replaced, cut every connection
+        to it. Whoever waits there, for work and events too, then goes to the one responsible now.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look())
 
-    async def send(self, *command: Any) -> Any:
-        connection = await self._connected()
-        # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
-        packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
-        await connection.send_packed_command(packed, check_health=False)
-        return await _reply(connection)
-
-    async def confirmed(
-        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
-    ) -> tuple[Any, int]:
-        return await _confirmed(await self._connected(), command, key, replicas, limit_ms)
-
-    async def hang_up(self) -> None:
-        await self._connection.disconnect(nowait=True)
-
-    async def _connected(self) -> AbstractConnection:
-        # A command would connect by itself, but without asking the sentinels who is primary.
-        if not self._connection.is_connected:
-            await self._connection.connect()
-        return self._connection
-
-
-class _ClusterLine:
-    """Commands that redis-py's cluster client sends to the node of their key."""
-
-    def __init__(self, client: RedisCluster) -> None:
-        self._client = client
-
-    async def send(self, *command: Any) -> Any:
-        return await self._client.execute_command(*command)
-
-    async def confirmed(
-        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
-    ) -> tuple[Any, int]:
-        node = self._client.get_node_from_key(key)
-        if node is None:
-            raise SlotNotCoveredError(f"no node serves the slot of {key}")
-        connection = node.acquire_connection()
-        try:
-            return await _confirmed(connection, command, key, replicas, limit_ms)
-        except BaseException:
-            # Replies may be left unread: the next one to get it must not take them for his.
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            node.release(connection)
-
-    async def hang_up(self) -> None:
-        """Nothing to do: the client drops broken connections and learns the slots anew."""
-
-
-class _NodeLine:
-    """Commands to one node of a cluster, whatever their key."""
-
-    def __init__(self, node: ClusterNode) -> None:
-        self._node = node
-
-    async def send(self, *command: Any) -> Any:
-        return await self._node.execute_command(*command)
-
-    async def confirmed(
-        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
-    ) -> tuple[Any, int]:
-        raise NotImplementedError("a node line only asks a node about itself")
-
-    async def hang_up(self) -> None:
-        await self._node.disconnect()
-
-
-async def _confirmed(
-    connection: AbstractConnection,
-    command: tuple[Any, ...],
-    key: str,
-    replicas: int,
-    limit_ms: int,
-) -> tuple[Any, int]:
-    await connection.send_command(*command)
-    answer = await _reply(connection)
-    await connection.send_command("SET", key, "1", "PX", _CONFIRM_KEPT_MS)
-    await connection.send_command("WAIT", replicas, limit_ms)
-    await _reply(connection)
-    return answer, int(await _reply(connection))
-
-
-async def _reply(connection: AbstractConnection) -> Any:
-    return await connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
-
-
-class _DirectLink:
-    def __init__(self, client: Redis, sentinel: Sentinel | None = None) -> None:
-        self._client = client
-        self._sentinel = sentinel
-        self._connections: list[AbstractConnection] = []
-
-    def line(self) -> _DirectLine:
-        connection = self._client.connection_pool.make_connection()
-        self._connections.append(connection)
-        return _DirectLine(connection)
-
-    async def primaries(self) -> list[Line]:
-        return [self.line()]
+    async def _look(self) -> None:
+        with suppress(*TROUBLE):
+            await self.learn()
+            current = self._layout.primaries()
+            for line in self._lines:
+                for place, wire in line.wires.items():
+                    if place not in current:
+                        wire.cut()
 
     async def close(self) -> None:
-        for connection in self._connections:
-            await connection.disconnect()
-        await self._client.aclose()
-        if self._sentinel is not None:
-            for watcher in self._sentinel.sentinels:
-                await watcher.aclose()
-
-
-class _ClusterLink:
-    def __init__(self, client: RedisCluster) -> None:
-        self._client = client
-        # Replies are wanted as the server gives them, like those of a single server.
-        for command in ("INFO", "HGETALL", "XRANGE", "XREVRANGE", "XREAD", "BLPOP"):
-            client.response_callbacks.pop(command, None)
-
-    def line(self) -> _ClusterLine:
-        return _ClusterLine(self._client)
-
-    async def primaries(self) -> list[Line]:
-        await self._client.initialize()
-        return [_NodeLine(node) for node in self._client.get_primaries()]
-
-    async def close(self) -> None:
-        await self._client.aclose()
+        for task in (self._looking, self._learning):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        for line in self._lines:
+            await line.close()
 
 
 def open_link(url: ServerUrl) -> Link:
     """The link to the deployment that *url* names. Nothing is connected yet."""
-    options: dict[str, Any] = {
-        "username": url.username,
-        "password": url.password,
+    usual: dict[str, Any] = {
         "protocol": 2,
         "socket_timeout": None,
         "socket_connect_timeout": CONNECT_SECONDS,
         "retry": Retry(NoBackoff(), 0),
     }
+    login = {"username": url.username, "password": url.password}
+    watching = {"username": url.sentinel_username, "password": url.sentinel_password}
+    connect = _connecting({**usual, **login, "db": url.db}, tls=url.tls)
     match url.topology:
         case Topology.CLUSTER:
-            # Redirections and a changed layout are the cluster client's own affair: two tries.
-            options["retry"] = Retry(NoBackoff(), 2)
-            nodes = [ClusterNode(host, port) for host, port in url.hosts]
-            return _ClusterLink(RedisCluster(startup_nodes=nodes, ssl=url.tls, **options))
+            return Link(Cluster(url.hosts, _asking(connect)), connect)
         case Topology.SENTINEL:
-            watching = {
-                "username": url.sentinel_username,
-                "password": url.sentinel_password,
-                "socket_timeout": CONNECT_SECONDS,
-                "socket_connect_timeout": CONNECT_SECONDS,
-            }
-            sentinel = Sentinel(list(url.hosts), sentinel_kwargs=watching)
-            client: Redis = sentinel.master_for(  # pyright: ignore[reportUnknownMemberType] -- redis-py types it in part
-                url.path, db=url.db, ssl=url.tls, **options
-            )
-            return _DirectLink(client, sentinel)
+            ask = _asking(_connecting({**usual, **watching}, tls=False))
+            return Link(Sentinels(url.hosts, url.path, ask), connect)
         case Topology.SINGLE:
-            if not url.hosts:
-                return _DirectLink(Redis(unix_socket_path=url.path, db=url.db, **options))
-            [(host, port)] = url.hosts
-            return _DirectLink(Redis(host=host, port=port, db=url.db, ssl=url.tls, **options))
+            [place] = url.hosts or ((url.path, 0),)
+            return Link(OneServer(place), connect)
+
+
+def _connecting(options: dict[str, Any], *, tls: bool) -> Callable[[Place], AbstractConnection]:
+    def connect(place: Place) -> AbstractConnection:
+        host, port = place
+        if not port:
+            client = Redis(unix_socket_path=host, **options)
+        else:
+            client = Redis(host=host, port=port, ssl=tls, **options)
+        return client.connection_pool.make_connection()
+
+    return connect
+
+
+def _asking(connect: Callable[[Place], AbstractConnection]) -> Any:
+    async def ask(place: Place, command: tuple[Any, ...]) -> Any:
+        wire = Wire(connect(place))
+        try:
+            return await wire.ask(command)
+        finally:
+            await wire.close()
+
+    return ask

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 import msgspec
-from redis.exceptions import RedisClusterException, RedisError
 
 from towpath.clock import seconds
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
+from towpath.engine.layout import TROUBLE
 from towpath.engine.model import JobRef
 from towpath.errors import FellBehind
 from towpath.ids import JobId, QueueName
@@ -134,7 +134,7 @@ class _Reader:
                     answer: Any = await self._line.send(
                         "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, last
                     )
-            except (TimeoutError, OSError, RedisError, RedisClusterException):
+            except TROUBLE:
                 await self._line.hang_up()
                 await asyncio.sleep(0.1)
                 continue

@@ -7,7 +7,7 @@ in the event loop's heap. Here a single timer looks at all waits a few times per
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from towpath.clock import Duration, steady
@@ -15,14 +15,21 @@ from towpath.clock import Duration, steady
 T = TypeVar("T")
 
 _LOOKS_PER_LIMIT = 4
+_LOOK_EVERY = 1.0
 
 
 class Watch:
-    """Ends waits that take longer than *limit*; late by a quarter of it at most."""
+    """Ends waits that take longer than *limit*; late by a quarter of it at most.
 
-    def __init__(self, limit: Duration) -> None:
-        self._limit = limit.total_seconds()
+    Long before, and again and again, *silence* is called: somebody has waited from one look to
+    the next, a second or less.
+    """
+
+    def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
+        self._limit, self._silence = limit.total_seconds(), silence
+        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
         self._until: dict[asyncio.Task[object], float] = {}
+        self._seen: dict[asyncio.Task[object], float] = {}
         self._over: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -55,8 +62,7 @@ class Watch:
 
     def _start(self) -> None:
         if self._timer is None:
-            pause = self._limit / _LOOKS_PER_LIMIT
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
 
     def _look(self) -> None:
         self._timer = None
@@ -65,5 +71,8 @@ class Watch:
             if now >= until and task not in self._over:
                 self._over.add(task)
                 task.cancel()
+        if self._until.items() & self._seen.items():
+            self._silence()
+        self._seen = dict(self._until)
         if self._until:
             self._start()

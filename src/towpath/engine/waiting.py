@@ -12,12 +12,11 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
-from redis.exceptions import RedisClusterException, RedisError
-
 from towpath.clock import Clock, Duration, seconds
 from towpath.engine.check import whole
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
+from towpath.engine.layout import TROUBLE
 from towpath.engine.model import Call
 from towpath.ids import QueueName
 
@@ -117,7 +116,7 @@ class _Listener:
                     token = await self._line.send("BLPOP", self._wake, block)
                 if token and not self._call_one():
                     await self._push()
-            except (TimeoutError, OSError, RedisError, RedisClusterException):
+            except TROUBLE:
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
                 await self._line.hang_up()
                 while self._call_one():
@@ -126,7 +125,7 @@ class _Listener:
     async def _give_back(self, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait((before,))
-        with suppress(TimeoutError, OSError, RedisError, RedisClusterException):
+        with suppress(*TROUBLE):
             async with asyncio.timeout(_SLACK):
                 await self._push()
         await self._listen()

@@ -1,0 +1,191 @@
+"""Who is responsible for a key: one server, the primary that sentinels name, a slot's master.
+
+What was learnt is believed until it is doubted: whoever gets no answer from a server doubts it, and
+the next command to it asks others first. redis-py's cluster client learns only from errors that
+it sees itself, so a call that a time limit cancels would be sent to a frozen master for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from redis.crc import key_slot  # pyright: ignore[reportUnknownVariableType] -- redis-py types it in part
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisClusterException, RedisError, SlotNotCoveredError
+
+Place = tuple[str, int]
+"""Where a server is: host and port, or the path of its socket and 0."""
+Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
+"""The answer of the server at a place to one command, on a connection for this alone."""
+
+TROUBLE = (TimeoutError, OSError, RedisError, RedisClusterException)
+"""What a command may end with instead of a reply. An error of the transport is one of these."""
+_SLOTS = 16_384
+_ASKED_FOR = 1.0
+"""Seconds for one server to tell who is responsible; then another is asked."""
+
+
+class Layout(Protocol):
+    """Who is responsible for what."""
+
+    def place(self, command: tuple[Any, ...]) -> Place | None:
+        """Where *command* belongs, as far as known and not in doubt."""
+        ...
+
+    def doubt(self, place: Place) -> None:
+        """The server there did not answer, or refused: ask others before it is used again."""
+        ...
+
+    def moved(self, slot: int, place: Place) -> None:
+        """The server there has *slot* from now on: another said so."""
+        ...
+
+    async def learn(self) -> None:
+        """Ask who is responsible now. Raises one of TROUBLE."""
+        ...
+
+    def primaries(self) -> list[Place]:
+        """Every server that takes writes, as far as known."""
+        ...
+
+
+class OneServer:
+    """A server that is responsible for everything."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def place(self, command: tuple[Any, ...]) -> Place | None:
+        return self._place
+
+    def doubt(self, place: Place) -> None:
+        """There is nobody to ask."""
+
+    def moved(self, slot: int, place: Place) -> None:
+        """It has no slots."""
+
+    async def learn(self) -> None:
+        """There is nobody to ask."""
+
+    def primaries(self) -> list[Place]:
+        return [self._place]
+
+
+class Sentinels:
+    """The server that sentinels take for the primary of *service*."""
+
+    def __init__(self, sentinels: Sequence[Place], service: str, ask: Ask) -> None:
+        self._sentinels, self._service, self._ask = sentinels, service, ask
+        self._primary: Place | None = None
+        self._doubted = False
+
+    def place(self, command: tuple[Any, ...]) -> Place | None:
+        return None if self._doubted else self._primary
+
+    def doubt(self, place: Place) -> None:
+        self._doubted = self._doubted or place == self._primary
+
+    def moved(self, slot: int, place: Place) -> None:
+        """It has no slots."""
+
+    async def learn(self) -> None:
+        """Ask all sentinels at once; the first that knows a primary is believed."""
+        asked = [asyncio.ensure_future(self._told_by(it)) for it in self._sentinels]
+        trouble: Exception | None = None
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    self._primary = await answer
+                except TROUBLE as error:
+                    trouble = error
+                else:
+                    self._doubted = False
+                    return
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        raise RedisConnectionError(f"no sentinel knows a primary: {trouble}") from trouble
+
+    def primaries(self) -> list[Place]:
+        return [self._primary] if self._primary else []
+
+    async def _told_by(self, sentinel: Place) -> Place:
+        flat = await _within(self._ask(sentinel, ("SENTINEL", "MASTER", self._service)))
+        told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        flags = told[b"flags"].split(",")
+        if {"s_down", "o_down"} & set(flags) or "master" not in flags:
+            raise RedisConnectionError(f"the primary of {self._service} is down")
+        return told[b"ip"], int(told[b"port"])
+
+
+class Cluster:
+    """The masters of a cluster, each responsible for its slots."""
+
+    def __init__(self, seeds: Sequence[Place], ask: Ask) -> None:
+        self._seeds, self._ask = seeds, ask
+        self._nodes: list[Place] = []
+        self._owners: list[Place | None] = [None] * _SLOTS
+        self._doubted: set[Place] = set()
+
+    def place(self, command: tuple[Any, ...]) -> Place | None:
+        place = self._owners[key_slot(_key_of(command).encode())]
+        return None if place in self._doubted else place
+
+    def doubt(self, place: Place) -> None:
+        self._doubted.add(place)
+
+    def moved(self, slot: int, place: Place) -> None:
+        self._owners[slot] = place
+        if place not in self._nodes:
+            self._nodes.append(place)
+
+    async def learn(self) -> None:
+        """Ask one node after the other, in any order, until one tells: it may be the frozen one
+        that is asked first, or one that has not heard of a change.
+        """
+        nodes = random.sample(self._nodes, len(self._nodes))
+        nodes += [it for it in self._seeds if it not in self._nodes]
+        trouble: Exception | None = None
+        for node in nodes:
+            try:
+                self._believe(await _within(self._ask(node, ("CLUSTER", "SLOTS"))), node)
+            except TROUBLE as error:
+                trouble = error
+            else:
+                return
+        raise RedisClusterException(f"no node tells who serves which slot: {trouble}") from trouble
+
+    def primaries(self) -> list[Place]:
+        return list({it: None for it in self._owners if it is not None})
+
+    def _believe(self, told: list[Any], node: Place) -> None:
+        if not told:
+            raise SlotNotCoveredError("the node knows of no slots")
+        owners: list[Place | None] = [None] * _SLOTS
+        nodes: dict[Place, None] = {}
+        for first, last, *servers in told:
+            # A node that does not know under which name it is reached tells none.
+            places = [((it[0] or b"").decode() or node[0], int(it[1])) for it in servers]
+            owners[first : last + 1] = [places[0]] * (last + 1 - first)
+            nodes |= dict.fromkeys(places)
+        self._owners, self._nodes = owners, list(nodes)
+        self._doubted.clear()
+
+
+def _key_of(command: tuple[Any, ...]) -> str:
+    match command[0]:
+        case "EVALSHA" | "EVAL":
+            return command[3]
+        case "XREAD":
+            return command[command.index("STREAMS") + 1]
+        case _:
+            return command[1]
+
+
+async def _within(answer: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(_ASKED_FOR):
+        return await answer

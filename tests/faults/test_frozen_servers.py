@@ -1,0 +1,147 @@
+"""A server freezes (SIGSTOP): its connections stay open and nothing answers.
+
+Killing is the easy fault: the kernel tells every client. Nobody tells that a server is frozen.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.census import census
+from tests.faults.load import Load, under_load
+from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.slots import slot_of
+from tests.waiting import eventually_async
+from tests.worker.running import working
+from towpath.app import Towpath
+from towpath.clock import hours, minutes, seconds, steady
+from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from towpath.embedded.cluster import SLOTS
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+from towpath.errors import ServerUnreachable
+
+QUEUE = "frozen"
+OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
+ONE_REPLICA = Durability.parse("replica:1")
+LONG = minutes(2)
+"""Longer than a test lasts: what waits for so long waits for ever."""
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def group() -> Iterator[EmbeddedSentinel]:
+    with EmbeddedSentinel(replicas=1) as group:
+        yield group
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
+        yield cluster
+
+
+def master_of(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
+    slot = slot_of(cluster, f"{{{queue}}}:queue")
+    return cluster.masters[slot * len(cluster.masters) // SLOTS]
+
+
+async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
+    """*server* freezes under load, and wakes up when another has its place: work goes on both
+    times, and of what a replica had confirmed nothing is lost.
+    """
+    await engine.configure(QUEUE, OPTIONS)
+    load = Load(engine, QUEUE, ONE_REPLICA)
+    async with under_load(load):
+        await load.more(100)
+        server.pause()
+        acknowledged, before, began = frozenset(load.submitted), max(load.tokens), steady()
+        given = len(load.tokens)
+        await eventually_async(lambda: is_answering(engine), within=60)
+        print(f"work went on after {steady() - began:.1f} s")  # noqa: T201  a figure of the docs
+        server.unpause()
+        await load.more(100)
+    assert min(load.tokens[given:]) > before
+    assert len(set(load.tokens)) == len(load.tokens)
+    assert acknowledged <= (await census(engine, QUEUE)).jobs.keys()
+
+
+async def is_answering(engine: Engine) -> bool:
+    await engine.submit(QUEUE, b"again")
+    return True
+
+
+class TestASentinelPrimary:
+    async def test_is_failed_over_from(self, group: EmbeddedSentinel) -> None:
+        old, new = group.servers
+        async with Engine(group.url) as engine:
+            await goes_on(engine, old)
+        assert group.primary is new
+
+    async def test_keeps_no_one_from_waiting_for_work_and_for_results(
+        self, group: EmbeddedSentinel
+    ) -> None:
+        await nobody_waits_for_ever(group.url, group.primary)
+
+
+class TestAClusterMaster:
+    async def test_is_failed_over_from(self, cluster: EmbeddedCluster) -> None:
+        async with Engine(cluster.url) as engine:
+            await goes_on(engine, master_of(cluster, QUEUE))
+
+    async def test_keeps_no_one_from_waiting_for_work_and_for_results(
+        self, cluster: EmbeddedCluster
+    ) -> None:
+        await nobody_waits_for_ever(cluster.url, master_of(cluster, QUEUE))
+
+
+class TestOneServer:
+    async def test_that_wakes_up_goes_on_where_it_was(self) -> None:
+        """After longer than a call waits for one answer, before it is given up."""
+        limits = Limits(answer=seconds(0.5), give_up=seconds(60))
+        hasty = Limits(answer=seconds(0.5), give_up=seconds(1.5))
+        with EmbeddedServer() as server:
+            async with (
+                Engine(server.url, limits=limits) as engine,
+                Engine(server.url, limits=hasty) as other,
+            ):
+                await engine.configure(QUEUE, OPTIONS)
+                load = Load(engine, QUEUE)
+                async with under_load(load):
+                    await load.more(100)
+                    server.pause()
+                    with pytest.raises(ServerUnreachable):
+                        await other.try_write()
+                    server.unpause()
+                    await load.more(100)
+                assert load.losses(await census(engine, QUEUE)) == {}
+
+
+async def nobody_waits_for_ever(url: str, server: EmbeddedServer) -> None:
+    """An idle worker, its heartbeat and a caller that waits for a result: each has a connection of
+    its own to *server*, which freezes.
+    """
+    app = Towpath(url)
+
+    @app.handler(QUEUE)
+    async def sell(n: int) -> int:
+        if n:
+            begun.set()
+            await go.wait()
+        return n
+
+    begun, go = asyncio.Event(), asyncio.Event()
+    async with app, working(app, lease=seconds(4)):
+        waited_for = await sell.submit(1)
+        await begun.wait()
+        waiting = asyncio.create_task(waited_for.result(within=LONG))
+        await meanwhile(lambda: blocked_clients(server) == 2)  # one for work, one for results
+        server.pause()
+        later = await sell.submit(0)
+        assert await later.result(within=LONG) == 0
+        go.set()
+        assert await waiting == 1
