@@ -18,6 +18,7 @@ from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import RecordState
 from towpath.ledger.sessions import submit_in
+from towpath.ledger.subjects import LOOKED_BACK, history
 
 
 class TestMaking:
@@ -72,8 +73,10 @@ class TestMaking:
             await ledger.jobs.submit(REVIEWS, b"", id="a~2")
         with pytest.raises(InvalidOption, match="priority"):
             await ledger.jobs.submit(REVIEWS, b"", priority=101)
-        with pytest.raises(InvalidOption, match="belong together"):
-            await ledger.jobs.submit(REVIEWS, b"", subject="s")
+        with pytest.raises(InvalidOption, match="need a subject"):
+            await ledger.jobs.submit(REVIEWS, b"", version=1)
+        with pytest.raises(InvalidName, match="revision"):
+            await ledger.jobs.submit(REVIEWS, b"", subject="s", revision="x" * 129)
         assert sum((await ledger.jobs.counts(REVIEWS)).values()) == 0
 
     async def test_one_that_can_not_be_made_does_not_take_others_with_it(
@@ -180,6 +183,30 @@ class TestSubjects:
         states = {str(it.id): it.state for it in (await ledger.jobs.list(REVIEWS)).records}
         assert states.pop("r4") is RecordState.PENDING
         assert set(states.values()) == {RecordState.SUPERSEDED}
+
+
+class TestTheLatestOfASubject:
+    async def test_is_the_last_to_come_where_nobody_has_a_version(self, ledger: Ledger) -> None:
+        await made(ledger, "b", subject="pr-7")
+        last = await ledger.jobs.submit(REVIEWS, b"", id="a", subject="pr-7")
+        assert last.superseded == ("b",)
+
+    async def test_is_looked_for_among_the_last_ones_only(self, ledger: Ledger) -> None:
+        """The cost stays the same with any history (I26)."""
+        for n in range(LOOKED_BACK + 5):
+            await made(ledger, f"r{n}", subject="s", revision=f"c{n}", follows=f"c{n - 1}")
+        records = (await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)).records
+        assert [it.id for it in records] == [f"r{LOOKED_BACK + 4}"]
+        key = (REVIEWS, "s")
+        assert len(await ledger.read(lambda it: history(it, key))) == LOOKED_BACK
+
+    async def test_two_of_one_event_in_one_batch_are_one_record(self, ledger: Ledger) -> None:
+        places = [{"subject": "s", "version": 1, "revision": "c"}] * 8
+        answers = await asyncio.gather(
+            *(made(ledger, f"r{n}", **it) for n, it in enumerate(places))
+        )
+        assert len({it.id for it in answers}) == 1
+        assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 1
 
 
 class TestCancelling:

@@ -24,7 +24,7 @@ from towpath.ledger.announcing import Row, Tell, nobody
 from towpath.ledger.record import OPEN, RecordState, check_counts, first_name, spoilt
 from towpath.ledger.schema import jobs, now_ms
 from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
-from towpath.ledger.taking import Key, by_queue, supersede
+from towpath.ledger.subjects import Key, by_queue, supersede
 
 
 class Standing(StrEnum):

@@ -20,6 +20,7 @@ from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
 
 LONGEST_ID = 500
 """Bytes: a record that is queued again gets a few more in Redis."""
+LONGEST_REVISION = 128
 _LATEST_VERSION = 2**63 - 1
 HIGHEST_FENCE = 2**52
 """A token is a number that Redis can still count on from; this one comes in 2112."""
@@ -66,7 +67,13 @@ class RecordOptions(JobOptions, total=False):
     """Of the records about one subject the latest counts: older ones that have not begun are
     superseded."""
     version: int | None
-    """Which one is the latest: the greater number, among equals the greater id."""
+    """Which one is the latest: the greater number. None = as the latest that is there; among
+    equals what follows another is later, and else what comes later."""
+    revision: str | None
+    """What of the subject it is about. Two of one revision and version are one record, whatever
+    their ids."""
+    follows: str | None
+    """The revision before it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,23 +138,34 @@ class NewRecord(NamedTuple):
     job: NewJob
     subject: str | None
     version: int | None
+    revision: str | None
+    follows: str | None
 
 
 def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> NewRecord:
     """A record to make; every value is checked here. Raises InvalidName, InvalidOption."""
     given = cast("dict[str, Any]", dict(options))
     subject, version = given.pop("subject", None), given.pop("version", None)
-    if (subject is None) != (version is None):
-        raise InvalidOption("version", version, rule="subject and version belong together")
+    about = [given.pop("revision", None), given.pop("follows", None)]
+    if subject is None and (version, *about) != (None, None, None):
+        rule = "version, revision and follows need a subject"
+        raise InvalidOption("subject", subject, rule=rule)
     if subject is not None:
         subject = job_id(subject)  # the same rule: text of a bounded length
-        version = whole("version", version, 0, _LATEST_VERSION)
+        version = None if version is None else whole("version", version, 0, _LATEST_VERSION)
+    revision, follows = (None if it is None else _revision(it) for it in about)
     job = new_job(payload, **cast("JobOptions", given))
     if _AGAIN.search(job.id):
         raise InvalidName("job id", job.id, rule="no ~ and digits at its end: records use that")
     if len(job.id.encode()) > LONGEST_ID:
         raise InvalidName("job id", job.id, rule=f"at most {LONGEST_ID} bytes for a record")
-    return NewRecord(queue_name(queue), job, subject, version)
+    return NewRecord(queue_name(queue), job, subject, version, revision, follows)
+
+
+def _revision(value: str) -> str:
+    if len(value) > LONGEST_REVISION:
+        raise InvalidName("revision", value, rule=f"at most {LONGEST_REVISION} characters")
+    return job_id(value)
 
 
 # ── to a row and from it ─────────────────────────────────────────────────────────────────

@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 
-SCHEMA = "0004"
+SCHEMA = "0005"
 """The newest migration: its number, growing, with leading zeros."""
 
 metadata = MetaData(
@@ -85,6 +85,8 @@ jobs = Table(
     Column("lane", String(512), doc="Jobs of one lane run one at a time."),
     Column("subject", String(512), doc="What it is about: of one subject the latest counts."),
     Column("version", BigInteger, doc="The order among those of one subject."),
+    Column("revision", String(128), doc="What of the subject it is about."),
+    Column("follows", String(128), doc="The revision before it, which tells their order."),
     Column("attempts", Integer, nullable=False, doc="Attempts that have begun."),
     Column("max_attempts", Integer, doc="How many there may be; none = its handler or queue says."),
     Column("fence", BigInteger, nullable=False, doc="The token of the last attempt that began."),

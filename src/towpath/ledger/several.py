@@ -115,7 +115,7 @@ def arrays_of(rows: Iterable[dict[str, Any]], *names: str) -> dict[str, list[Any
     return {f"all_{name}": [row[name] for row in kept] for name in names}
 
 
-def rows_of(result: CursorResult[Any]) -> list[dict[str, Any]]:
+def rows_of(result: CursorResult[*tuple[Any, ...]]) -> list[dict[str, Any]]:
     """All rows as plain dicts: they are quicker to read than SQLAlchemy's own."""
     names = tuple(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result]

@@ -1,4 +1,4 @@
-"""Making records: once per id, and of one subject the latest counts.
+"""Making records: once per id, and once per event that they tell of.
 
 Statements are made once, here: making one costs more than running it.
 """
@@ -6,26 +6,15 @@ Statements are made once, here: making one costs more than running it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Text,
-    and_,
-    bindparam,
-    func,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ARRAY, Text, bindparam, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from towpath.ids import JobId
 from towpath.ledger.announcing import Tell, nobody
 from towpath.ledger.record import (
-    RESTING,
     NewRecord,
     Recorded,
     RecordState,
@@ -34,47 +23,79 @@ from towpath.ledger.record import (
 )
 from towpath.ledger.schema import jobs, now_ms
 from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
+from towpath.ledger.subjects import (
+    Key,
+    by_queue,
+    history,
+    revive,
+    supersede,
+    told_before,
+    version_of,
+)
 
 NUDGED_WITHIN = 2_000
 """Milliseconds in which whoever made a record brings it to Redis; after that a relay does."""
-
-Key = tuple[str, str]
-"""A queue, and the id or the subject of a record there."""
 
 
 def take(
     connection: Connection, wanted: Sequence[NewRecord], tell: Tell = nobody
 ) -> list[Recorded]:
-    """Make records, in the caller's transaction. The same queue and id twice is one record.
+    """Make records, in the caller's transaction. The same queue and id twice is one record, and so
+    are two of the same event: then the answer is the first one.
 
-    Three statements, however many records; one more per queue where some were there before.
+    Three statements, however many records; one more per queue where some were there before, and
+    three per subject.
     """
     now = _time(connection, wanted)
-    found = {_key(row): row for row in _inserted(connection, wanted, now)}
+    planned, answering = _planned(connection, wanted)
+    found = {_key(row): row for row in _inserted(connection, planned, now)} if planned else {}
     fresh = set(found)
-    found |= _known(connection, {(it.queue, it.job.id) for it in wanted} - fresh)
-    subjects = [(it.queue, it.subject) for it in wanted if it.subject is not None]
+    found |= _known(connection, set(answering) - fresh)
+    subjects = {(it.queue, it.subject) for it in planned if it.subject is not None}
     superseded: dict[Key, list[JobId]] = {}
     for row in supersede(connection, subjects, now, tell):
         superseded.setdefault((row["queue"], row["subject"]), []).append(row["id"])
         found[_key(row)] = row
+    revive(connection, subjects, now)
     answers: list[Recorded] = []
-    for new in wanted:
-        key = new.queue, new.job.id
-        ended = superseded.get((new.queue, new.subject or ""), ())
-        others = tuple(id for id in ended if id != new.job.id)
+    for new, key in zip(wanted, answering, strict=True):
+        ended = superseded.get((new.queue, new.subject or ""), ()) if key in fresh else ()
+        others = tuple(id for id in ended if id != key[1])
         answers.append(Recorded(as_record(found[key]), key not in fresh, others))
         fresh.discard(key)  # the second of two in one batch finds the first
     return answers
 
 
+def _planned(
+    connection: Connection, wanted: Sequence[NewRecord]
+) -> tuple[list[NewRecord], list[Key]]:
+    """What is to be made, each with its version; and for each of *wanted* the record to answer."""
+    planned: list[NewRecord] = []
+    answering: list[Key] = []
+    known: dict[Key, list[dict[str, Any]]] = {}
+    for new in wanted:
+        key = new.queue, str(new.job.id)
+        if new.subject is not None:
+            subject = new.queue, new.subject
+            if subject not in known:
+                known[subject] = history(connection, subject)
+            version = version_of(known[subject], new.version)
+            place: dict[str, Any] = {
+                "version": version,
+                "revision": new.revision,
+                "follows": new.follows,
+            }
+            if new.revision is not None and (same := told_before(known[subject], **place)):
+                answering.append((new.queue, same["id"]))
+                continue
+            known[subject].append({"id": new.job.id, **place})
+            new = new._replace(version=version)  # noqa: PLW2901 -- the same one, placed
+        planned.append(new)
+        answering.append(key)
+    return planned, answering
+
+
 # ── rows ─────────────────────────────────────────────────────────────────────────────────
-
-
-def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
-    """The keys of each queue; in one order for everybody who locks what they name."""
-    for queue, group in groupby(sorted(keys), key=lambda key: key[0]):
-        yield queue, [name for _, name in group]
 
 
 def _key(row: dict[str, Any]) -> Key:
@@ -106,6 +127,8 @@ def _row(new: NewRecord, now: int) -> dict[str, Any]:
         "lane": more.get("lane"),
         "subject": new.subject,
         "version": new.version,
+        "revision": new.revision,
+        "follows": new.follows,
         "attempts": 0,
         "max_attempts": more.get("max_attempts"),
         "fence": 0,
@@ -118,7 +141,8 @@ def _row(new: NewRecord, now: int) -> dict[str, Any]:
 
 _MADE = (
     "queue", "id", "job", "state", "payload", "options", "priority", "lane", "subject", "version",
-    "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at", "cancel_requested",
+    "revision", "follows", "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at",
+    "cancel_requested",
 )  # fmt: skip
 _made_each = (
     sqlite.insert(jobs).on_conflict_do_nothing(index_elements=["queue", "id"]).returning(jobs)
@@ -162,58 +186,3 @@ def _time(connection: Connection, wanted: Iterable[NewRecord]) -> int:
     if not names or not has_arrays(connection):
         return connection.scalar(_now) or 0
     return connection.execute(_locked_and_now, {"names": names}).one().now
-
-
-# ── subjects ─────────────────────────────────────────────────────────────────────────────
-
-_newer = jobs.alias("newer")
-_newest = (
-    select(_newer.c.id)
-    .where(
-        _newer.c.queue == jobs.c.queue,
-        _newer.c.subject == jobs.c.subject,
-        or_(
-            _newer.c.version > jobs.c.version,
-            and_(_newer.c.version == jobs.c.version, _newer.c.id > jobs.c.id),
-        ),
-    )
-    .order_by(_newer.c.version.desc(), _newer.c.id.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-"""The latest of those about a row's subject that are newer than the row; none = it is."""
-_resting = or_(*(jobs.c.state == state for state in RESTING))
-_older = (
-    select(jobs, _newest.label("newest"))
-    .where(named(jobs.c.subject), _resting, _newest.is_not(None))
-    .order_by(jobs.c.seq)
-    .with_for_update(of=jobs)
-)
-_ended = (
-    update(jobs)
-    .where(jobs.c.seq == bindparam("at"))
-    .values(
-        state=RecordState.SUPERSEDED,
-        finished_at=bindparam("now"),
-        relay_at=None,
-        last_error=bindparam("why"),
-    )
-)
-
-
-def supersede(
-    connection: Connection, subjects: Iterable[Key], now: int, tell: Tell
-) -> list[dict[str, Any]]:
-    """End all that have not begun and are not the latest of their subject; as they are then."""
-    rows: list[dict[str, Any]] = []
-    for queue, names in by_queue(set(subjects)):
-        rows += rows_of(connection.execute(_older, {"in_queue": queue, "names": names}))
-    if not rows:
-        return []
-    over = {"state": RecordState.SUPERSEDED, "finished_at": now, "relay_at": None}
-    for row in rows:
-        row.update(over, last_error=f"superseded by {row.pop('newest')}")
-    changes = [{"at": row["seq"], "now": now, "why": row["last_error"]} for row in rows]
-    connection.execute(_ended, changes)
-    tell(connection, rows)
-    return rows

@@ -155,13 +155,9 @@ class TestAPush:
         assert hook.task.before is None
         assert hook.subject == "github:octo/hello-world@fix/#12-ü(x)"
 
-    def test_without_github_s_time_goes_by_the_head_commit(self) -> None:
-        assert taken(github_push({"repository.pushed_at": GONE})).version == 1_767_261_453_000
-
-    def test_without_any_time_leaves_it_to_the_arrival(self) -> None:
-        assert (
-            taken(github_push({"repository.pushed_at": None, "head_commit": None})).version is None
-        )
+    def test_without_github_s_time_has_none(self) -> None:
+        """The head commit's is its author's to choose."""
+        assert taken(github_push({"repository.pushed_at": GONE})).version is None
 
     @pytest.mark.parametrize(
         ("changes", "reason"),

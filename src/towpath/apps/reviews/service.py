@@ -17,7 +17,6 @@ from towpath.apps.reviews.model import (
     POSTS,
     REVIEWS,
     Forge,
-    Kind,
     ReviewState,
     ReviewTask,
     priority_of,
@@ -25,7 +24,6 @@ from towpath.apps.reviews.model import (
 )
 from towpath.apps.reviews.texts import is_repository
 from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
-from towpath.clock import wall_ms
 from towpath.errors import InvalidOption
 from towpath.ids import job_id, new_job_id
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
@@ -51,13 +49,15 @@ class Reviews:
     # ── a review's life ──────────────────────────────────────────────────────────────────
 
     async def take(self, hook: Hook) -> Taken:
-        """Save what a webhook asks for; it runs later. The same delivery twice is one review.
+        """Save what a webhook asks for; it runs later. The same delivery twice is one review, and
+        so is the same event under several delivery ids: no forge signs those.
 
         Of the tasks about one pull request or branch the latest counts, in whatever order they
-        come: older ones that have not begun are superseded.
+        come: older ones that have not begun are superseded. Which that is the forge says, by its
+        own time and by what the branch was at before; where it does not, the last to come.
         """
         task = hook.task
-        return _taken(await self._save(hook.id, task, hook.priority, _version(hook)))
+        return _taken(await self._save(hook.id, task, hook.priority, of=hook))
 
     async def submit(
         self, task: ReviewTask, *, id: str | None = None, priority: int | None = None
@@ -68,7 +68,7 @@ class Reviews:
         """
         own = f"{Forge.API}-{new_job_id() if id is None else job_id(id)}"
         urgency = priority_of(task) if priority is None else priority
-        recorded = await self._save(own, task, urgency, wall_ms())
+        recorded = await self._save(own, task, urgency)
         if recorded.existed and recorded.record.payload != task.packed():
             raise ReviewDiffers(REVIEWS, own)
         return _taken(recorded)
@@ -138,14 +138,19 @@ class Reviews:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _save(self, id: str, task: ReviewTask, priority: int, version: int) -> Recorded:
+    async def _save(
+        self, id: str, task: ReviewTask, priority: int, *, of: Hook | None = None
+    ) -> Recorded:
+        """Whoever asks for a review themselves means another one each time; a forge does not."""
         return await self._jobs.submit(
             REVIEWS,
             task.packed(),
             id=id,
             priority=priority,
             subject=subject_of(task),
-            version=version,
+            version=of.version if of else None,
+            revision=task.head if of else None,
+            follows=task.before if of else None,
             headers={RECORD_ID: id},
         )
 
@@ -174,18 +179,6 @@ def _taken(recorded: Recorded) -> Taken:
     record = recorded.record
     state = ReviewState.of(record.state)
     return Taken(record.id, state, recorded.existed, recorded.superseded)
-
-
-def _version(hook: Hook) -> int:
-    """Which of a subject's tasks is the latest: the forge's own time, wherever it says one.
-
-    The time of a commit is its author's to set. From the future it would supersede whatever
-    comes, so it counts as now at most.
-    """
-    if hook.version is None:
-        return wall_ms()
-    is_commit_time = hook.task.forge is Forge.GITLAB and hook.task.kind is Kind.PUSH
-    return min(hook.version, wall_ms()) if is_commit_time else hook.version
 
 
 def _subjects(forge: Forge | None, repository: str | None, number: int) -> list[str]:

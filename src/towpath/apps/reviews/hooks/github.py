@@ -168,7 +168,6 @@ def _pull(delivery: str, data: bytes) -> Hook | Ignored:
 
 
 class _Commit(msgspec.Struct):
-    timestamp: str
     message: str = ""
 
 
@@ -223,11 +222,7 @@ def _push(delivery: str, data: bytes) -> Hook | Ignored:
 
 
 def _pushed(event: _Push) -> int | None:
-    """When GitHub took the push; else the head commit's time.
-
-    The first is GitHub's own clock, right also when a branch goes back to an older commit. The
-    second was written by whoever made the commit.
-    """
+    """When GitHub took the push, by its own clock; None if it does not say."""
     match event.repository.pushed_at:
         case int(seconds):
             if not 0 <= seconds < _LATEST:
@@ -236,5 +231,4 @@ def _pushed(event: _Push) -> int | None:
         case str(text):
             return milliseconds("repository.pushed_at", text)
         case _:
-            commit = event.head_commit
-            return milliseconds("head_commit.timestamp", commit.timestamp) if commit else None
+            return None

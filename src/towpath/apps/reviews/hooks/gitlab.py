@@ -204,7 +204,6 @@ def _meant(said: _Action) -> Action | None:
 
 class _Commit(msgspec.Struct):
     id: str
-    timestamp: str
     message: str = ""
 
 
@@ -244,6 +243,4 @@ def _push(delivery: str, body: bytes) -> Hook | Ignored:
         clone_url=project.git_http_url,
         host=host_of("project.web_url", project.web_url, project.path_with_namespace),
     )
-    # Without its head among them there are no new commits: the branch was made, or moved back.
-    version = milliseconds("commits.timestamp", head.timestamp) if head else None
-    return Hook(delivery=delivery, task=task, version=version)
+    return Hook(delivery=delivery, task=task, version=None)

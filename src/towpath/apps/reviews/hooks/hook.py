@@ -14,9 +14,8 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     """The forge's id of it: the same one again is the same delivery."""
     task: ReviewTask
     version: int | None
-    """Which of a subject's tasks is the latest: when it changed by the forge's clock, in ms. Of
-    GitLab's pushes it is the head commit's time, which its author sets: the caller takes the
-    earlier of it and now. None = the forge does not say; the time of arrival serves."""
+    """When it happened by the forge's own clock, in ms, mostly in whole seconds. None = the forge
+    does not say, as GitLab of pushes: the time of a commit is its author's to choose."""
 
     @property
     def id(self) -> str:
