@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Generator, Iterator
@@ -279,3 +280,52 @@ def told(lines: Iterator[str]) -> Iterator[Told]:
         elif not line and event != Told():
             yield event
             event = Told()
+
+
+# ── below HTTP ───────────────────────────────────────────────────────────────────────────
+
+
+class Line:
+    """A connection that sends what it likes."""
+
+    def __init__(self, it: Serving) -> None:
+        self._socket = socket.create_connection(it.host_and_port, timeout=60)
+
+    def __enter__(self) -> "Line":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, text: str | bytes) -> None:
+        self._socket.sendall(text.encode() if isinstance(text, str) else text)
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of the next answer."""
+        with self._socket.makefile("rb") as lines:
+            status = int(lines.readline().split()[1])
+            headers: dict[str, str] = {}
+            while line := lines.readline().strip():
+                name, _, value = line.decode().partition(": ")
+                headers[name.lower()] = value
+            return status, headers, lines.read(int(headers.get("content-length", 0)))
+
+    def closed(self) -> bool:
+        """Whether the other side ends the connection; waits for it."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+def memory(it: Serving) -> int:
+    """Bytes that the server's process holds."""
+    text = Path(f"/proc/{it.process.pid}/status").read_text()
+    [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) * 1024
+
+
+def processor_time(it: Serving) -> float:
+    """Seconds that the server's process has computed: whatever else the machine does."""
+    fields = Path(f"/proc/{it.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

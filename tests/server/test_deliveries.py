@@ -6,10 +6,23 @@ from typing import Any
 import pytest
 
 from towpath.clock import seconds
-from towpath.server.limits import Deliveries
+from towpath.server.bodies import Deliveries
 from towpath.server.problems import Refused
 
 SCOPE: dict[str, Any] = {"type": "http", "headers": [], "method": "POST", "path": "/hook"}
+
+
+def from_address(address: str) -> dict[str, Any]:
+    return SCOPE | {"client": (address, 4711)}
+
+
+async def held_back(deliveries: Deliveries, scope: dict[str, Any], size: int) -> int:
+    """Send *size* bytes and never the last one: the status that it is refused with in the end."""
+    try:
+        async with deliveries.read(scope, sending(b"x" * size, ends=False)):
+            raise AssertionError("it never ends")
+    except Refused as refused:
+        return refused.status
 
 
 def sending(*parts: bytes, ends: bool = True) -> Any:
@@ -54,3 +67,72 @@ async def test_one_that_is_too_large_is_refused_before_its_end() -> None:
             pass
     assert refused.value.status == 413
     assert "reviews.delivery" in (refused.value.remedy or "")
+
+
+class TestEndsThatAreHeldBack:
+    async def test_give_way_to_what_comes_later_the_oldest_first(self) -> None:
+        deliveries = Deliveries(largest=100, within=seconds(30), together=250)
+        async with asyncio.TaskGroup() as tasks:
+            old = tasks.create_task(held_back(deliveries, from_address("203.0.113.1"), 90))
+            await asyncio.sleep(0)
+            new = tasks.create_task(held_back(deliveries, from_address("203.0.113.2"), 90))
+            await asyncio.sleep(0)
+            async with deliveries.read(from_address("203.0.113.3"), sending(b"x" * 100)) as body:
+                assert body == b"x" * 100
+            assert await old == 503
+            assert not new.done()
+            new.cancel()
+
+    async def test_of_one_address_give_way_first_when_it_has_its_share(self) -> None:
+        deliveries = Deliveries(largest=100, within=seconds(30), together=1000, each=150)
+        async with asyncio.TaskGroup() as tasks:
+            other = tasks.create_task(held_back(deliveries, from_address("203.0.113.1"), 90))
+            await asyncio.sleep(0)
+            own = tasks.create_task(held_back(deliveries, from_address("203.0.113.2"), 90))
+            await asyncio.sleep(0)
+            async with deliveries.read(from_address("203.0.113.2"), sending(b"x" * 90)) as body:
+                assert body == b"x" * 90
+            assert await own == 503
+            assert not other.done()
+            other.cancel()
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [("2001:db8::1", "2001:db8::ffff"), ("::ffff:203.0.113.1", "203.0.113.1")],
+    )
+    async def test_are_counted_by_who_can_have_the_address(self, one: str, other: str) -> None:
+        """A customer has a whole network of IPv6; an address of IPv4 is the same in IPv6."""
+        deliveries = Deliveries(largest=100, within=seconds(30), together=1000, each=150)
+        async with asyncio.TaskGroup() as tasks:
+            first = tasks.create_task(held_back(deliveries, from_address(one), 90))
+            await asyncio.sleep(0)
+            async with deliveries.read(from_address(other), sending(b"x" * 90)):
+                assert await first == 503
+
+    async def test_that_come_just_then_are_given_up_all_the_same(self) -> None:
+        """What was freed is gone: a body without its beginning must not get through."""
+        deliveries = Deliveries(largest=100, within=seconds(30), together=150)
+        last = asyncio.Event()
+
+        async def in_two_parts() -> dict[str, Any]:
+            if not last.is_set():
+                last.set()
+                return {"type": "http.request", "body": b"x" * 60, "more_body": True}
+            await came.wait()
+            return {"type": "http.request", "body": b"y", "more_body": False}
+
+        async def read() -> int:
+            try:
+                async with deliveries.read(SCOPE, in_two_parts) as body:
+                    raise AssertionError(body)
+            except Refused as refused:
+                return refused.status
+
+        came = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            slow = tasks.create_task(read())
+            await asyncio.sleep(0)
+            came.set()
+            async with deliveries.read(SCOPE, sending(b"x" * 100)) as body:
+                assert body == b"x" * 100
+            assert await slow == 503

@@ -82,6 +82,16 @@ class TestSubmitting:
         [
             {"priority": 101},
             {"priority": "high"},
+            {"priority": True},
+            {"max_attempts": True},
+            {"delay": True},
+            {"delay": "1"},
+            {"keep": False},
+            {"lease": True},
+            {"due": True},
+            {"due": 1},
+            {"headers": {f"h{n}": "x" for n in range(65)}},
+            {f"f{n}": 1 for n in range(65)},
             {"delay": -1},
             {"delay": 1, "due": "2099-01-01T00:00:00Z"},
             {"max_attempts": 0},
@@ -132,6 +142,30 @@ class TestSubmittingAList:
             "ready", "job_differs", "invalid_name", "payload_too_large", "ready",
         ]  # fmt: skip
         assert all(it["remedy"] for it in found if "error" in it)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"priority": 101}, {"priority": True}, {"colour": "red"}, {"id": ""}, {"due": "soon"}],
+        ids=str,
+    )
+    def test_one_that_does_not_fit_its_description_does_not_either(
+        self, api: Api, wrong: Any
+    ) -> None:
+        jobs = [{"payload": 1, "id": "first"}, {"payload": 1, **wrong}, {"payload": 2, "id": "b"}]
+        answer = api.post("/jobs", jobs)
+        assert answer.status_code == 202, answer.text
+        first, refused, last = answer.json()["jobs"]
+        assert (first["id"], last["id"]) == ("first", "b")
+        assert refused["error"] == "invalid_input"
+        assert next(iter(wrong)) in refused["detail"]
+        assert refused["remedy"]
+        assert api.get().json()["ready"] == 2
+
+    @pytest.mark.parametrize("wrong", [1, [], None, "x"], ids=str)
+    def test_what_is_no_job_at_all_does_not_either(self, api: Api, wrong: Any) -> None:
+        refused, taken = api.post("/jobs", [wrong, {"payload": 1}]).json()["jobs"]
+        assert refused["error"] == "invalid_input"
+        assert taken["state"] == "ready"
 
     def test_it_is_not_empty_and_not_endless(self, api: Api) -> None:
         problem(api.post("/jobs", []), 422)

@@ -1,51 +1,16 @@
 """Limits: how large, how deep, how slow and how often. Memory stays flat."""
 
 import json
-import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.serving import Serving, code, problem
+from tests.server.serving import Line, Serving, code, memory, problem
 
 JOBS = "/api/v1/queues/mails/jobs"
 MB = 1024 * 1024
-
-
-class Line:
-    """A connection that sends what it likes."""
-
-    def __init__(self, it: Serving) -> None:
-        self._socket = socket.create_connection(it.host_and_port, timeout=60)
-
-    def __enter__(self) -> "Line":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def send(self, text: str | bytes) -> None:
-        self._socket.sendall(text.encode() if isinstance(text, str) else text)
-
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the next answer."""
-        with self._socket.makefile("rb") as lines:
-            status = int(lines.readline().split()[1])
-            headers: dict[str, str] = {}
-            while line := lines.readline().strip():
-                name, _, value = line.decode().partition(": ")
-                headers[name.lower()] = value
-            return status, headers, lines.read(int(headers.get("content-length", 0)))
-
-    def closed(self) -> bool:
-        """Whether the other side ends the connection; waits for it."""
-        try:
-            return self._socket.recv(1) == b""
-        except ConnectionResetError:
-            return True
 
 
 def head(it: Serving, *more: str, path: str = JOBS) -> str:
@@ -103,15 +68,22 @@ class TestABody:
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "x"])
     def test_that_is_not_json_by_its_type_is_refused(self, running: Serving, kind: str) -> None:
+        """By the name of what was sent; curl sends a form unless it is told otherwise."""
         answer = running.client().post(
             JOBS, content=b'{"payload": 1}', headers={"Content-Type": kind}
         )
-        assert code(answer, 415) == "unsupported-media-type"
+        told = problem(answer, 415)
+        assert told["type"].endswith("/unsupported-media-type")
+        assert kind in told["detail"]
+        assert "compressed" not in told["detail"]
+        assert "-H 'Content-Type: application/json'" in told["remedy"]
 
-    def test_that_is_packed_is_refused(self, running: Serving) -> None:
+    def test_that_is_compressed_is_refused(self, running: Serving) -> None:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         answer = running.client().post(JOBS, content=b"\x1f\x8b", headers=headers)
-        assert code(answer, 415) == "unsupported-media-type"
+        told = problem(answer, 415)
+        assert told["type"].endswith("/unsupported-media-type")
+        assert "compressed" in told["detail"]
 
     @pytest.mark.parametrize(
         "kind", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
@@ -143,7 +115,7 @@ class TestABody:
         answer = running.client().post(JOBS, content=body, headers=headers)
         assert code(answer, 400) == "malformed-json"
 
-    @pytest.mark.parametrize("body", [b"null", b"1", b'"x"', b"[1]", b"[[]]", b""])
+    @pytest.mark.parametrize("body", [b"null", b"1", b'"x"', b"[]", b""])
     def test_that_is_json_but_no_job_is_refused(self, running: Serving, body: bytes) -> None:
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=body, headers=headers)
@@ -263,10 +235,3 @@ def nested(levels: int) -> Any:
     for _ in range(levels - 1):
         value = [value]
     return value
-
-
-def memory(it: Serving) -> int:
-    """Bytes that the server's process holds."""
-    text = Path(f"/proc/{it.process.pid}/status").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) * 1024

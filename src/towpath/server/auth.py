@@ -77,8 +77,13 @@ def _secret(scope: Scope) -> str:
     return plain
 
 
-async def _key(request: Request) -> KeyInfo:
+def key_of(request: Request) -> KeyInfo:
+    """The key that the request came with."""
     return request.scope[_KEY]
+
+
+async def _key(request: Request) -> KeyInfo:
+    return key_of(request)
 
 
 Key = Annotated[KeyInfo, Depends(_key)]
@@ -88,7 +93,7 @@ def scoped(scope: KeyScope, *, queue: str | None = None) -> Callable[[Request], 
     """A dependency: the request's key has *scope*, for *queue* or else the path's, if any."""
 
     async def check(request: Request) -> KeyInfo:
-        key: KeyInfo = request.scope[_KEY]
+        key = key_of(request)
         require(key, scope, queue or request.path_params.get("queue"))
         return key
 

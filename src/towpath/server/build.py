@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import msgspec
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
@@ -23,8 +24,9 @@ from towpath.ledger.ledger import Ledger
 from towpath.ledger.relay import Relay
 from towpath.server import problems
 from towpath.server.auth import Door
+from towpath.server.bodies import Bodies, BodyRoute, Deliveries
 from towpath.server.description import describe
-from towpath.server.limits import Bodies, Deliveries, Rates, ServerLimits, Streams
+from towpath.server.limits import Rates, ServerLimits, Streams
 from towpath.server.readings import PLACE, QueueReadings
 from towpath.server.routes import (
     events,
@@ -78,17 +80,25 @@ def build(parts: Parts) -> FastAPI:
     app.state.reviews = Reviews(parts.ledger.jobs)
     app.state.inbox = _inbox(parts, app.state.reviews)
     app.state.metrics = parts.metrics
+    app.state.bodies = Bodies(parts.limits)
     app.state.streams = Streams(parts.limits.streams)
     app.state.draining = asyncio.Event()
     problems.install(app)
-    app.add_middleware(Bodies, limits=parts.limits)
     app.add_middleware(Door, keys=parts.ledger.keys, rates=Rates(parts.limits.rate))
     # What is asked for most comes first: paths are tried one after the other.
     for subject in (messages, work, webhooks, reviews, jobs, queues, events, health):
         app.include_router(subject.router)
     app.include_router(messages.health_router)
+    _require_bounds(app)
     describe(app)
     return app
+
+
+def _require_bounds(app: FastAPI) -> None:
+    """Every path that takes a body reads it within the limits."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.body_field and not isinstance(route, BodyRoute):
+            raise TypeError(f"{route.path} takes a body: its router needs route_class=BodyRoute")
 
 
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)

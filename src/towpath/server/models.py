@@ -5,22 +5,61 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from towpath.clock import seconds
 from towpath.engine.inspect import Counts, Explanation, Job, Position
 from towpath.engine.model import JobOptions, Lease, Submitted
-from towpath.errors import InvalidOption, TowpathError
+from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.payloads import from_base64, note, shown
+from towpath.server.problems import misfits
 
-Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False)]
+_FIELDS_MOST = 64
+Json = Any
+"""A JSON value. What was sent was parsed, and what is stored is parsed to be shown: to look at
+each value of it once more would take longer than all else.
+"""
+
+
+def _few(data: Any) -> Any:
+    """Refuse an object of many fields whole, before each of them is refused by name."""
+    if isinstance(data, dict) and len(data) > _FIELDS_MOST:  # pyright: ignore[reportUnknownArgumentType] -- only counted
+        raise ValueError(f"more than {_FIELDS_MOST} fields")
+    return data  # pyright: ignore[reportUnknownVariableType] -- as it came
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("must be an ISO time, as text")  # noqa: TRY004 -- pydantic's way to refuse
+    return value
+
+
+# Strict: `true` is not 1, and "1" is a text.
+Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False, strict=True)]
+LeaseSeconds = Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False, strict=True)]
 Text = Annotated[str, Field(min_length=1, max_length=512)]
+Instant = Annotated[datetime, BeforeValidator(_text)]
+Headers = Annotated[dict[str, str], BeforeValidator(_few)]
 
 
 class Body(BaseModel):
     """A request's body: what it does not know, it refuses."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, data: Any) -> Any:
+        return _few(data)
 
 
 class Answer(BaseModel):
@@ -39,26 +78,28 @@ class JobIn(Body):
 
     model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
 
-    payload: JsonValue = None
+    payload: Json = None
     """Any JSON value. Workers get it as it is."""
     payload_base64: str | None = None
     """Instead of it: bytes."""
     id: Text | None = None
     """Your own id: the same one twice is one job."""
-    priority: Annotated[int, Field(ge=0, le=100)] = 50
+    priority: Annotated[int, Field(ge=0, le=100, strict=True)] = 50
     """Higher runs first."""
     delay: Seconds | None = None
     """Seconds until it may run; give this or `due`."""
-    due: datetime | None = None
+    due: Instant | None = None
     """The instant from which it may run, with a time zone."""
     lane: Text | None = None
     """Jobs of one lane run one at a time, in the order they were submitted."""
-    max_attempts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    lease: Annotated[float, Field(gt=0, le=86_400 * 366, allow_inf_nan=False)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
+    lease: (
+        Annotated[float, Field(gt=0, le=86_400 * 366, allow_inf_nan=False, strict=True)] | None
+    ) = None
     """Seconds that its worker may be silent."""
     keep: Seconds | None = None
     """Seconds for which the finished job can be looked at."""
-    headers: dict[str, str] | None = None
+    headers: Headers | None = None
 
     def data(self) -> bytes:
         """The payload's bytes. Raises InvalidOption."""
@@ -79,6 +120,23 @@ class JobIn(Body):
         if self.priority != 50:
             options["priority"] = self.priority
         return JobOptions(**options)
+
+
+class JobUnfit(InvalidInput):
+    """A job of a list that does not fit its description."""
+
+    remedy = "Follow /openapi.json."
+
+
+def _fit_or_not(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(value)
+    except ValidationError as error:
+        return JobUnfit(misfits(error.errors(include_url=False, include_input=False)).detail)
+
+
+ListedJobIn = Annotated[JobIn, WrapValidator(_fit_or_not)]
+"""A job of a list: one that does not fit is its own trouble, not that of the others."""
 
 
 class SubmittedOut(Answer):
@@ -136,12 +194,12 @@ class JobOut(Answer):
     cancel_requested: bool = False
     reason: str | None = None
     headers: dict[str, str] = {}
-    payload: JsonValue = None
+    payload: Json = None
     payload_base64: str | None = None
     """For a payload that is not JSON."""
-    result: JsonValue = None
+    result: Json = None
     result_base64: str | None = None
-    progress: JsonValue = None
+    progress: Json = None
     progress_base64: str | None = None
 
     @classmethod
@@ -208,10 +266,10 @@ class ClaimIn(Body):
 
     worker: Text
     """Who asks: shown to those who look."""
-    count: Annotated[int, Field(ge=1, le=100)] = 1
-    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0
+    count: Annotated[int, Field(ge=1, le=100, strict=True)] = 1
+    wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)] = 0
     """Seconds to wait if there is nothing (long poll)."""
-    lease: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60
+    lease: LeaseSeconds = 60
     """Seconds after which the job is given to another unless renewed."""
     lane: Text | None = None
     """Only that lane's next job."""
@@ -223,7 +281,7 @@ class LeaseOut(Answer):
     id: str
     token: int
     """Send it with everything you say about the job."""
-    payload: JsonValue = None
+    payload: Json = None
     payload_base64: str | None = None
     attempt: int
     expires_at: datetime
@@ -264,7 +322,7 @@ class ClaimedOut(Answer):
     jobs: list[LeaseOut]
 
 
-Token = Annotated[int, Field(ge=1, le=2**63 - 1, description="What the claim gave.")]
+Token = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True, description="What the claim gave.")]
 
 
 class RenewIn(Body):
@@ -273,9 +331,9 @@ class RenewIn(Body):
     model_config = example(token=1794787200000123, lease=60, progress={"done": 0.5})
 
     token: Token
-    lease: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 60
+    lease: LeaseSeconds = 60
     """Seconds from now."""
-    progress: JsonValue = None
+    progress: Json = None
     """A note to leave on the job."""
 
 
@@ -285,7 +343,7 @@ class CompleteIn(Body):
     model_config = example(token=1794787200000123, result="cat.small.png")
 
     token: Token
-    result: JsonValue = None
+    result: Json = None
 
 
 class FailIn(Body):
@@ -297,7 +355,7 @@ class FailIn(Body):
     reason: Annotated[str, Field(min_length=1, max_length=4096)]
     delay: Seconds | None = None
     """Seconds until the next attempt; without it the retry policy decides."""
-    dead: bool = False
+    dead: Annotated[bool, Field(strict=True)] = False
     """No other attempt can help."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from towpath.errors import InvalidOption
-from towpath.server.limits import too_deep
+from towpath.server.bodies import too_deep
 
 
 def shown(name: str, data: bytes) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -196,13 +197,25 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, defect)
 
 
-def _invalid(error: RequestValidationError) -> JSONResponse:
+class Misfits(NamedTuple):
     """What does not fit, by place; never the value: it may be secret, and it may be large."""
+
+    detail: str
+    found: list[dict[str, str]]
+
+
+def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
+    """What pydantic found, as far as anybody reads it."""
     found = [
         {"where": ".".join(str(part)[:100] for part in it["loc"][:10]), "what": it["msg"]}
-        for it in cast("list[dict[str, Any]]", error.errors())[:20]
+        for it in islice(errors, 20)
     ]
-    detail = "; ".join(f"{it['where']}: {it['what']}" for it in found[:3])
+    told = (f"{it['where']}: {it['what']}" if it["where"] else it["what"] for it in found[:3])
+    return Misfits("; ".join(told), found)
+
+
+def _invalid(error: RequestValidationError) -> JSONResponse:
+    detail, found = misfits(cast("list[dict[str, Any]]", error.errors()))
     return problem(422, "invalid_input", detail, remedy="Follow /openapi.json.", errors=found)
 
 

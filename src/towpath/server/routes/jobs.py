@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 from urllib.parse import quote
 
@@ -16,10 +17,13 @@ from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, TowpathError
 from towpath.server.auth import CanRead, CanSubmit
+from towpath.server.bodies import BodyRoute
 from towpath.server.models import (
     ExplanationOut,
     JobIn,
     JobOut,
+    JobUnfit,
+    ListedJobIn,
     ManyOut,
     PageOut,
     RefusedOut,
@@ -33,9 +37,9 @@ from towpath.server.problems import JobDiffers, documented
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
 
-router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"])
+router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"], route_class=BodyRoute)
 
-Jobs = Annotated[list[JobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
+Jobs = Annotated[list[ListedJobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
 Listed = Annotated[State, Query(description="Which jobs.")]
 After = Annotated[str | None, Query(max_length=2048, description="`after` of the last page.")]
 Size = Annotated[int, Query(ge=1, le=1000)]
@@ -115,7 +119,7 @@ async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> State
 
 
 async def _submit_all(
-    engine: Engine, queue: str, jobs: list[JobIn], named: Repeatable | None
+    engine: Engine, queue: str, jobs: Sequence[JobIn | JobUnfit], named: Repeatable | None
 ) -> list[Submitted | TowpathError]:
     """The jobs' answers, in order; those that can't be right are not sent."""
     made = [await _new(engine, queue, job, named, place) for place, job in enumerate(jobs)]
@@ -126,8 +130,10 @@ async def _submit_all(
 
 
 async def _new(
-    engine: Engine, queue: str, job: JobIn, named: Repeatable | None, place: int
+    engine: Engine, queue: str, job: JobIn | JobUnfit, named: Repeatable | None, place: int
 ) -> NewJob | TowpathError:
+    if isinstance(job, JobUnfit):
+        return job
     try:
         options = await _options(engine, queue, job)
         if named is not None:

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
-from fastapi.routing import APIRoute
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, MessageView
@@ -22,7 +21,8 @@ from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
-from towpath.server.models import Body
+from towpath.server.bodies import BodyRoute
+from towpath.server.models import Body, Json
 from towpath.server.parts import TheStreams
 from towpath.server.paths import decoded
 from towpath.server.payloads import shown
@@ -34,7 +34,7 @@ UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048
 
 
-class _OldWords(APIRoute):
+class _OldWords(BodyRoute):
     """Says in the old broker's words that the store is away."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -90,7 +90,7 @@ class MessageIn(Body):
     """Your own id: the same one again of the same user is the same message, and harmless."""
     callback_url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)] | None = None
     """Where the answer is delivered, signed: http or https, no private addresses."""
-    metadata: dict[str, JsonValue] | None = None
+    metadata: dict[str, Json] | None = None
     """Anything; consumers get it, and it comes back with the answer."""
 
 
@@ -131,9 +131,9 @@ class MessageOut(BaseModel):
     submitted_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    progress: JsonValue = None
+    progress: Json = None
     progress_base64: str | None = None
-    answer: JsonValue = None
+    answer: Json = None
     answer_base64: str | None = None
     """For an answer that is not JSON."""
     reason: str | None = None

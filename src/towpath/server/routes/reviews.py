@@ -26,11 +26,12 @@ from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
 from towpath.apps.reviews.view import PostingView, ReviewView, Taken
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
+from towpath.server.bodies import BodyRoute
 from towpath.server.models import Answer, Body, example
 from towpath.server.paths import Id
 from towpath.server.problems import documented
 
-router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"])
+router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"], route_class=BodyRoute)
 _HEAD = "0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c"
 _ID = "github-72d3162e-cc78-11e3-81ab-4c9367dc0958"
 

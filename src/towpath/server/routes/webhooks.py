@@ -15,7 +15,7 @@ from towpath.apps.reviews.hooks.hook import Hook, Ignored
 from towpath.apps.reviews.model import Forge
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.service import Reviews
-from towpath.server.limits import Deliveries
+from towpath.server.bodies import Deliveries
 from towpath.server.models import Answer, example
 from towpath.server.problems import Refused, documented
 from towpath.server.routes.reviews import TakenOut

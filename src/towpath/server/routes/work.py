@@ -10,6 +10,7 @@ from towpath.engine.model import Call, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ids import Token
 from towpath.server.auth import CanWork
+from towpath.server.bodies import BodyRoute
 from towpath.server.models import (
     ClaimedOut,
     ClaimIn,
@@ -27,7 +28,7 @@ from towpath.server.payloads import note
 from towpath.server.polling import Wish
 from towpath.server.problems import documented
 
-router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"])
+router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
 _OVER_HTTP = "http"
 """The worker of a lease that is only named by its token."""
 

@@ -1,0 +1,120 @@
+"""Floods: many connections, large bodies, ends that are held back. Memory stays flat, and whoever
+means well is served.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.reviews.deliveries import GITHUB_SECRET, github, payload
+from tests.server.serving import Line, Serving, memory, processor_time, serve
+from towpath.embedded import EmbeddedServer
+
+MB = 1024 * 1024
+JOBS = "/api/v1/queues/mails/jobs"
+WEBHOOK = "/api/v1/webhooks/github"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def it(
+    tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
+) -> Iterator[Serving]:
+    home = tmp_path_factory.mktemp("floods")
+    with serve(home, running_server.url, TOWPATH_REVIEWS__GITHUB_SECRETS=GITHUB_SECRET) as it:
+        yield it
+
+
+@pytest.fixture
+def lines(it: Serving) -> Iterator[Any]:
+    """Connections, closed at the end."""
+    with ExitStack() as open_ones:
+        yield lambda: open_ones.enter_context(Line(it))
+
+
+def head(path: str, *more: str) -> str:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: x", *more, "", ""])
+
+
+class TestBodiesThatNobodyAskedFor:
+    @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+    def test_are_not_read_without_a_key(self, it: Serving, lines: Any, path: str) -> None:
+        before = memory(it)
+        for _ in range(40):
+            line = lines()
+            line.send(head(path, "Content-Type: application/json", f"Content-Length: {2 * MB}"))
+            line.send(b" " * (2 * MB - 1))
+            assert line.answer()[0] == 405
+        assert memory(it) - before < 20 * MB
+
+    @pytest.mark.parametrize("path", ["/api/v1/queues/mails/pause", "/api/v1/nothing"])
+    def test_are_not_read_with_one(self, it: Serving, lines: Any, path: str) -> None:
+        line = lines()
+        line.send(head(path, f"X-API-Key: {it.key}", f"Content-Length: {2 * MB}"))
+        line.send(b" " * MB)
+        assert line.answer()[0] in (204, 404)
+
+
+class TestEndsThatAreHeldBack:
+    def test_keep_no_webhook_out(self, it: Serving, lines: Any) -> None:
+        """Thirteen of 5 MiB are more than all deliveries together may take."""
+        before = memory(it)
+        for _ in range(13):
+            line = lines()
+            line.send(head(WEBHOOK, "X-GitHub-Event: push", f"Content-Length: {5 * MB}"))
+            line.send(b" " * (5 * MB - 1))
+        sent = github("pull_request", payload("github_pull_request", {"pull_request.number": 1}))
+        answer = it.client(key="").post(WEBHOOK, content=sent.body, headers=sent.headers)
+        assert answer.status_code == 202, answer.text
+        assert memory(it) - before < 64 * MB
+
+    def test_of_one_key_keep_no_other_out(self, it: Serving, lines: Any) -> None:
+        _, secret = it.make_key("submit")
+        before = memory(it)
+        for _ in range(60):
+            line = lines()
+            size = f"Content-Length: {2 * MB}"
+            line.send(head(JOBS, f"X-API-Key: {secret}", "Content-Type: application/json", size))
+            line.send(b" " * (2 * MB - 1))
+        for key in (secret, it.key):
+            answer = it.client(key).post(JOBS, json={"payload": "x" * 500_000})
+            assert answer.status_code == 202, answer.text
+        assert memory(it) - before < 90 * MB
+
+
+HOSTILE = {
+    "lists": b"[" + b",".join([b"[]"] * 690_000) + b"]",
+    "payload": b'{"payload":[' + b",".join([b"[]"] * 690_000) + b"]}",
+    "fields": b"{" + b",".join(b'"a%d":1' % n for n in range(180_000)) + b"}",
+    "jobs": b"[" + b",".join([b"{" + b",".join([b'"a%d":1' % n for n in range(400)]) + b"}"] * 450)
+    + b"]",
+    "headers": b'{"headers":{' + b",".join(b'"a%d":1' % n for n in range(150_000)) + b"}}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_two_megabytes_of_small_things_do_not_hold_the_server(it: Serving, body: bytes) -> None:
+    """Nobody else is answered while they are looked at."""
+    client = it.client()
+    client.post(JOBS, json={"payload": 1})
+    before = processor_time(it)
+    client.post(JOBS, content=body, headers=JSON)
+    assert processor_time(it) - before < 0.5
+
+
+def test_a_payload_of_small_things_is_shown_without_holding_the_server(it: Serving) -> None:
+    client = it.client()
+    body = b'{"id":"small","payload":[' + b",".join([b"[]"] * 340_000) + b"]}"
+    assert client.post(JOBS, content=body, headers=JSON).status_code == 202
+    before = processor_time(it)
+    assert client.get(f"{JOBS}/small").status_code == 200
+    assert processor_time(it) - before < 0.5
+
+
+def test_no_flood_leaves_a_defect(it: Serving) -> None:
+    assert it.client(key="").get("/livez").text == "ok"
+    assert not [event for event in it.events() if event["event"] == "http.defect"]
+    assert Path(it.log).exists()
