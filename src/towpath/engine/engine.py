@@ -17,7 +17,7 @@ from towpath.engine.channel import Limits
 from towpath.engine.check import check_size, whole
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.events import Followers
+from towpath.engine.events import Feeds
 from towpath.engine.model import (
     Bury,
     Call,
@@ -93,7 +93,7 @@ class Engine(Publishing):
             self._link, clock=self._clock, limits=self._limits, scripts=self._scripts
         )
         self._waker = Waker(self._link, self._clock)
-        self._followers = Followers(self._link)
+        self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._send_submits)
         try:
             self._facts = await self._store.probe(self._declared)
@@ -105,7 +105,7 @@ class Engine(Publishing):
     async def __aexit__(self, *_: object) -> None:
         await self._batcher.close()
         self._store.close()
-        await self._followers.close()
+        await self._feeds.close()
         await self._waker.close()
         await self._link.close()
 

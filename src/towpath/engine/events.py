@@ -1,20 +1,27 @@
-"""Events: a capped stream per queue, one entry per script call, and who follows it live."""
+"""Events: a capped stream per queue, one entry per script call, read once for all who listen.
+
+A `Feed` is the one blocking read of a queue. It knows its place in the stream and sees whether
+that is still there: if not, something may have been missed, and all who listen are told so.
+Coming and going takes no time: nothing is awaited between a look at who listens and what is done
+about it, so that nobody can come or go unnoticed.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
-from towpath.clock import seconds
+from towpath.clock import Duration, seconds, steady
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
 from towpath.engine.layout import TROUBLE
 from towpath.engine.model import JobRef
-from towpath.errors import FellBehind
+from towpath.errors import FellBehind, ServerUnreachable
 from towpath.ids import JobId, QueueName
 
 _BLOCK = seconds(5)
@@ -22,6 +29,14 @@ _SLACK = 3.0
 _PAGE = 100
 _UNREAD_MOST = 10_000
 """A follower that is further behind loses its place and is told so."""
+_LINGER = 1.0
+"""Seconds that a feed goes on without listeners: whoever waits for one job after the other would
+connect anew for each."""
+_START = b"0-0"
+_FEW = 10
+"""A stream that was empty a moment ago and has fewer entries than this was not cut since."""
+_CHECK_EVERY = 12
+"""Reads without an event after which the place is checked all the same."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -33,7 +48,11 @@ class Event(msgspec.Struct, frozen=True):
     job: JobRef
 
 
-def read_entries(queue: QueueName, entries: list[Any]) -> list[Event]:
+Entry = tuple[bytes, list[bytes]]
+"""An entry of the stream: its id; verbs, each followed by the ids of its jobs, one per line."""
+
+
+def read_entries(queue: QueueName, entries: list[Entry]) -> list[Event]:
     """The events behind the entries of a stream, in order."""
     found: list[Event] = []
     for cursor, flat in entries:
@@ -44,109 +63,249 @@ def read_entries(queue: QueueName, entries: list[Any]) -> list[Event]:
     return found
 
 
-class Followers:
-    """Live events: one blocking read per queue, however many follow it."""
+class Listener(Protocol):
+    """Who is told what happens in a queue."""
 
-    def __init__(self, link: Link) -> None:
+    def tell(self, entries: list[Entry]) -> None:
+        """These came, in this order."""
+        ...
+
+    def lost(self) -> None:
+        """From here on events are told; of those before, some may not have been."""
+        ...
+
+
+class Feeds:
+    """What the queues tell: one blocking read for each to which anybody listens."""
+
+    def __init__(self, link: Link, *, give_up: Duration, block: Duration = _BLOCK) -> None:
         self._link = link
-        self._readers: dict[QueueName, _Reader] = {}
+        self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
+        self._feeds: dict[QueueName, _Feed] = {}
+        self._lines: list[Line] = []
+
+    def enter(self, queue: QueueName, listener: Listener) -> None:
+        """Tell *listener* what happens from now on; `lost` first, once the reading has begun."""
+        self._feed(queue).enter(listener)
+
+    def leave(self, queue: QueueName, listener: Listener) -> None:
+        """Tell it no more, once it has left as often as it has entered: `lost` is the last word."""
+        if (feed := self._feeds.get(queue)) is not None:
+            feed.leave(listener)
 
     @asynccontextmanager
-    async def follow(self, queue: QueueName) -> AsyncGenerator[AsyncIterator[Event]]:
-        """What happens in *queue* from the moment this is entered."""
-        reader = self._readers.get(queue)
-        if reader is None:
-            reader = self._readers[queue] = _Reader(self._link.line(), queue)
-        inbox = _Inbox()
-        await reader.add(inbox)
+    async def follow(
+        self, queue: QueueName, newest: Callable[[], Awaitable[bytes]]
+    ) -> AsyncGenerator[Follower]:
+        """Who follows *queue*, from the moment this is entered; *newest* asks for its last entry.
+
+        Raises ServerUnreachable.
+        """
+        feed = self._feed(queue)
+        feed.enter(feed.tape)
         try:
-            yield inbox
+            try:
+                async with asyncio.timeout(self._give_up_s):
+                    await feed.reading.wait()
+            except TimeoutError as error:
+                text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
+                raise ServerUnreachable(text) from error
+            # The feed may not have read all yet that was there before.
+            at = feed.tape.end
+            yield Follower(feed.tape, at, after=await newest())
         finally:
-            await reader.remove(inbox)
+            feed.leave(feed.tape)
 
     async def close(self) -> None:
-        for reader in self._readers.values():
-            await reader.close()
+        for feed in list(self._feeds.values()):
+            await feed.close()
+        self._feeds.clear()
+
+    def _feed(self, queue: QueueName) -> _Feed:
+        feed = self._feeds.get(queue)
+        if feed is None:
+            line = self._lines.pop() if self._lines else self._link.line()
+            feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self._over)
+        return feed
+
+    def _over(self, queue: QueueName, line: Line) -> None:
+        del self._feeds[queue]
+        self._lines.append(line)
 
 
-class _Inbox:
-    """The events that one follower has not read yet."""
+class _Feed:
+    """The blocking read of one queue's events, under way while anybody listens."""
 
-    def __init__(self) -> None:
-        self._unread: asyncio.Queue[Event | FellBehind] = asyncio.Queue()
+    def __init__(
+        self,
+        queue: QueueName,
+        line: Line,
+        block_s: float,
+        over: Callable[[QueueName, Line], None],
+    ) -> None:
+        self._queue, self._line, self._block_s, self._over = queue, line, block_s, over
+        self._key = keys_of(queue).events
+        self._listeners: Counter[Listener] = Counter()
+        self._left_at = 0.0
+        self._place: bytes | None = None
+        self._sure = True
+        """Whether the place was there when last asked for, on the same connection."""
+        self._quiet = 0
+        self.tape = _Tape(queue)
+        self.reading = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    def enter(self, listener: Listener) -> None:
+        self._listeners[listener] += 1
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners[listener] -= 1
+        if not self._listeners[listener]:
+            del self._listeners[listener]
+            listener.lost()
+        self._left_at = steady()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        await self._line.hang_up()
+        self._lost()
+
+    async def _run(self) -> None:
+        pause = 0.0
+        while not self._alone():
+            try:
+                async with asyncio.timeout(self._block_s + _SLACK):
+                    await self._read()
+                pause = 0.0
+            except TROUBLE:
+                self._sure = False
+                await self._line.hang_up()
+                pause = min(pause * 2 or 0.05, 1.0)
+                await asyncio.sleep(pause)
+            if self._alone():
+                await self._line.hang_up()
+        self._over(self._queue, self._line)
+
+    def _alone(self) -> bool:
+        return not self._listeners and steady() - self._left_at >= _LINGER
+
+    async def _read(self) -> None:
+        """Read on, once. What is told is told after the place in the stream was seen to."""
+        if not self._sure and self._place is not None and not await self._held(()):
+            self._place = None
+        self._sure = True
+        if self._place is None:
+            self._place = await self._newest()
+            self._lost()
+            self.reading.set()
+        entries = await self._next(self._place)
+        if entries:
+            if not await self._held(entries):
+                self._lost()
+            self._place = entries[-1][0]
+            for listener in list(self._listeners):
+                listener.tell(entries)
+        # A stream that was made anew while a clock was set back has its entries before our place.
+        self._quiet = 0 if entries else self._quiet + 1
+        self._sure = self._quiet % _CHECK_EVERY != _CHECK_EVERY - 1
+
+    async def _next(self, place: bytes) -> list[Entry]:
+        block_ms = int(self._block_s * 1000)
+        answer: Any = await self._line.send(
+            "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, place
+        )
+        return answer[0][1] if answer else []
+
+    async def _newest(self) -> bytes:
+        entries = await self._line.send("XREVRANGE", self._key, "+", "-", "COUNT", 1)
+        return entries[0][0] if entries else _START
+
+    async def _held(self, entries: list[Entry] | tuple[()]) -> bool:
+        """Whether nothing between the place and *entries*, which were read after it, was dropped.
+
+        Streams are cut from the front: while the entry of the place is there, so is all behind it.
+        """
+        if self._place == _START:
+            return len(entries) < _FEW
+        return bool(
+            await self._line.send("XRANGE", self._key, self._place, self._place, "COUNT", 1)
+        )
+
+    def _lost(self) -> None:
+        for listener in list(self._listeners):
+            listener.lost()
+
+
+class _Tape:
+    """The last events of a queue, kept once for all who follow it: each has a place on it."""
+
+    def __init__(self, queue: QueueName) -> None:
+        self._queue = queue
+        self._kept: deque[Event] = deque(maxlen=_UNREAD_MOST)
+        self._news = asyncio.Event()
+        self.end = 0
+        """The number of the event that comes next."""
+
+    @property
+    def start(self) -> int:
+        """The number of the oldest event that is kept."""
+        return self.end - len(self._kept)
+
+    def __getitem__(self, number: int) -> Event:
+        return self._kept[number - self.end]
+
+    def tell(self, entries: list[Entry]) -> None:
+        events = read_entries(self._queue, entries)
+        self._kept.extend(events)
+        self.end += len(events)
+        self._wake()
+
+    def lost(self) -> None:
+        # A number that nobody can read: who stands before it sees that something is missing.
+        self._kept.clear()
+        self.end += 1
+        self._wake()
+
+    async def news(self) -> None:
+        """Return when there is more."""
+        await self._news.wait()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class Follower:
+    """The events of a queue as they happen, for one who follows it.
+
+    Raises FellBehind where some are missing, and goes on from there.
+    """
+
+    def __init__(self, tape: _Tape, at: int, *, after: bytes) -> None:
+        self._tape, self._at = tape, at
+        self._after: tuple[int, int] | None = _place(after)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._unread.get()
-        if isinstance(event, FellBehind):
-            raise event
-        return event
-
-    def put(self, events: list[Event]) -> None:
-        if self._unread.qsize() + len(events) > _UNREAD_MOST:
-            while not self._unread.empty():
-                self._unread.get_nowait()
-            self._unread.put_nowait(FellBehind("events came faster than they were read"))
-            return
-        for event in events:
-            self._unread.put_nowait(event)
-
-
-class _Reader:
-    """The blocking read of one queue's events, under way while somebody follows."""
-
-    def __init__(self, line: Line, queue: QueueName) -> None:
-        self._line, self._queue = line, queue
-        self._key = keys_of(queue).events
-        self._inboxes: list[_Inbox] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def add(self, inbox: _Inbox) -> None:
-        self._inboxes.append(inbox)
-        if self._task is None or self._task.done():
-            reading = asyncio.Event()
-            self._task = asyncio.create_task(self._read(reading))
-            await reading.wait()
-
-    async def remove(self, inbox: _Inbox) -> None:
-        self._inboxes.remove(inbox)
-        if not self._inboxes:
-            await self.close()
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
-            self._task = None
-        await self._line.hang_up()
-
-    async def _read(self, reading: asyncio.Event) -> None:
-        last: bytes | None = None
-        block_ms = int(_BLOCK.total_seconds() * 1000)
         while True:
-            try:
-                async with asyncio.timeout(_BLOCK.total_seconds() + _SLACK):
-                    if last is None:
-                        last = await self._newest()
-                    reading.set()
-                    answer: Any = await self._line.send(
-                        "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, last
-                    )
-            except TROUBLE:
-                await self._line.hang_up()
-                await asyncio.sleep(0.1)
+            if self._at < self._tape.start:
+                # With a lead, where it was too slow: not to fall behind again at once.
+                self._at = max(self._tape.start, self._tape.end - _UNREAD_MOST // 2)
+                self._after = None
+                raise FellBehind("events came faster than they were read, or the server lost some")
+            if self._at == self._tape.end:
+                await self._tape.news()
                 continue
-            if answer:
-                entries: list[Any] = answer[0][1]
-                last = entries[-1][0]
-                self._deliver(read_entries(self._queue, entries))
+            event = self._tape[self._at]
+            self._at += 1
+            if self._after is None or _place(event.cursor.encode()) > self._after:
+                self._after = None
+                return event
 
-    async def _newest(self) -> bytes:
-        entries = await self._line.send("XREVRANGE", self._key, "+", "-", "COUNT", 1)
-        return entries[0][0] if entries else b"0-0"
 
-    def _deliver(self, events: list[Event]) -> None:
-        for inbox in self._inboxes:
-            inbox.put(events)
+def _place(cursor: bytes) -> tuple[int, int]:
+    ms, _, number = cursor.partition(b"-")
+    return int(ms), int(number)

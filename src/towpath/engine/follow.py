@@ -1,31 +1,53 @@
-"""Following a queue: its events as they happen, and waiting for a job's end."""
+"""Following a queue: its events as they happen, and waiting for the end of jobs.
+
+Events only say when to look: what became of a job is what the server says of the job itself.
+Whoever waits looks when he comes, when something happened to his job, when something may have
+been missed, every few seconds all the same, and a last time when his time is over. The looks of
+all who wait for jobs of one queue go together.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import Any
 
-from towpath.clock import Duration
+from towpath.clock import Duration, seconds
 from towpath.engine.check import whole
-from towpath.engine.events import Event, Followers, read_entries
-from towpath.engine.inspect import Inspector, Job
+from towpath.engine.events import Entry, Event, Feeds, read_entries
+from towpath.engine.inspect import Inspector, Job, ended_job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
-from towpath.engine.states import State
-from towpath.errors import FellBehind, InvalidOption, QueueHasNoEvents, StillOpen
-from towpath.ids import QueueName, queue_name
+from towpath.errors import (
+    InvalidOption,
+    JobNotFound,
+    QueueHasNoEvents,
+    ServerUnreachable,
+    StillOpen,
+    TowpathError,
+)
+from towpath.ids import JobId, QueueName, queue_name
 
-_ENDED = {State.DONE, State.DEAD, State.CANCELLED}
 LARGEST_PAGE = 1000
+LOOK_EVERY = seconds(5)
+"""A server whose memory is full writes no events: whoever waits looks this often all the same."""
+_AT_ONCE = 500
+_ROOM = 2**20
+"""Bytes of payloads and results after which an answer is cut."""
+_LAST = 1.0
+"""Seconds for the look at the end of a wait."""
+_UNDER_WAY = {b"submit", b"claim", b"progress", b"promote"}
+"""Verbs after which a job is as open as before."""
 
 
 class Following(Inspector):
     """What an engine offers those who watch."""
 
-    _followers: Followers
+    _feeds: Feeds
+    _ends: dict[QueueName, _Ends]
 
     async def events(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first, after the cursor of another event."""
@@ -38,44 +60,206 @@ class Following(Inspector):
     async def follow(self, queue: str) -> AsyncGenerator[AsyncIterator[Event]]:
         """The events of *queue* from the moment this is entered, as they happen.
 
-        One blocking read per queue and process, however many follow. A follower that is far
-        behind gets FellBehind. Raises QueueHasNoEvents.
+        One blocking read per queue and process and one copy of each event, however many follow. A
+        follower that is far behind, or whose events the server lost, gets FellBehind. Raises
+        QueueHasNoEvents.
         """
         name = queue_name(queue)
         await self.require_events(name)
-        async with self._followers.follow(name) as events:
+
+        async def newest() -> bytes:
+            key = keys_of(name).events
+            entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            return entries[0][0] if entries else b"0-0"
+
+        async with self._feeds.follow(name, newest) as events:
             yield events
 
     async def ended(self, job: JobRef, *, within: Duration) -> Job:
         """The job once it has ended: done with its result, dead with its reason, or cancelled.
 
         Raises StillOpen when the time is over, JobNotFound if it is gone: with the queue's
-        `keep` at 0 a finished job leaves nothing to look at. Does not poll.
+        `keep` at 0 a finished job leaves nothing to look at. Does not poll; thousands may wait
+        at once. While the server is away it waits on, and raises ServerUnreachable if the time is
+        over by then.
         """
         await self.require_events(job.queue)
+        ends = self._ends.get(job.queue)
+        if ends is None:
+            ends = self._ends[job.queue] = _Ends(job.queue, self._look_at_ends)
+            self._feeds.enter(job.queue, ends)
+        wait = ends.enter(job.id)
         try:
-            async with asyncio.timeout(within.total_seconds()):
-                async with self._followers.follow(job.queue) as events:
-                    return await self._until_ended(job, events)
-        except TimeoutError as error:
-            raise StillOpen(job, within) from error
-
-    async def _until_ended(self, ref: JobRef, events: AsyncIterator[Event]) -> Job:
-        while True:
-            job = await self.job(ref)
-            if job.state in _ENDED:
-                return job
-            try:
-                async for event in events:
-                    if event.job == ref:
-                        break
-            except FellBehind:
-                continue
+            return await wait.end(job, within)
+        finally:
+            ends.leave(wait)
+            if ends.nobody:
+                # Nothing is awaited in here: who comes next finds these, or makes new ones.
+                self._feeds.leave(job.queue, ends)
+                self._ends.pop(job.queue, None)
 
     async def require_events(self, queue: QueueName) -> None:
         """Raises QueueHasNoEvents if nobody can follow *queue*."""
         if (await self._store.known_options(queue)).events == 0:
             raise QueueHasNoEvents(queue)
+
+    async def _look_at_ends(self, queue: QueueName, ids: list[JobId]) -> list[Any]:
+        return await self._store.read("ended", queue, _ROOM, "\n".join(ids))
+
+
+class _Wait:
+    """One who waits for the end of a job."""
+
+    __slots__ = ("_look", "found", "id", "over", "trouble")
+
+    def __init__(self, id: JobId, look: Callable[[JobId], None]) -> None:
+        self.id, self._look = id, look
+        self.found: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
+        """None = it is open, and the time is over."""
+        self.over = False
+        self.trouble: TowpathError | None = None
+        """Why the last look brought nothing."""
+
+    async def end(self, ref: JobRef, within: Duration) -> Job:
+        """The job, once it has ended. Raises StillOpen."""
+        await asyncio.wait((self.found,), timeout=within.total_seconds())
+        if not self.found.done():
+            self.over = True
+            self._look(self.id)
+            await asyncio.wait((self.found,), timeout=_LAST)
+        job = self.found.result() if self.found.done() else None
+        if job is not None:
+            return job
+        raise self.trouble or StillOpen(ref, within)
+
+
+class _Ends:
+    """Those who wait for the end of jobs of one queue, by job: an event costs a look in a table."""
+
+    def __init__(
+        self, queue: QueueName, ask: Callable[[QueueName, list[JobId]], Awaitable[list[Any]]]
+    ) -> None:
+        self._queue, self._ask = queue, ask
+        self._waits: dict[JobId, list[_Wait]] = {}
+        self._due: dict[JobId, None] = {}
+        """To be looked at, in the order in which it came up."""
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def nobody(self) -> bool:
+        """Whether the last one has left."""
+        return not self._waits
+
+    def enter(self, id: JobId) -> _Wait:
+        wait = _Wait(id, self._look_at)
+        self._waits.setdefault(id, []).append(wait)
+        if self._timer is None:
+            self._set_timer()
+        self._look_at(id)
+        return wait
+
+    def leave(self, wait: _Wait) -> None:
+        self._waits[wait.id].remove(wait)
+        if not self._waits[wait.id]:
+            del self._waits[wait.id]
+            self._due.pop(wait.id, None)
+        if not self._waits and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ── when to look ─────────────────────────────────────────────────────────────────────
+
+    def tell(self, entries: list[Entry]) -> None:
+        for _, flat in entries:
+            for i in range(0, len(flat), 2):
+                if flat[i] not in _UNDER_WAY:
+                    for id in flat[i + 1].decode().split("\n"):
+                        if id in self._waits:
+                            self._look_at(JobId(id))
+
+    def lost(self) -> None:
+        for id in self._waits:
+            self._look_at(id)
+
+    def _set_timer(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LOOK_EVERY.total_seconds(), self._look_all_the_same)
+
+    def _look_all_the_same(self) -> None:
+        self._set_timer()
+        self.lost()
+
+    def _look_at(self, id: JobId) -> None:
+        if id not in self._waits:
+            return
+        self._due[id] = None
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+            self._looking.add_done_callback(self._looked)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def _look(self) -> None:
+        while self._due:
+            ids = list(islice(self._due, _AT_ONCE))
+            for id in ids:
+                del self._due[id]
+            await self._look_at_some({id: list(self._waits[id]) for id in ids})
+        # Nothing is awaited between the last look at what is due and this.
+        self._looking = None
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        """A defect ends the waits that it leaves without an answer."""
+        if looking.cancelled() or (defect := looking.exception()) is None:
+            return
+        self._looking = None
+        self._due.clear()
+        for wait in [wait for some in self._waits.values() for wait in some]:
+            _end(wait, defect)
+
+    async def _look_at_some(self, waits: dict[JobId, list[_Wait]]) -> None:
+        last = [wait for some in waits.values() for wait in some if wait.over]
+        try:
+            answers = await self._ask(self._queue, list(waits))
+        except TowpathError as error:
+            self._fail(waits, last, error)
+            return
+        for (id, some), answer in zip(waits.items(), answers, strict=True):
+            for wait in some:
+                wait.trouble = None
+            if answer == b"later":
+                self._look_at(id)
+            elif answer == b"gone":
+                for wait in some:
+                    _end(wait, JobNotFound(JobRef(self._queue, id)))
+            elif answer != b"open":
+                job = ended_job(JobRef(self._queue, id), *answer)
+                for wait in some:
+                    _end(wait, job)
+        for wait in last:
+            _end(wait, None)
+
+    def _fail(
+        self, waits: dict[JobId, list[_Wait]], last: list[_Wait], error: TowpathError
+    ) -> None:
+        """A server that is away comes back, and then they look; all else is for the callers."""
+        passing = isinstance(error, ServerUnreachable)
+        for some in waits.values():
+            for wait in some:
+                wait.trouble = error
+                if not passing or wait in last:
+                    _end(wait, error)
+
+
+def _end(wait: _Wait, outcome: Job | BaseException | None) -> None:
+    if wait.found.done():
+        return
+    if isinstance(outcome, BaseException):
+        wait.found.set_exception(outcome)
+        wait.found.exception()  # whoever waited may have left
+    else:
+        wait.found.set_result(outcome)
 
 
 _CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")

@@ -271,6 +271,11 @@ class Inspector:
         return decode(text), payload, result, pairs(facts)
 
 
+def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> Job:
+    """A job that has ended, from what the server has of it."""
+    return _job(ref, decode(record), {}, payload=payload, result=result)
+
+
 def _job(
     ref: JobRef, record: Record, facts: dict[str, Any], *, payload: bytes = b"", result: bytes = b""
 ) -> Job:

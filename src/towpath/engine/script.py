@@ -38,6 +38,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "forget": ("name",),
         "recurring": ("clock",),
         "look": ("clock", "id"),
+        "ended": ("clock", "room", "ids"),
         "alone": ("clock", "limit"),
         "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),

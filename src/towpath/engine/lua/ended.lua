@@ -1,0 +1,37 @@
+-- ended: what became of these jobs: those that have ended whole, the others in a word.
+--
+-- keys   job      string   the records
+--        load     string   the payloads
+--        result   string   the results
+-- args   clock    ms       '' = the server's
+--        room     int      bytes of what is given whole, after which the rest is left for later
+--        ids      text     one per line
+-- reply  <record, payload, result>, 'open', 'gone' or 'later' of each, in order
+-- moves  none
+-- cost   O(ids)
+-- full   works
+-- uses   keys clock record
+
+local ENDED = { done = true, cancelled = true, dead = true }
+local room, keys, ids, answer = tonumber(ARGV[2]), {}, {}, {}
+for id in string.gmatch(ARGV[3], '[^\n]+') do
+  ids[#ids + 1] = id
+  keys[#keys + 1] = JOB .. id
+end
+
+local texts = redis.call('MGET', unpack(keys))
+for i, id in ipairs(ids) do
+  local job = texts[i] and decode(id, texts[i])
+  if not (job and job.stored) or (job.gone_at and job.gone_at <= now) then
+    answer[i] = 'gone'
+  elseif not ENDED[job.state] then
+    answer[i] = 'open'
+  elseif room <= 0 then
+    answer[i] = 'later'
+  else
+    local payload, result = redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or ''
+    answer[i] = { texts[i], payload, result }
+    room = room - #payload - #result
+  end
+end
+return answer

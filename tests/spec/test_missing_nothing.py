@@ -1,0 +1,350 @@
+"""Who follows a queue or waits for a job's end misses nothing, in whichever moment he comes."""
+
+import asyncio
+import random
+import sys
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import REVIEWS, claim, claim_one, leased, submit_ids
+from tests.waiting import eventually_async
+from towpath.clock import hours, milliseconds, minutes, seconds
+from towpath.engine import follow
+from towpath.engine.engine import Engine
+from towpath.engine.events import Event
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Lease, job_ref
+from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
+from towpath.errors import FellBehind, JobNotFound, StillOpen
+from towpath.ids import QueueName
+
+KEEPING = QueueOptions(keep=hours(1))
+EVENTS = keys_of(QueueName(REVIEWS)).events
+LONG = minutes(5)
+"""Longer than any test: who returns was told."""
+FLOOD = """
+for _ = 1, 2000 do redis.call('XADD', KEYS[1], 'MAXLEN', 10, '*', 'submit', 'somebody') end
+"""
+"""More events than are kept."""
+
+
+async def seen(events: AsyncIterator[Event], id: str) -> None:
+    """Return when something happened to the job."""
+    async with asyncio.timeout(20):
+        async for event in events:
+            if event.job.id == id:
+                return
+
+
+async def entered(engine: Engine, stack: AsyncExitStack) -> AsyncIterator[Event]:
+    return await stack.enter_async_context(engine.follow(REVIEWS))
+
+
+class TestAFollower:
+    async def test_that_comes_while_the_first_one_enters_misses_nothing(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        """There is a reader, but it reads nothing yet."""
+        await other_engine.counts(REVIEWS)
+        await submit_ids(engine, "before")
+        async with AsyncExitStack() as stack:
+            first = asyncio.create_task(entered(engine, stack))
+            await asyncio.sleep(0)
+            second = await entered(engine, stack)
+            await submit_ids(other_engine, "a")
+            await seen(second, "a")
+            await seen(await first, "a")
+
+    async def test_that_comes_as_the_last_one_leaves_misses_nothing(self, engine: Engine) -> None:
+        last = AsyncExitStack()
+        await entered(engine, last)
+        leaving = asyncio.create_task(last.aclose())
+        await asyncio.sleep(0)
+        async with engine.follow(REVIEWS) as events:
+            await leaving
+            await submit_ids(engine, "a")
+            await seen(events, "a")
+
+    async def test_that_was_cancelled_while_it_came_leaves_nothing_behind(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with AsyncExitStack() as stack:
+            coming = asyncio.create_task(entered(engine, stack))
+            await asyncio.sleep(0)
+            coming.cancel()
+            await asyncio.wait([coming])
+
+        async def nobody_waits() -> bool:
+            return deployment.blocked() == 0
+
+        await eventually_async(nobody_waits)
+        async with engine.follow(REVIEWS) as events:
+            await submit_ids(engine, "a")
+            await seen(events, "a")
+
+    async def test_is_told_when_more_came_than_is_kept(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """The process was busy elsewhere; what it did not read is gone."""
+        await submit_ids(engine, "before")
+        async with engine.follow(REVIEWS) as events:
+            deployment.ask("EVAL", FLOOD, 1, EVENTS)
+            with pytest.raises(FellBehind):
+                await seen(events, "nobody")
+            await submit_ids(engine, "a")
+            await seen(events, "a")
+
+    async def test_of_a_new_queue_is_told_as_well(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.follow(REVIEWS) as events:
+            deployment.ask("EVAL", FLOOD, 1, EVENTS)
+            with pytest.raises(FellBehind):
+                await seen(events, "nobody")
+
+    async def test_is_told_when_the_stream_is_another_one(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """A server that came back empty, its clock behind: places of before mean nothing."""
+        if len(deployment.masters) > 1:
+            pytest.skip("a cluster's client reads on by itself: the place is checked once a minute")
+        deployment.ask("XADD", EVENTS, "99999999999999-0", "submit", "before")
+        async with engine.follow(REVIEWS) as events:
+            deployment.ask("DEL", EVENTS)
+            _hang_up_all(deployment)
+            with pytest.raises(FellBehind):
+                await seen(events, "nobody")
+            await submit_ids(engine, "a")
+            await seen(events, "a")
+
+    async def test_gets_only_what_happened_since_it_came(self, engine: Engine) -> None:
+        """Also where a reader is under way that is not there yet."""
+        async with engine.follow(REVIEWS):
+            for n in range(20):
+                await submit_ids(engine, f"before-{n}")
+                async with engine.follow(REVIEWS) as events:
+                    await submit_ids(engine, f"since-{n}")
+                    async with asyncio.timeout(20):
+                        assert (await anext(events)).job.id == f"since-{n}"
+
+
+def _hang_up_all(deployment: Deployment) -> None:
+    for master in deployment.masters:
+        master.ask("CLIENT", "KILL", "TYPE", "normal")
+
+
+class TestWaitingForAJobsEnd:
+    @pytest.fixture(autouse=True)
+    async def keeping(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, KEEPING)
+
+    async def test_that_begins_as_another_wait_ends_is_told(self, engine: Engine) -> None:
+        for n in range(20):
+            lease, other = await _two(engine, n)
+            first = asyncio.create_task(engine.ended(lease.job, within=LONG))
+            await engine.complete(lease)
+            async with asyncio.timeout(20):
+                await first
+                second = asyncio.create_task(engine.ended(other.job, within=LONG))
+                await asyncio.sleep(0)
+                await engine.complete(other)
+                assert (await second).state is State.DONE
+
+    async def test_is_told_when_more_came_than_is_kept(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        lease, other = await _two(engine, 0)
+        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
+        entered = asyncio.create_task(engine.ended(other.job, within=LONG))
+        await engine.complete(other)
+        await entered
+        # All of it while the event loop of *engine* stands still.
+        deployment.ask("EVAL", FLOOD, 1, EVENTS)
+        _complete_elsewhere(deployment, lease)
+        deployment.ask("EVAL", FLOOD, 1, EVENTS)
+        async with asyncio.timeout(20):
+            assert (await ended).state is State.DONE
+
+    async def test_is_told_without_any_event(
+        self, engine: Engine, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With its memory full a server writes no events, and nothing else fails."""
+        monkeypatch.setattr(follow, "LOOK_EVERY", milliseconds(50))
+        lease = await leased(engine)
+        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
+        await asyncio.sleep(0)
+        deployment.ask("DEL", EVENTS)
+        deployment.ask("SET", EVENTS, "no stream")
+        await engine.complete(lease)
+        async with asyncio.timeout(20):
+            assert (await ended).state is State.DONE
+
+    async def test_looks_a_last_time_when_the_time_is_over(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        lease = await leased(engine)
+        deployment.ask("DEL", EVENTS)
+        deployment.ask("SET", EVENTS, "no stream")
+        ended = asyncio.create_task(engine.ended(lease.job, within=seconds(1)))
+        await asyncio.sleep(0)
+        await engine.complete(lease)
+        assert (await ended).state is State.DONE
+
+    async def test_for_no_time_looks_once(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        with pytest.raises(StillOpen):
+            await engine.ended(lease.job, within=seconds(0))
+        await engine.complete(lease)
+        assert (await engine.ended(lease.job, within=seconds(0))).state is State.DONE
+
+    async def test_is_told_when_the_job_is_removed(self, engine: Engine) -> None:
+        await engine.configure("forgetful", QueueOptions(keep=seconds(0)))
+        await engine.submit("forgetful", b"", id="a")
+        [lease] = await engine.claim("forgetful", worker="anna", lease=seconds(30))
+        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
+        await asyncio.sleep(0)
+        await engine.complete(lease)
+        async with asyncio.timeout(20):
+            with pytest.raises(JobNotFound):
+                await ended
+
+    async def test_by_several_is_told_to_all_of_them(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        waits = [asyncio.create_task(engine.ended(lease.job, within=LONG)) for _ in range(5)]
+        await asyncio.sleep(0)
+        waits[0].cancel()
+        await engine.complete(lease, b"result")
+        async with asyncio.timeout(20):
+            assert [(await it).result for it in waits[1:]] == [b"result"] * 4
+
+    async def test_is_told_whatever_happens(self, engine: Engine, deployment: Deployment) -> None:
+        """Waits and followers that come, go and are cancelled; connections that break; a stream
+        that is cut. The seed is in the failure."""
+        seed = random.randrange(2**32)
+        chance = random.Random(seed)
+        try:
+            async with asyncio.timeout(60):
+                await _random_walk(engine, deployment, chance)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+async def _random_walk(engine: Engine, deployment: Deployment, chance: random.Random) -> None:
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+        for n in range(60):
+            await submit_ids(engine, f"walk-{n}")
+            lease = await claim_one(engine)
+            ended = group.create_task(engine.ended(lease.job, within=LONG))
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            match chance.randrange(6):
+                case 0:
+                    passing = group.create_task(entered(engine, stack))
+                    for _ in range(chance.randrange(9)):
+                        await asyncio.sleep(0)
+                    passing.cancel()
+                case 1:
+                    async with engine.follow(REVIEWS):
+                        pass
+                case 2:
+                    _hang_up_all(deployment)
+                case 3:
+                    deployment.ask("XTRIM", EVENTS, "MAXLEN", 0)
+                case 4:
+                    deployment.ask("DEL", EVENTS)
+                case _:
+                    pass
+            await engine.complete(lease)
+            if chance.random() < 0.5:
+                assert (await ended).state is State.DONE
+
+
+async def _two(engine: Engine, n: int) -> tuple[Lease, Lease]:
+    await submit_ids(engine, f"{n}-a", f"{n}-b")
+    one, two = await claim(engine, count=2)
+    return one, two
+
+
+def _complete_elsewhere(deployment: Deployment, lease: Lease) -> None:
+    """Before this returns: in an event loop of its own."""
+
+    async def complete() -> None:
+        async with Engine(deployment.url) as engine:
+            await engine.complete(lease)
+
+    thread = threading.Thread(target=lambda: asyncio.run(complete()))
+    thread.start()
+    thread.join()
+
+
+class TestTheWork:
+    """Counted in calls of functions, which are the same on every machine."""
+
+    async def test_of_many_waits_grows_as_they_do(self, engine: Engine) -> None:
+        """Each event goes to those who wait for its job, not to all who wait."""
+        await engine.configure(REVIEWS, KEEPING)
+        few = await _work(_waits(engine, 50))
+        many = await _work(_waits(engine, 400))
+        assert many < 8 * few * 1.5
+
+    async def test_of_many_followers_is_that_of_one(self, engine: Engine) -> None:
+        """Events are kept once for all of them; who does not read costs nothing."""
+        one = await _work(_followed(engine, 1))
+        many = await _work(_followed(engine, 100))
+        assert many < one * 2
+
+    async def test_of_many_looks_is_shared(self, engine: Engine, deployment: Deployment) -> None:
+        """A call for each five hundred, when they come and when their time is over."""
+        await submit_ids(engine, *(f"{n}" for n in range(400)))
+        before = deployment.calls("evalsha", "eval")
+        refs = [job_ref(REVIEWS, f"{n}") for n in range(400)]
+        waits = [engine.ended(ref, within=seconds(1)) for ref in refs]
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+        assert all(isinstance(it, StillOpen) for it in ends)
+        assert deployment.calls("evalsha", "eval") - before < 20
+
+
+async def _waits(engine: Engine, count: int) -> None:
+    run = f"{count}-"
+    await submit_ids(engine, *(f"{run}{n}" for n in range(count)))
+    leases = await claim(engine, count=count)
+    waits = [asyncio.create_task(engine.ended(it.job, within=LONG)) for it in leases]
+    for lease in leases:
+        await engine.complete(lease)
+    async with asyncio.timeout(60):
+        for wait in waits:
+            await wait
+
+
+async def _followed(engine: Engine, followers: int) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(followers):
+            await entered(engine, stack)
+        last = await entered(engine, stack)
+        events = [f"{followers}-{n}" for n in range(500)]
+        for start in range(0, 5000, 500):
+            await submit_ids(engine, *(f"{it}-{start}" for it in events))
+        await seen(last, f"{events[-1]}-4500")
+
+
+async def _work(doing: Coroutine[Any, Any, None]) -> int:
+    """How many functions were called meanwhile."""
+    calls = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        await doing
+    finally:
+        sys.setprofile(None)
+    return calls
