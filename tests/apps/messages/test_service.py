@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from tests.apps.messages.sending import SECRET, a_message, send
-from tests.waiting import eventually
+from tests.waiting import eventually_async
 from towpath.apps.messages.errors import MessageDiffers
 from towpath.apps.messages.model import (
     CALLBACKS,
@@ -236,9 +237,13 @@ class TestWatching:
         sent = await send(messages)
         watched = messages.watch(sent.message_id)
         await anext(watched)
-        eventually(lambda: readers(server) == 1)
+
+        async def reading(count: int) -> bool:
+            return readers(server) == count
+
+        await eventually_async(partial(reading, 1))
         await watched.aclose()
-        eventually(lambda: readers(server) == 0)
+        await eventually_async(partial(reading, 0))
 
 
 def readers(server: EmbeddedServer) -> int:
