@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.architecture.sources import SOURCE, python_files, shown
 from towpath.calls import Advice, Answer, Next, advice
 from towpath.clock import ZERO, Duration, days, seconds
 
@@ -23,9 +25,10 @@ def answer(status: int, retry_after: str | None = None) -> Answer:
     [
         *((status, Next.DONE) for status in (200, 201, 202, 204, 226, 299)),
         (410, Next.GONE),
-        *((status, Next.LATER) for status in (408, 429, 500, 501, 502, 503, 504, 599)),
-        *((status, Next.NEVER) for status in (400, 401, 403, 404, 409, 413, 422, 451)),
-        *((status, Next.NEVER) for status in (101, 300, 301, 302, 304, 307, 308)),
+        *((status, Next.LATER) for status in (408, 425, 429, 500, 501, 502, 503, 504, 599)),
+        *((status, Next.NEVER) for status in (400, 413, 414, 415, 422, 431)),
+        *((status, Next.REFUSED) for status in (101, 401, 403, 404, 405, 409, 421, 451)),
+        *((status, Next.MOVED) for status in (300, 301, 302, 304, 307, 308)),
     ],
 )
 def test_goes_by_the_status(status: int, expected: Next) -> None:
@@ -53,13 +56,15 @@ def test_goes_by_the_status(status: int, expected: Next) -> None:
         ("Wed, 99 Jul 2026 12:01:00 GMT", ZERO),
     ],
 )
-@pytest.mark.parametrize("status", [429, 503, 500, 408])
+@pytest.mark.parametrize("status", [429, 503, 500, 408, 425])
 def test_waits_as_long_as_was_asked_up_to_a_day(status: int, said: str, after: Duration) -> None:
     assert advice(answer(status, said), now=NOW) == Advice(Next.LATER, after)
 
 
 def test_waits_only_for_what_may_be_taken_later() -> None:
-    assert advice(answer(404, "120")) == Advice(Next.NEVER)
+    assert advice(answer(403, "120")) == Advice(Next.REFUSED, seconds(120))
+    assert advice(answer(422, "120")) == Advice(Next.NEVER)
+    assert advice(answer(302, "120")) == Advice(Next.MOVED)
 
 
 def test_reads_the_clock_by_itself() -> None:
@@ -69,3 +74,22 @@ def test_reads_the_clock_by_itself() -> None:
 @given(status=st.integers(100, 999), said=st.text())
 def test_has_an_answer_to_everything(status: int, said: str) -> None:
     assert ZERO <= advice(answer(status, said)).after <= days(1)
+
+
+def test_is_the_only_table_of_statuses() -> None:
+    """Whoever calls goes by the words. What one forge means by a number is in `posting`."""
+    places = {
+        shown(path)
+        for name in ("apps", "calls", "ledger", "worker")
+        for path in python_files(SOURCE / name)
+        if any(_compares_a_status(node) for node in ast.walk(ast.parse(path.read_text())))
+    }
+    forges = {it for it in places if "/apps/reviews/posting/" in it}
+    assert places - forges == {"src/towpath/calls/advice.py"}
+
+
+def _compares_a_status(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare):
+        return False
+    names = {getattr(it, "attr", getattr(it, "id", "")) for it in (node.left, *node.comparators)}
+    return "status" in names

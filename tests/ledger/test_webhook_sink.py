@@ -92,7 +92,7 @@ class TestACall:
     async def test_has_the_same_id_and_body_in_every_attempt(
         self, ledger: Ledger, caller: Caller
     ) -> None:
-        answers = iter(["500 Oops", "503 Later", "429 Slow", "408 Late", "200 OK"])
+        answers = iter(["500 Oops", "425 Early", "429 Slow", "408 Late", "200 OK"])
         endpoint = Endpoint(lambda _: next(answers))
         await put(ledger, parcel("a", 1))
         await carried(ledger, caller, endpoint)

@@ -1,4 +1,7 @@
-"""What an answer asks for: nothing more, the same again later, or never again."""
+"""What an answer asks for: nothing more, the same again later, or never again.
+
+This is the one table of statuses. Whoever calls decides by its words, never by numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from towpath.clock import ZERO, Duration, days, instant, seconds, wall_ms
 _LONGEST_WAIT = days(1)
 """A receiver may ask for patience, not for a year of it."""
 
-_LATER = {408, 429}
+_LATER = {408, 425, 429}
+_NEVER = {400, 413, 414, 415, 422, 431}
 
 
 class Next(StrEnum):
@@ -21,17 +25,22 @@ class Next(StrEnum):
 
     DONE = "done"
     """It was taken."""
-    GONE = "gone"
-    """The receiver wants no more calls to this URL, this one or any other."""
     LATER = "later"
     """It was not taken now; the same call may be taken later."""
+    REFUSED = "refused"
+    """It was not taken as the receiver is now: a key, a path, a deployment that goes on. Somebody
+    may change that."""
     NEVER = "never"
-    """It was not taken, and never will be: wrong, forbidden, or somewhere else."""
+    """It was not taken, and never will be: what was sent is wrong, or too large."""
+    MOVED = "moved"
+    """The receiver is somewhere else. Redirects are not followed."""
+    GONE = "gone"
+    """The receiver wants no more calls to this URL, this one or any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do next, and for `LATER` how long to wait at least, if the receiver said so."""
+    """What to do next, and how long to wait at least, if the receiver said so."""
 
     next: Next
     after: Duration = ZERO
@@ -40,16 +49,21 @@ class Advice:
 def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
     """What the receiver's answer asks for, by its status.
 
-    2xx is done, 410 gone; 408, 429 and 5xx are later, with the Retry-After of the answer up to a
-    day. All else is never, redirects too: they are not followed.
+    2xx is done; 408, 425, 429 and 5xx are later; 400, 413, 414, 415, 422 and 431 are never; 3xx is
+    moved, 410 gone, all else refused. For later and refused the Retry-After counts, up to a day.
     """
-    if 200 <= answer.status < 300:
+    status = answer.status
+    if 200 <= status < 300:
         return Advice(Next.DONE)
-    if answer.status == 410:
+    if 300 <= status < 400:
+        return Advice(Next.MOVED)
+    if status == 410:
         return Advice(Next.GONE)
-    if answer.status in _LATER or answer.status >= 500:
-        return Advice(Next.LATER, _retry_after(answer, now or instant(wall_ms())))
-    return Advice(Next.NEVER)
+    if status in _NEVER:
+        return Advice(Next.NEVER)
+    after = _retry_after(answer, now or instant(wall_ms()))
+    is_later = status in _LATER or status >= 500
+    return Advice(Next.LATER if is_later else Next.REFUSED, after)
 
 
 def _retry_after(answer: Answer, now: datetime) -> Duration:

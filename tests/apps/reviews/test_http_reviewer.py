@@ -73,7 +73,7 @@ class TestAnEndpointThatRefuses:
         with pytest.raises(Discard, match=f"the reviewer answered {status[:3]}"):
             await reviewer.review(a_task(), an_attempt())
 
-    @pytest.mark.parametrize("status", ["401 Who", "404 Where", "500 Oh", "502 Bad Gateway"])
+    @pytest.mark.parametrize("status", ["401 Who", "404 Where", "425 Early", "500 Oh"])
     async def test_is_asked_again_if_it_may_pass(
         self, reviewer: HttpReviewer, receiver: Receiver, status: str
     ) -> None:
@@ -126,6 +126,15 @@ class TestAnEndpointThatIsOfNoUse:
         async with Caller(allow=HERE, largest_answer=4000) as caller:
             reviewer = HttpReviewer(caller, receiver.url(), secrets=[SECRET])
             with pytest.raises(Discard, match="more than 4000 bytes"):
+                await reviewer.review(a_task(), an_attempt())
+
+    async def test_is_asked_again_after_a_long_page_about_an_outage(
+        self, receiver: Receiver
+    ) -> None:
+        receiver.answer = http("502 Bad Gateway", body=b"x" * 5000)
+        async with Caller(allow=HERE, largest_answer=4000) as caller:
+            reviewer = HttpReviewer(caller, receiver.url(), secrets=[SECRET])
+            with pytest.raises(Retry, match="the reviewer answered 502"):
                 await reviewer.review(a_task(), an_attempt())
 
     async def test_is_not_asked_where_calls_may_not_go(self, receiver: Receiver) -> None:

@@ -20,22 +20,22 @@ from towpath.apps.messages.model import (
 )
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.ports import Post
-from towpath.calls.advice import advice
+from towpath.apps.outcomes import calling, require_taken
+from towpath.calls.advice import Next
 from towpath.calls.answer import Answer
-from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
+from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.signature import message_id as webhook_id
-from towpath.clock import ZERO, minutes, seconds
+from towpath.clock import minutes, seconds
 from towpath.engine.inspect import Job
 from towpath.errors import JobNotFound
 from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Retry, Snooze
+from towpath.worker.verdicts import Discard, Snooze
 
 _JSON = {"content-type": "application/json"}
 _LONGEST_LOOK, _SOON = minutes(5), seconds(5)
 _SLACK = seconds(10)
-_HOPELESS = {400, 410, 413, 415, 422}
-"""The worker can't take this message. Other refusals may be a deployment that goes on."""
-_GONE = {410}
+_CALLED_OFF = frozenset({Next.GONE, Next.MOVED})
+"""A callback's receiver is a stranger whose code may be mended: all else is tried again."""
 
 
 def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:
@@ -69,11 +69,9 @@ class _Pusher:
     async def push(self, payload: bytes, ctx: Context) -> bytes:
         """Send a message to the worker. Another attempt has the same webhook-id."""
         body = msgspec.json.encode(_pushed(payload, ctx))
-        try:
+        with calling("the worker"):
             answer = await _posted(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
-        except AnswerTooLarge as large:
-            raise Discard(str(large)) from None
-        _require_taken(answer, _HOPELESS, "the worker")
+        require_taken(answer, "the worker")
         return _as_json(answer.body)
 
 
@@ -97,11 +95,12 @@ class _Courier:
         fields = _fields(job.payload)
         body = msgspec.json.encode(_delivered(job, fields))
         url = str(fields.get("callback_url", ""))
-        try:
-            answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
-        except AnswerTooLarge as large:
-            answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
-        _require_taken(answer, _GONE, "the receiver")
+        with calling("the receiver"):
+            try:
+                answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
+            except AnswerTooLarge as large:
+                answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
+        require_taken(answer, "the receiver", final=_CALLED_OFF)
 
     async def _message(self, callback: Callback) -> Job:
         try:
@@ -157,26 +156,7 @@ def _as_json(body: bytes) -> bytes:
     return body
 
 
-# ── what comes back ──────────────────────────────────────────────────────────────────────
-
-
 async def _posted(
     post: Post, url: str, body: bytes, *, id: str, secrets: tuple[str, ...]
 ) -> Answer:
-    try:
-        return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)
-    except CallRefused as refused:
-        raise Discard(str(refused)) from None
-    except CallFailed as failed:
-        raise Retry(str(failed)) from None
-
-
-def _require_taken(answer: Answer, hopeless: set[int], who: str) -> None:
-    """Raises Retry or Discard for an answer that is no success."""
-    if 200 <= answer.status < 300:
-        return
-    reason = f"{who} answered {answer.status}"
-    if answer.status in hopeless or 300 <= answer.status < 400:
-        raise Discard(reason)
-    after = advice(answer).after
-    raise Retry(reason, after=after if after > ZERO else None)
+    return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)

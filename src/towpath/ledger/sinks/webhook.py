@@ -23,9 +23,9 @@ class WebhookSink:
     """Posts each event to *url*, signed with *secrets* as Standard Webhooks has it.
 
     `webhook-id` is the event's id, the same in every attempt. Events of one key wait for each
-    other, up to *at_once* keys are called side by side. 2xx is taken; 408, 429, 5xx and no answer
-    are later; everything else is refused for good. Raises CallRefused where calls may not go, and
-    SecretInvalid.
+    other, up to *at_once* keys are called side by side. 2xx is taken; what may be taken later
+    (`calls/advice.py`) and no answer are later; everything else is refused for good. Raises
+    CallRefused where calls may not go, and SecretInvalid.
     """
 
     def __init__(

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import msgspec
 
+from towpath.apps.outcomes import calling, require_taken
 from towpath.apps.reviews.model import ReviewTask
-from towpath.apps.reviews.outcomes import HOPELESS, calling, require_taken
-from towpath.calls.advice import advice
+from towpath.calls.advice import Next, advice
 from towpath.calls.answer import Answer
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge
@@ -19,9 +19,8 @@ from towpath.clock import ZERO, Duration, days, minutes, seconds, wall_ms
 from towpath.errors import InvalidOption
 from towpath.worker.verdicts import Discard, Retry
 
-_HOPELESS = HOPELESS | {404}
-"""No such place: it is gone, or hidden from the token."""
-_LIMITED = {403, 429}
+_HIDDEN = 404
+"""What forges answer for what is gone, and for what the token may not see: no key would help."""
 _PAGE, _PAGES = 50, 20
 _LONGEST_REASON = 200
 
@@ -55,7 +54,7 @@ class ForgeApi:
 
     async def get(self, path: str) -> Answer:
         """What is at *path*. Raises Retry or Discard unless it is a success."""
-        with calling():
+        with calling(self.name):
             answer = await self._caller.get(self._api + path, headers=self._headers)
         self.require_taken(answer)
         return answer
@@ -63,7 +62,7 @@ class ForgeApi:
     async def post(self, path: str, content: Mapping[str, Any]) -> Answer:
         """The answer to *content*, whatever its status: see `require_taken`."""
         headers = {**self._headers, "content-type": "application/json"}
-        with calling():
+        with calling(self.name):
             return await self._caller.post(
                 self._api + path, msgspec.json.encode(content), headers=headers
             )
@@ -90,9 +89,12 @@ class ForgeApi:
     def require_taken(self, answer: Answer) -> None:
         """Raises Retry or Discard for an answer that is no success, with what the forge says."""
         why = self.said(answer)
-        if answer.status in _LIMITED and (after := _patience(answer, why)) > ZERO:
-            raise Retry(f"{self.name} answered {answer.status}: {why}", after=after)
-        require_taken(answer, self.name, hopeless=_HOPELESS, why=why)
+        reason = f"{self.name} answered {answer.status}: {why}"
+        if answer.status == _HIDDEN:
+            raise Discard(reason)
+        if (wait := _window(answer, why)) > ZERO:
+            raise Retry(reason, after=wait)
+        require_taken(answer, self.name, why=why)
 
     def said(self, answer: Answer) -> str:
         """The forge's own words in one line: it is the operator's, and knows what is missing."""
@@ -119,11 +121,13 @@ def _entries(answer: Answer) -> list[dict[str, Any]]:
         raise Retry("the forge answered no list") from error
 
 
-def _patience(answer: Answer, why: str) -> Duration:
-    """How long to wait: Retry-After, else the end of the forge's own window; zero = unknown."""
-    asked = advice(Answer(429, answer.headers, b"")).after
-    if asked > ZERO:
-        return asked
+def _window(answer: Answer, why: str) -> Duration:
+    """How long the forge's own limit of requests asks to wait, where no Retry-After says it; zero
+    = it is not that. GitHub says it with 403 as well as with 429.
+    """
+    asked = advice(answer)
+    if asked.after > ZERO or asked.next not in (Next.LATER, Next.REFUSED):
+        return ZERO
     reset = answer.headers.get("x-ratelimit-reset", "")
     if answer.headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
         until = seconds(int(reset[:11]) - wall_ms() // 1000 + 1)

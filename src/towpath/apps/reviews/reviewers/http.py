@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from towpath.apps.outcomes import calling, require_taken
 from towpath.apps.reviews.model import Review, ReviewTask
-from towpath.apps.reviews.outcomes import calling, require_taken
 from towpath.apps.reviews.reviewers.reading import printed
 from towpath.calls.caller import Caller
 from towpath.calls.signature import message_id, sign
@@ -35,11 +35,11 @@ class HttpReviewer:
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """What the endpoint answered, as JSON or plain text.
 
-        Retry for no answer, 408, 429, 5xx and refusals that may pass, after the Retry-After if
-        there is one; Discard for 400, 410, 413, 415, 422, redirects and an answer too large.
+        Retry for no answer and for what may be taken later, after the Retry-After if there is one;
+        Discard for what never will be (`calls/advice.py`), redirects and an answer too large.
         """
         body, id = task.packed(), message_id(ctx.id)
-        with calling():
+        with calling("the reviewer"):
             answer = await self._caller.post(
                 self._url, body, headers=_HEADERS, message=id, secrets=self._secrets
             )
