@@ -6,71 +6,30 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_validator,
 )
 
 from towpath.clock import seconds
 from towpath.engine.inspect import Counts, Explanation, Job, Position
 from towpath.engine.model import JobOptions, Lease, Submitted
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
+from towpath.server.fields import (
+    Answer,
+    Body,
+    Headers,
+    Instant,
+    Json,
+    LeaseSeconds,
+    Seconds,
+    Text,
+    Token,
+    example,
+)
 from towpath.server.payloads import from_base64, note, shown
 from towpath.server.problems import misfits
-
-_FIELDS_MOST = 64
-Json = Any
-"""A JSON value. What was sent was parsed, and what is stored is parsed to be shown: to look at
-each value of it once more would take longer than all else.
-"""
-
-
-def _few(data: Any) -> Any:
-    """Refuse an object of many fields whole, before each of them is refused by name."""
-    if isinstance(data, dict) and len(data) > _FIELDS_MOST:  # pyright: ignore[reportUnknownArgumentType] -- only counted
-        raise ValueError(f"more than {_FIELDS_MOST} fields")
-    return data  # pyright: ignore[reportUnknownVariableType] -- as it came
-
-
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError("must be an ISO time, as text")  # noqa: TRY004 -- pydantic's way to refuse
-    return value
-
-
-# Strict: `true` is not 1, and "1" is a text.
-Seconds = Annotated[float, Field(ge=0, le=3_155_760_000, allow_inf_nan=False, strict=True)]
-LeaseSeconds = Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False, strict=True)]
-Text = Annotated[str, Field(min_length=1, max_length=512)]
-Instant = Annotated[datetime, BeforeValidator(_text)]
-Headers = Annotated[dict[str, str], BeforeValidator(_few)]
-
-
-class Body(BaseModel):
-    """A request's body: what it does not know, it refuses."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_few_fields(cls, data: Any) -> Any:
-        return _few(data)
-
-
-class Answer(BaseModel):
-    """An answer's body."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-
-def example(**values: Any) -> ConfigDict:
-    """What one looks like, for the description."""
-    return ConfigDict(json_schema_extra={"examples": [values]})
 
 
 class JobIn(Body):
@@ -193,7 +152,7 @@ class JobOut(Answer):
     worker: str | None = None
     cancel_requested: bool = False
     reason: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
     payload: Json = None
     payload_base64: str | None = None
     """For a payload that is not JSON."""
@@ -287,7 +246,7 @@ class LeaseOut(Answer):
     expires_at: datetime
     priority: int
     lane: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={})
 
     @classmethod
     def of(cls, lease: Lease) -> LeaseOut:
@@ -320,9 +279,6 @@ class ClaimedOut(Answer):
     )
 
     jobs: list[LeaseOut]
-
-
-Token = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True, description="What the claim gave.")]
 
 
 class RenewIn(Body):

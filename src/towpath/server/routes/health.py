@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from towpath.errors import TowpathError
 from towpath.server.auth import CanRead
-from towpath.server.models import Answer, example
+from towpath.server.fields import Answer, example
 from towpath.server.parts import TheGateway
 from towpath.server.problems import documented
 from towpath.server.readings import seen_with

@@ -22,7 +22,7 @@ from towpath.errors import ServerError, TowpathError
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
 from towpath.server.bodies import BodyRoute
-from towpath.server.models import Body, Json
+from towpath.server.fields import Body, Json
 from towpath.server.parts import TheStreams
 from towpath.server.paths import decoded
 from towpath.server.payloads import shown

@@ -27,7 +27,7 @@ from towpath.apps.reviews.view import PostingView, ReviewView, Taken
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
 from towpath.server.bodies import BodyRoute
-from towpath.server.models import Answer, Body, example
+from towpath.server.fields import Answer, Body, example
 from towpath.server.paths import Id
 from towpath.server.problems import documented
 

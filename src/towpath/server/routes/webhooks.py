@@ -16,7 +16,7 @@ from towpath.apps.reviews.model import Forge
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.service import Reviews
 from towpath.server.bodies import Deliveries
-from towpath.server.models import Answer, example
+from towpath.server.fields import Answer, example
 from towpath.server.problems import Refused, documented
 from towpath.server.routes.reviews import TakenOut
 
