@@ -83,9 +83,9 @@ class TestAServerThatIsAway:
                 await meanwhile(lambda: len(begun) == 10)
                 proxy.faults.hole = hole
                 go.set()
-                await lines.next("server.unreachable")
+                await lines.next("queue.failing")
                 proxy.faults.hole = Hole.NOTHING
-                await lines.next("server.back")
+                await lines.next("queue.recovered")
                 for ticket in tickets:
                     assert not isinstance(ticket, Exception)
                     await ticket.result(within=SOON)
@@ -252,10 +252,10 @@ class TestAServerThatIsFrozen:
             frozen.pause()
             since = steady()
             go.set()
-            await lines.next("server.unreachable")
+            await lines.next("queue.failing")
             told = steady()
             frozen.unpause()
-            line = await lines.next("server.back")
+            line = await lines.next("queue.recovered")
             back = steady()
         assert (told - since) * 0.75 < line["away"] < back - since
 

@@ -220,7 +220,7 @@ class TestAHandlerInAProcess:
     async def test_is_killed_and_its_slot_is_free(
         self, app: Towpath, lines: Lines, tmp_path: Path
     ) -> None:
-        options = HandlerOptions(processes=1, time_limit=seconds(2), retry=Never())
+        options = HandlerOptions(processes=1, time_limit=seconds(5), retry=Never())
         loop = app.add("loops", pool.never_end.function, options)
         async with working(app, concurrency=1):
             first = await loop.submit(str(tmp_path / "1"))
@@ -230,6 +230,6 @@ class TestAHandlerInAProcess:
         pids = (tmp_path / "1").read_text().split()
         await meanwhile(lambda: all(is_gone(pid) for pid in pids))
         assert len(pids) == 2, "its own and that of what it has started"
-        assert dead.reason == "TimeLimit: the handler took longer than 0:00:02"
+        assert dead.reason == "TimeLimit: the handler took longer than 0:00:05"
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["killed"]
         assert (await app.engine.job(second.job)).state is State.READY

@@ -248,6 +248,18 @@ SERVER_UNREACHABLE = LogEvent(
     ERROR,
 )
 SERVER_BACK = LogEvent("server.back", "The server answered again.", ("server", "away"))
+QUEUE_FAILING = LogEvent(
+    "queue.failing",
+    "Jobs of the queue can't be claimed or settled for now; the worker tries on, and serves its "
+    "other queues.",
+    ("queue", "server", "error", "reason"),
+    ERROR,
+)
+QUEUE_RECOVERED = LogEvent(
+    "queue.recovered",
+    "Jobs of the queue are claimed and settled again.",
+    ("queue", "server", "away"),
+)
 METRICS_SERVED = LogEvent("metrics.served", "The worker's own metrics were opened.", ("address",))
 
 # ── the HTTP server ──────────────────────────────────────────────────────────────────────

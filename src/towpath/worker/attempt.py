@@ -27,6 +27,8 @@ class Stop(StrEnum):
     """It took longer than its handler may."""
     DRAINED = "drained"
     """The worker ends."""
+    CROWDED = "crowded"
+    """Its claim was answered late, and the slots were gone by then."""
 
 
 class Attempt:

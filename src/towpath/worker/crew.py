@@ -19,7 +19,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import handler_missing, stopped
-from towpath.worker.fetch import Feeder
+from towpath.worker.fetch import LOOK_EVERY, Feeder
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import Middleware
@@ -68,7 +68,7 @@ class Crew:
         self._started = 0
         self._rested = asyncio.Event()
         self._limits = _limits(app)
-        self._away_since: float | None = None
+        self._away_since: dict[QueueName, float] = {}
         self.report = Report(log, metrics)
         self.slots = Slots(terms.concurrency)
 
@@ -87,7 +87,12 @@ class Crew:
         )
         self._runs = self._recorded() if any(_has_record(it) for it in self._app.handlers) else None
         self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
-        limits = Limits(answer=terms.lease / 5, give_up=terms.lease / 2)
+        limits = Limits(
+            answer=terms.lease / 5,
+            give_up=terms.lease / 2,
+            # One for each queue, and some for what has to be failed: none waits for another.
+            channels=min(len(terms.weights) + 4, 1000),
+        )
         self._heartbeat = Heartbeat(
             lambda: self._app.new_engine(limits),
             held=lambda: list(self._held),
@@ -127,10 +132,19 @@ class Crew:
     async def feed(self) -> None:
         """Keep every queue's share of the slots full, until all have ended."""
         async with asyncio.TaskGroup() as group:
-            for feeder in self._feeders:
-                group.create_task(feeder.run())
+            feeding = [group.create_task(feeder.run()) for feeder in self._feeders]
+            lending = group.create_task(self._lend_slots())
             if self._terms.leave_when_empty:
                 group.create_task(self._leave_when_empty())
+            await asyncio.wait(feeding)
+            lending.cancel()
+
+    async def _lend_slots(self) -> None:
+        """Let no queue whose server is silent keep slots from the others, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for feeder in self._feeders:
+                feeder.lend_if_late()
 
     async def _leave_when_empty(self) -> None:
         """Claim no more once a look into every queue, begun while nothing ran, found nothing."""
@@ -282,17 +296,22 @@ class Crew:
             slots=self.slots.total - 1,
         )
 
-    def _trouble(self, error: ServerError | None, sent: float) -> None:
-        """The server does not answer what was sent then, or does again: said once each."""
-        server, log = str(self._app.engine.url), self._log
-        if error is None and self._away_since is not None:
-            log.emit(events.SERVER_BACK, server=server, away=steady() - self._away_since)
-            self._away_since = None
-        elif error is not None and self._away_since is None:
-            name = type(error).__qualname__
-            log.emit(events.SERVER_UNREACHABLE, server=server, error=name, reason=str(error))
+    def _trouble(self, queue: QueueName, error: ServerError | None, sent: float) -> None:
+        """What was sent then for *queue* has no good answer, or has one again: said once each."""
+        server, since = str(self._app.engine.url), self._away_since
+        if error is None and queue in since:
+            away = steady() - since.pop(queue)
+            self._log.emit(events.QUEUE_RECOVERED, queue=queue, server=server, away=away)
+        elif error is not None and queue not in since:
+            self._log.emit(
+                events.QUEUE_FAILING,
+                queue=queue,
+                server=server,
+                error=type(error).__qualname__,
+                reason=str(error),
+            )
             # Not from now: the call has waited for long before it was given up.
-            self._away_since = sent
+            since[queue] = sent
 
     def _feeder(self, queue: QueueName, weight: int) -> Feeder:
         mosts = [it.options.most for it in self._app.handlers if it.queue == queue]

@@ -86,7 +86,7 @@ def stopped(attempt: Attempt) -> Settlement | None:
     match attempt.stop:
         case Stop.LOST:
             return None
-        case Stop.CANCELLED | Stop.DRAINED:
+        case Stop.CANCELLED | Stop.DRAINED | Stop.CROWDED:
             return Release(attempt.lease)
         case Stop.TIMED_OUT:
             attempt.error = "TimeLimit"

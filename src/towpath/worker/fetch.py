@@ -2,6 +2,11 @@
 
 While an exchange is on its way, the jobs of the one before run: at most half of the slots are
 asked for at once, so that neither the server nor this process waits for the other.
+
+An exchange that is not answered soon keeps no slot from other queues: those that it asked for are
+lent to them. It is repeated under its name, now with no wish to claim: so it brings what it had
+claimed before its answer was lost, and nothing new. What comes then and finds no slot is given
+back: no more jobs run than there are slots, and none waits here that could run elsewhere.
 """
 
 from __future__ import annotations
@@ -16,15 +21,28 @@ from random import uniform
 from towpath.clock import Duration, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Outcome, Settlement
-from towpath.errors import PayloadTooLarge, ServerError
+from towpath.engine.model import (
+    Bury,
+    Call,
+    Complete,
+    Exchanged,
+    Lease,
+    Outcome,
+    Release,
+    Settlement,
+)
+from towpath.errors import PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
-from towpath.worker.attempt import Attempt
+from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.report import Ended
 from towpath.worker.slots import Slots
 
 _LONGEST_WAIT = seconds(5)
 _LONGEST_BACKOFF = 5.0
+LOOK_EVERY = 0.25
+"""Seconds between two looks at exchanges that are not answered."""
+_PATIENCE = 4
+"""Looks that slots are kept for. Not seconds: a loop that is blocked reads no answer either."""
 
 Settled = Callable[[Sequence[Ended], Sequence[Outcome]], None]
 
@@ -44,7 +62,7 @@ class Feeder:
         most: int | None,
         start: Callable[[Feeder, Lease], None],
         settled: Settled,
-        trouble: Callable[[ServerError | None, float], None],
+        trouble: Callable[[QueueName, ServerError | None, float], None],
         rested: Callable[[], None],
     ) -> None:
         self.queue = queue
@@ -58,6 +76,10 @@ class Feeder:
         self._sending: Sequence[Ended] = ()
         # Not by the worker's name: another may have had it, and its calls are remembered.
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
+        self._asked = self._looks = 0
+        """Slots that are kept for the exchange on its way, and how often it was looked at."""
+        self._failures, self._claim_at = 0, 0.0
+        """Claims that failed one after the other, and when the next one may be sent."""
         self._hungry = True
         """There may be more to claim."""
         self._looking: asyncio.Task[None] | None = None
@@ -97,21 +119,29 @@ class Feeder:
         self._hungry = True
         self._wake.set()
 
+    def lend_if_late(self) -> None:
+        """Give the slots to others that an exchange has kept for long without an answer."""
+        self._looks += 1
+        if self._looks > _PATIENCE:
+            self._lend()
+
     async def run(self) -> None:
         """Until it was stopped and nothing is left to settle."""
         try:
             while not self._finished():
                 self._wake.clear()
-                batch, count = self._next()
-                if not batch and not count:
+                batch = self._next_batch()
+                self._asked = self._next_claim(batch)
+                if not batch and not self._asked:
                     if self.idle:
                         self._rested()
                     await self._wake.wait()
                     continue
                 self._sending = batch
-                exchanged = await self._exchange(batch, count)
+                exchanged = await self._exchange(batch, self._asked)
                 self._sending = ()
-                self._take(count, batch, exchanged)
+                if exchanged is not None:
+                    self._settled(batch, exchanged.outcomes)
         finally:
             self._share.wants = False
             self._look_no_more()
@@ -119,56 +149,92 @@ class Feeder:
     def _finished(self) -> bool:
         return self._stopping and not self._outbox and not self._share.held
 
-    def _next(self) -> tuple[list[Ended], int]:
-        """What to settle and how many to claim."""
-        batch = [self._outbox.popleft() for _ in range(min(len(self._outbox), LARGEST_BATCH))]
-        if self._stopping or not (self._hungry or batch):
-            return batch, 0
+    def _next_batch(self) -> list[Ended]:
+        return [self._outbox.popleft() for _ in range(min(len(self._outbox), LARGEST_BATCH))]
+
+    def _next_claim(self, batch: list[Ended]) -> int:
+        """How many to claim; the slots for them are taken."""
+        if self._stopping or not (self._hungry or batch) or steady() < self._claim_at:
+            return 0
         half = -(-self._slots.total // 2)
         count = self._slots.take(self._share, min(half, LARGEST_BATCH))
         self._share.wants = self._hungry
         if not count:
             # Who can't take a job must not be called for one.
             self._look_no_more()
-        return batch, count
+        return count
 
-    def _take(self, count: int, batch: list[Ended], exchanged: Exchanged) -> None:
-        # If it only settled, whether there is more to claim is not known.
-        self._hungry = len(exchanged.leases) == count
-        for lease in exchanged.leases:
+    def _take(self, count: int, exchanged: Exchanged) -> None:
+        """Start what came. *count* is what was asked for; by now the slots may be lent."""
+        leases, kept, self._asked = exchanged.leases, self._asked, 0
+        # If it only settled, or was late, whether there is more to claim is not known.
+        self._hungry = len(leases) == count or kept < count
+        if len(leases) > kept:
+            kept += self._slots.take(self._share, len(leases) - kept)
+        for lease in leases[:kept]:
             self._start(self, lease)
-        if short := count - len(exchanged.leases):
+        for lease in leases[kept:]:
+            self._decline(lease)
+        if short := kept - len(leases[:kept]):
             self._slots.content(self._share)
             self._slots.give_back(self._share, short)
             self._look_out(exchanged.due_in)
-        self._settled(batch, exchanged.outcomes)
+
+    def _decline(self, lease: Lease) -> None:
+        """Its slot was lent to another queue: somebody else may have one."""
+        attempt = Attempt(lease, None, since=self.asked_at, usual=self._lease.total_seconds())
+        attempt.stop, attempt.over = Stop.CROWDED, True
+        self._outbox.append((attempt, Release(lease)))
+
+    def _lend(self) -> None:
+        lent, self._asked = self._asked, 0
+        if lent:
+            self._slots.content(self._share)
+            self._slots.give_back(self._share, lent)
 
     # ── the exchange ─────────────────────────────────────────────────────────────────────
 
-    async def _exchange(self, batch: list[Ended], count: int) -> Exchanged:
-        """Settle and claim. Repeated under the same name until it is answered: one effect."""
+    async def _exchange(self, batch: list[Ended], count: int) -> Exchanged | None:
+        """Settle and claim, and start what was claimed. Repeated under the same name until it is
+        answered: one effect. None if it was refused and there is nothing to settle.
+        """
         settlements = [settlement for _, settlement in batch]
         call, self.asked_at = self._named(), steady()
-        for tries in itertools.count():
-            sent = steady()
+        failed = unknown = False
+        while True:
+            sent, self._looks, asked = steady(), 0, self._asked
             try:
                 exchanged = await self._engine.exchange(
                     self.queue, settlements, worker=self._worker, lease=self._lease,
-                    count=count, call=call,
+                    count=asked, call=call,
                 )  # fmt: skip
             except PayloadTooLarge as error:
                 # The queue's limit was lowered since the result was checked.
                 settlements = [_fitting(it, error.limit) for it in settlements]
                 call = self._named()
             except ServerError as error:
-                self._trouble(error, sent)
-                self._slots.content(self._share)
-                wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
-                await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
+                self._lend()
+                wait = self._failed(error, sent)
+                failed, unknown = True, unknown or isinstance(error, ServerUnreachable)
+                if not unknown and not batch:
+                    return None
+                await asyncio.sleep(wait)
             else:
-                self._trouble(None, sent)
+                # That it settled tells nothing of claims that were refused.
+                if asked or unknown or (failed and not count):
+                    self._failures, self._claim_at = 0, 0.0
+                    self._trouble(self.queue, None, sent)
+                self._take(count, exchanged)
                 return exchanged
-        raise AssertionError("unreachable")
+
+    def _failed(self, error: ServerError, sent: float) -> float:
+        """No claim is sent for a while, longer each time; how many seconds."""
+        self._trouble(self.queue, error, sent)
+        wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
+        wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
+        self._failures, self._claim_at = self._failures + 1, steady() + wait
+        asyncio.get_running_loop().call_later(wait, self._wake.set)
+        return wait
 
     def _named(self) -> Call:
         return Call(self._channel, next(self._numbers))

@@ -7,15 +7,17 @@ worker's loop loses no lease: neither its own nor those of the handlers beside i
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import cast
+from typing import TypeVar, cast
 
 from towpath.clock import steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease, Outcome, Release, Renew
+from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
+from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import failed, time_limit_reason
@@ -26,6 +28,7 @@ _BLOCKED_AFTER = 1.0
 PATIENCE = 2.0
 """Seconds for an attempt to end after it was told to."""
 
+T = TypeVar("T")
 Tell = Callable[[Attempt, Stop], None]
 
 
@@ -52,6 +55,8 @@ class Heartbeat:
         self._warned = False
         self._error: Exception | None = None
         self._told: dict[Attempt, float] = {}
+        self._renewing: dict[QueueName, float] = {}
+        """When each queue's leases may be renewed again; never while that is under way."""
 
     def start(self) -> None:
         """Begin, for the attempts of the loop that runs now."""
@@ -94,37 +99,52 @@ class Heartbeat:
             while not self._over.is_set():
                 try:
                     async with self._connect() as engine:
-                        while not await self._pause():
-                            await self._look(engine)
+                        await self._watch(engine)
                 except ServerError as error:
                     self._failed(error, self._held())
                     await self._pause()
+
+    async def _watch(self, engine: Engine) -> None:
+        self._engine, self._renewing = engine, {}
+        async with asyncio.TaskGroup() as self._calls:
+            while not await self._pause():
+                await self._look()
 
     async def _pause(self) -> bool:
         """Wait for the next beat; whether there is none."""
         await asyncio.sleep(_TICK)
         return self._over.is_set()
 
-    async def _look(self, engine: Engine) -> None:
+    async def _look(self) -> None:
         now = steady()
         held = [it for it in self._held() if not it.over]
         if now - self._answered >= PATIENCE and self._overdue(now):
-            await self._leave_without(engine, held)
+            await self._leave_without(held)
         self._told = {it: at for it, at in self._told.items() if not it.over}
         for attempt in held:
             if attempt.deadline <= now:
-                await self._out_of_time(engine, attempt, now)
+                self._out_of_time(attempt, now)
         due = [it for it in held if it.renew_at <= now < it.deadline and it.stop is not Stop.LOST]
         # What is done must not be done again because a blocked loop can't say so.
         due += [it for it, _ in self._unsettled() if it.renew_at <= now]
-        if due:
-            try:
-                outcomes = await engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
-            except ServerError as error:
-                self._failed(error, due)
-            else:
-                for attempt, outcome in zip(due, outcomes, strict=True):
-                    self._learn(attempt, outcome, now)
+        # Each queue by itself: one whose server is away, or slow, costs the others no lease.
+        for queue, attempts in _by_queue(due, lambda it: it.lease).items():
+            if self._renewing.get(queue, 0.0) <= now:
+                self._renewing[queue] = math.inf
+                self._calls.create_task(self._renew(queue, attempts, now))
+
+    async def _renew(self, queue: QueueName, due: Sequence[Attempt], now: float) -> None:
+        again = 0.0
+        try:
+            outcomes = await self._engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
+        except ServerError as error:
+            self._failed(error, due)
+            again = steady() + min(it.beat for it in due) / 4
+        else:
+            for attempt, outcome in zip(due, outcomes, strict=True):
+                self._learn(attempt, outcome, now)
+        finally:
+            self._renewing[queue] = again
 
     def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Lease):
@@ -135,7 +155,7 @@ class Heartbeat:
             # Settled meanwhile is no news; anything else means that the job is another's.
             self._tell(attempt, Stop.LOST)
 
-    async def _out_of_time(self, engine: Engine, attempt: Attempt, now: float) -> None:
+    def _out_of_time(self, attempt: Attempt, now: float) -> None:
         """Told once; one that does not end is given up here, whatever the worker's loop does."""
         told = self._told.setdefault(attempt, now)
         if told == now:
@@ -146,22 +166,29 @@ class Heartbeat:
             settlement = failed(attempt, time_limit_reason(attempt))
             # Said here and not by the worker's loop: that may be what the attempt blocks.
             self._report.stopped(attempt, Stop.TIMED_OUT)
-            with suppress(ServerError):
-                self._report.settled([(attempt, settlement)], await engine.settle([settlement]))
-            self._in_loop(lambda: self._give_up(attempt))
+            self._calls.create_task(self._fail(attempt, settlement))
 
-    async def _leave_without(self, engine: Engine, held: Sequence[Attempt]) -> None:
+    async def _fail(self, attempt: Attempt, settlement: Settlement) -> None:
+        await self._settle([(attempt, settlement)])
+        self._in_loop(lambda: self._give_up(attempt))
+
+    async def _leave_without(self, held: Sequence[Attempt]) -> None:
         """End the process in place of a loop that hears no signal, and settle what it can't."""
         for attempt in held:
             attempt.over = True
         batch = [*self._unsettled(), *((it, Release(it.lease)) for it in held)]
+        queues = _by_queue(batch, lambda ended: ended[0].lease).values()
+        await asyncio.gather(*map(self._settle, queues))
+        self._leave()
+
+    async def _settle(self, batch: Sequence[Ended]) -> None:
+        """Settle what is of one queue. What fails comes back by itself."""
         try:
-            outcomes = await engine.settle([settlement for _, settlement in batch])
+            outcomes = await self._engine.settle([settlement for _, settlement in batch])
         except ServerError as error:
-            self._failed(error, [it for it, _ in batch])  # they come back by themselves
+            self._failed(error, [it for it, _ in batch])
         else:
             self._report.settled(batch, outcomes)
-        self._leave()
 
     def _tell(self, attempt: Attempt, why: Stop) -> None:
         self._in_loop(lambda: self._stop(attempt, why))
@@ -197,3 +224,10 @@ class Heartbeat:
             error=type(error).__qualname__,
             reason=str(error),
         )
+
+
+def _by_queue(items: Iterable[T], lease: Callable[[T], Lease]) -> dict[QueueName, list[T]]:
+    found: dict[QueueName, list[T]] = {}
+    for item in items:
+        found.setdefault(lease(item).queue, []).append(item)
+    return found

@@ -72,7 +72,7 @@ class Report:
                     limit=handler.options.time_limit if handler else 0.0,
                     ended=_ENDED[handler.place] if handler else "",
                 )
-            case Stop.CANCELLED | Stop.DRAINED:
+            case Stop.CANCELLED | Stop.DRAINED | Stop.CROWDED:
                 pass
 
     # ── one kind of end each ─────────────────────────────────────────────────────────────
@@ -111,7 +111,9 @@ class Report:
             case Release(), _:
                 self.released += 1
                 metrics.released.inc()
-                self.log.emit(events.JOB_RELEASED, **named, reason="the worker stops")
+                crowded = attempt.stop is Stop.CROWDED
+                reason = "its claim was answered late" if crowded else "the worker stops"
+                self.log.emit(events.JOB_RELEASED, **named, reason=reason)
             case _:
                 pass
 

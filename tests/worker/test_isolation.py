@@ -1,0 +1,273 @@
+"""Trouble in one queue, or in the server of one queue, costs the others nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from tests.worker.running import Lines, working
+from towpath.app import Towpath
+from towpath.clock import Duration, seconds
+from towpath.embedded import EmbeddedCluster, EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.model import new_job
+from towpath.engine.states import State
+from towpath.testing.proxy import Faults, Hole, Proxy
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+
+QUICK = Limits(answer=seconds(0.5), give_up=seconds(1))
+
+
+def spoil(server: EmbeddedServer, *keys: str) -> None:
+    """Put something there that no script expects."""
+    for key in keys:
+        server.ask("DEL", key)
+        server.ask("SET", key, "not what it should be")
+
+
+@contextmanager
+def hidden(server: EmbeddedServer, key: str) -> Generator[None]:
+    """The same for a while; then what was there is back."""
+    server.ask("RENAME", key, f"{key}:hidden")
+    spoil(server, key)
+    yield
+    server.ask("RENAME", f"{key}:hidden", key)
+
+
+@pytest.fixture(scope="module")
+def running_shards() -> Iterator[EmbeddedCluster]:
+    """Three masters, none of which is given up because it is silent."""
+    with EmbeddedCluster(masters=3, node_timeout=120.0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def shards(running_shards: EmbeddedCluster) -> AsyncIterator["Shards"]:
+    for master in running_shards.masters:
+        master.ask("FLUSHALL")
+    shards = Shards(running_shards)
+    yield shards
+    shards.thaw()
+
+
+class Shards:
+    """A cluster one of whose masters can be frozen: that of queue `bad` and `others`."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self.url = cluster.url
+        places = {name: _master(cluster, name) for name in (f"q{i}" for i in range(50))}
+        self._home = places["q0"]
+        self.bad, *self.others = [it for it, home in places.items() if home is self._home]
+        self.good = next(it for it, home in places.items() if home is not self._home)
+        self._frozen = False
+
+    def freeze(self) -> None:
+        self._home.pause()
+        self._frozen = True
+
+    def thaw(self) -> None:
+        if self._frozen:
+            self._home.unpause()
+        self._frozen = False
+
+
+def _master(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
+    number = cluster.masters[0].ask("CLUSTER", "KEYSLOT", f"{{{queue}}}:meta")
+    assert isinstance(number, int)
+    return cluster.masters[number * len(cluster.masters) // 16384]
+
+
+class TestSlots:
+    async def test_of_broken_queues_are_for_the_others(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """Two queues that no claim can be answered for had all the slots between them."""
+        ran: list[int] = []
+
+        @app.handler("good")
+        async def good(n: int) -> None:
+            ran.append(n)
+
+        @app.handler("bad")
+        async def bad(_: int) -> None: ...
+
+        @app.handler("worse")
+        async def worse(_: int) -> None: ...
+
+        async with working(app, concurrency=2):
+            await lines.next("worker.started")
+            spoil(server, "{bad}:queue", "{worse}:queue")
+            await meanwhile(lambda: len(lines.of("queue.failing")) == 2)
+            await asyncio.gather(*(good.submit(n) for n in range(20)))
+            await meanwhile(lambda: len(ran) == 20)
+
+    async def test_of_a_frozen_shard_are_for_the_others(self, shards: Shards) -> None:
+        """The one slot is asked for, for a queue whose server does not answer."""
+        ran: list[int] = []
+        app, go = Towpath(shards.url), asyncio.Event()
+
+        @app.handler(shards.good)
+        async def good(n: int) -> None:
+            ran.append(n)
+
+        @app.handler(shards.bad)
+        async def bad(n: int) -> None:
+            ran.append(n)
+            await go.wait()
+
+        async with app, working(app, concurrency=1):
+            await bad.submit(-1)
+            await meanwhile(lambda: ran == [-1])
+            shards.freeze()
+            go.set()
+            await asyncio.gather(*(good.submit(n) for n in range(20)))
+            await meanwhile(lambda: len(ran) == 21)
+            shards.thaw()
+            await bad.submit(-2)
+            await meanwhile(lambda: -2 in ran)
+
+    async def test_are_never_exceeded_by_what_a_late_answer_brings(
+        self, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """A claim that was done and not heard of comes back with jobs, and its slots are gone:
+        those jobs go back to their queue, and none has lost an attempt.
+        """
+        async with Proxy(server.address, Faults()) as proxy, Towpath(server.url) as direct:
+            app, go = Towpath(proxy.url, limits=QUICK), asyncio.Event()
+            room, attempts = Room(), list[int]()
+
+            @app.handler("good")
+            async def good(_: int) -> None:
+                async with room:
+                    await go.wait()
+
+            @app.handler("bad")
+            async def bad(_: int, ctx: Context) -> None:
+                async with room:
+                    attempts.append(ctx.attempt)
+                    await first.wait()
+
+            first = asyncio.Event()
+            async with app, working(app, concurrency=4, lease=seconds(60)):
+                await bad.submit(0)
+                await meanwhile(lambda: room.inside == 1)
+                proxy.faults.hole = Hole.REPLIES
+                await direct.engine.submit_many("bad", [new_job(b"1") for _ in range(4)])
+                first.set()
+                await eventually_async(_leased(direct, "bad", 2))
+                with hidden(server, "{bad}:leases"):
+                    await lines.next("queue.failing")
+                    proxy.faults.hole = Hole.NOTHING
+                    await good.submit_many(range(4))
+                    await meanwhile(lambda: room.inside == 4)
+                await eventually_async(_leased(direct, "bad", 0))
+                assert attempts == [1]
+                go.set()
+                await meanwhile(lambda: len(attempts) == 5)
+            released = (await direct.engine.counts("bad")).totals["released"]
+        assert room.most == 4
+        assert attempts == [1] * 5
+        assert released == 2
+
+
+class TestLeases:
+    async def test_are_renewed_beside_broken_queues(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """Whichever is renewed first: that five cannot be is nothing to the sixth."""
+        bad = [f"bad{n}" for n in range(5)]
+        await _held_on_to(app, "good", bad)
+        async with working(app, lease=seconds(1)):
+            await meanwhile(lambda: len(lines.of("job.started")) == 6)
+            with ExitStack() as stack:
+                for queue in bad:
+                    stack.enter_context(hidden(server, f"{{{queue}}}:leases"))
+                await _renewed_for(app, "good", seconds(3))
+        assert len(lines.of("heartbeat.failed")) > 5
+        assert not lines.of("job.lost")
+
+    async def test_are_renewed_beside_a_frozen_shard(self, shards: Shards, lines: Lines) -> None:
+        async with Towpath(shards.url) as app, Towpath(shards.url) as other:
+            await _held_on_to(app, shards.good, [shards.bad, *shards.others[:2]])
+            async with working(app, lease=seconds(3)):
+                await meanwhile(lambda: len(lines.of("job.started")) == 4)
+                await _renewed_for(other, shards.good, seconds(0.5))
+                shards.freeze()
+                await _renewed_for(other, shards.good, seconds(4))
+                assert not lines.of("job.lost")
+                shards.thaw()
+
+    async def test_of_an_attempt_out_of_time_are_settled_beside_a_frozen_shard(
+        self, shards: Shards, lines: Lines
+    ) -> None:
+        """What does not end is failed by the heartbeat: each by itself."""
+        leave = asyncio.Event()
+
+        async def stay() -> None:
+            while not leave.is_set():
+                with suppress(asyncio.CancelledError):
+                    await leave.wait()
+
+        async with Towpath(shards.url) as app, Towpath(shards.url) as other:
+            options = HandlerOptions(time_limit=seconds(2), max_attempts=1)
+            for queue in (*shards.others[:2], shards.bad):
+                await app.add(queue, stay, options).submit()
+            ticket = await app.add(shards.good, stay, options).submit()
+            async with working(app, lease=seconds(5)):
+                await meanwhile(lambda: len(lines.of("job.started")) == 4)
+                await _renewed_for(other, shards.good, seconds(0.1))
+                shards.freeze()
+                assert (await lines.next("job.dead"))["queue"] == shards.good
+                assert (await other.engine.job(ticket.job)).state is State.DEAD
+                leave.set()
+                shards.thaw()
+
+
+async def _held_on_to(app: Towpath, *queues: str | list[str]) -> None:
+    """A job in each queue whose handler does not end by itself."""
+    names = [name for it in queues for name in ([it] if isinstance(it, str) else it)]
+    for name in names:
+        await app.add(name, _hold_on, HandlerOptions()).submit()
+
+
+async def _hold_on() -> None:
+    await asyncio.Event().wait()
+
+
+async def _renewed_for(app: Towpath, queue: str, span: Duration) -> None:
+    """Return when the one lease of *queue* lasts by so much longer than now; it is never lost."""
+    [job] = (await app.engine.list(queue, State.LEASED)).jobs
+    assert job.expires_at is not None
+    until = job.expires_at + span
+
+    async def so() -> bool:
+        now = await app.engine.job(job.ref)
+        assert now.token == job.token
+        return now.expires_at is not None and now.expires_at >= until
+
+    await eventually_async(so)
+
+
+class Room:
+    """How many are inside, and how many there were at most."""
+
+    def __init__(self) -> None:
+        self.inside = self.most = 0
+
+    async def __aenter__(self) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.inside -= 1
+
+
+def _leased(app: Towpath, queue: str, count: int) -> Callable[[], Awaitable[bool]]:
+    async def so() -> bool:
+        return (await app.engine.counts(queue)).leased == count
+
+    return so
