@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from towpath.engine.durability import Durability, ServerFacts
     from towpath.engine.engine import Engine
     from towpath.engine.events import Event
-    from towpath.engine.inspect import Counts, Explanation, Job, Page, Position, Why
+    from towpath.engine.explain import Explanation, Position, Why
+    from towpath.engine.inspect import Counts, Job, Page
     from towpath.engine.model import (
         HIGH,
         LOW,
@@ -124,6 +125,7 @@ _HOMES = (
     "towpath.engine.durability",
     "towpath.engine.engine",
     "towpath.engine.events",
+    "towpath.engine.explain",
     "towpath.engine.inspect",
     "towpath.engine.model",
     "towpath.engine.options",

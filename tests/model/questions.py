@@ -41,25 +41,26 @@ def look(queue: Oracle, id: str) -> Look | Refusal:
 
 def _why(queue: Oracle, job: Job, ahead: int | None) -> str:
     match job.state:
-        case "ready":
-            return _why_ready(queue, ahead)
         case "waiting":
             holder = queue.jobs[queue.holders[job.new.lane or ""]]
             return "lane_parked" if holder.state == "dead" else "behind_lane"
-        case "delayed":
+        case "delayed" if (job.due or 0) > queue.now:
             return "not_due"
-        case "leased":
+        case "leased" if job.expires > queue.now:
             return "leased"
+        case "ready" | "delayed" | "leased":
+            return _held_up(queue) or ("behind_others" if ahead else "next")
         case _:
             return "ended"
 
 
-def _why_ready(queue: Oracle, ahead: int | None) -> str:
+def _held_up(queue: Oracle) -> str | None:
     if queue.paused:
         return "paused"
-    if queue.now - queue.asked_at > NOBODY_ASKED_FOR:
-        return "no_worker"
-    return "behind_others" if ahead else "next"
+    if queue.now - queue.asked_at <= NOBODY_ASKED_FOR:
+        return None
+    busy = any(job.expires > queue.now for job in queue.jobs_in("leased"))
+    return "all_busy" if busy else "no_worker"
 
 
 def moments(queue: Oracle) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from towpath.clock import seconds
+from towpath.clock import Duration, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, Lease, Submitted, job_ref, new_job
 
@@ -29,10 +29,13 @@ async def submit_ids(engine: Engine, *ids: str, lane: str | None = None) -> list
     return [job_ref(REVIEWS, id) for id in ids]
 
 
-async def leased(engine: Engine, id: str = "job", *, lane: str | None = None) -> Lease:
+async def leased(
+    engine: Engine, id: str = "job", *, lane: str | None = None, lease: Duration = LEASE
+) -> Lease:
     """A job in the hands of anna."""
     await submit_ids(engine, id, lane=lane)
-    return await claim_one(engine)
+    [held] = await engine.claim(REVIEWS, worker="anna", lease=lease)
+    return held
 
 
 async def buried(engine: Engine, id: str = "job", *, lane: str | None = None) -> JobRef:

@@ -19,7 +19,7 @@ from tests.spec.jobs import (
 )
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Position, Why
+from towpath.engine.explain import Position, Why
 from towpath.engine.model import job_ref
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
@@ -121,6 +121,36 @@ class TestTheEstimate:
         await claim(engine, 2)
         assert await engine.position(refs[4]) == Position(2, False, seconds(10))
 
+    async def test_counts_only_leases_that_last(self, engine: Engine, clock: ManualClock) -> None:
+        await self.serve(engine, clock, 10)
+        refs = await submit_ids(engine, "x", "y", "a", "b", "c")
+        await engine.claim(REVIEWS, worker="lost", lease=seconds(1))
+        await engine.claim(REVIEWS, worker="anna", lease=hours(1))
+        clock.advance(seconds(2))
+        assert await engine.position(refs[4]) == Position(2, False, seconds(20))
+
+    async def test_of_busy_workers_has_them_finish_first(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await self.serve(engine, clock, 10)
+        refs = await submit_ids(engine, "x", "y", "a")
+        await engine.claim(REVIEWS, worker="anna", lease=hours(1), count=2)
+        clock.advance(minutes(1))
+        assert await engine.position(refs[2]) == Position(0, False, seconds(5))
+
+    async def test_is_unknown_while_nobody_takes_jobs(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await self.serve(engine, clock, 1)
+        _, ready = await submit_ids(engine, "a", "b")
+        _, waiting = await submit_ids(engine, "c", "d", lane="octo")
+        await engine.pause(REVIEWS)
+        assert await engine.position(ready) == Position(1, False, None)
+        assert await engine.position(waiting) == Position(1, True, None)
+        await engine.resume(REVIEWS)
+        clock.advance(minutes(1))
+        assert await engine.position(ready) == Position(1, False, None)
+
     async def test_of_a_lane_is_one_after_the_other(
         self, engine: Engine, clock: ManualClock
     ) -> None:
@@ -202,6 +232,65 @@ class TestExplaining:
         assert explained.why is Why.NO_WORKER
         assert str(asked) in explained.text
 
+    async def test_workers_that_are_all_busy_are_no_missing_workers(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Who is full does not ask: what it holds says that it is there."""
+        await leased(engine, "running", lease=hours(1))
+        asked = clock.now
+        [ref] = await submit_ids(engine, "a")
+        clock.advance(minutes(5))
+        explained = await engine.explain(ref)
+        assert explained.why is Why.ALL_BUSY
+        assert "1 job" in explained.text
+        assert str(asked) in explained.text
+
+    async def test_a_lease_that_has_ended_is_nobody_s_work(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine, "lost")
+        [ref] = await submit_ids(engine, "a")
+        clock.advance(LEASE + seconds(13))
+        assert (await engine.explain(ref)).why is Why.NO_WORKER
+        explained = await engine.explain(lease.job)
+        assert explained.why is Why.NO_WORKER
+        assert "ended at" in explained.text
+        assert "until" not in explained.text
+
+    async def test_a_lease_that_has_ended_waits_for_the_next_who_asks(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine, "lost", lease=seconds(2))
+        clock.advance(seconds(2))
+        explained = await engine.explain(lease.job)
+        assert explained.why is Why.NEXT
+        assert str(clock.now) in explained.text
+
+    async def test_an_overdue_job_says_since_when_and_what_holds_it_up(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        submitted = await engine.submit(REVIEWS, b"", delay=minutes(5))
+        due = clock.now + minutes(5)
+        await engine.pause(REVIEWS)
+        clock.advance(minutes(5) - seconds(1))
+        assert (await engine.explain(submitted.job)).why is Why.NOT_DUE
+        clock.advance(minutes(1))
+        explained = await engine.explain(submitted.job)
+        assert explained.why is Why.PAUSED
+        assert f"overdue since {due}" in explained.text
+        await engine.resume(REVIEWS)
+        explained = await engine.explain(submitted.job)
+        assert explained.why is Why.NO_WORKER
+        assert f"overdue since {due}" in explained.text
+
+    async def test_a_waiting_job_says_what_holds_up_the_one_before_it(self, engine: Engine) -> None:
+        _, last = await submit_ids(engine, "head", "b", lane="octo")
+        explained = await engine.explain(last)
+        assert explained.why is Why.BEHIND_LANE
+        assert "none ever asked" in explained.text
+        await engine.pause(REVIEWS)
+        assert "paused" in (await engine.explain(last)).text
+
     async def test_a_job_with_others_before_it_counts_them(self, engine: Engine) -> None:
         await claim(engine)
         _, _, last = await submit_ids(engine, "a", "b", "c")
@@ -225,7 +314,7 @@ class TestExplaining:
     def test_has_a_test_for_every_reason(self) -> None:
         assert set(Why) == {
             Why.LEASED, Why.NOT_DUE, Why.BEHIND_LANE, Why.LANE_PARKED, Why.PAUSED,
-            Why.NO_WORKER, Why.BEHIND_OTHERS, Why.NEXT, Why.ENDED,
+            Why.NO_WORKER, Why.ALL_BUSY, Why.BEHIND_OTHERS, Why.NEXT, Why.ENDED,
         }  # fmt: skip
 
 

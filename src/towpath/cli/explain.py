@@ -32,7 +32,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
         session.out.line(in_words(position))
 
 
-_IN_LINE = ("behind_lane", "behind_others", "next")
+_IN_LINE = ("behind_lane", "behind_others", "all_busy", "next")
 """Why a job waits that will run when it is its turn: only then a place says something."""
 
 

@@ -12,7 +12,8 @@ from towpath.cli.arguments import chosen_queues
 from towpath.cli.output import Output
 from towpath.durations import readable
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Explanation, Job, Position
+from towpath.engine.explain import Explanation, Position
+from towpath.engine.inspect import Job
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 

@@ -6,14 +6,14 @@ import base64
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from towpath.clock import Duration, instant, milliseconds, seconds
+from towpath.clock import Duration, instant, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import decode_headers, decode_retry, pairs
+from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
 from towpath.engine.options import QueueOptions
@@ -24,8 +24,6 @@ from towpath.engine.store import Store
 from towpath.errors import InvalidOption, JobNotFound
 from towpath.ids import JobId, LaneKey, QueueName, Token, lane_key, queue_name
 
-NOBODY_ASKED_FOR = seconds(12)
-"""Waiting claims ask every 5 s; a queue that nobody asked for longer has no worker."""
 LARGEST_PAGE = 1000
 
 
@@ -62,16 +60,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.ref.id
 
 
-class Position(msgspec.Struct, frozen=True):
-    """How far a job is from running."""
-
-    ahead: int
-    """Jobs before it: of the whole queue if it is ready, of its lane if it waits there."""
-    in_lane: bool
-    wait: Duration | None
-    """An estimate from the queue's recent service times; None while nothing was completed."""
-
-
 class Lane(msgspec.Struct, frozen=True):
     """A lane at one moment: the job in the open, and those behind it."""
 
@@ -83,28 +71,6 @@ class Lane(msgspec.Struct, frozen=True):
     """Jobs that wait for the head to end."""
     before: int | None = None
     """Of those, how many come before the job that was asked for; None if it is not among them."""
-
-
-class Why(StrEnum):
-    """Why a job is not running."""
-
-    LEASED = "leased"
-    BEHIND_LANE = "behind_lane"
-    LANE_PARKED = "lane_parked"
-    NOT_DUE = "not_due"
-    PAUSED = "paused"
-    NO_WORKER = "no_worker"
-    BEHIND_OTHERS = "behind_others"
-    NEXT = "next"
-    ENDED = "ended"
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """Why a job is not running."""
-
-    why: Why
-    text: str
-    """One sentence for a person."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -166,20 +132,7 @@ class Inspector:
         None for a job that does not wait its turn: delayed, leased or ended.
         """
         record, _, _, facts = await self._look(ref)
-        service = float(facts.get("service_ms", 0) or 0)
-        known = "service_ms" in facts
-        match record.state:
-            case State.READY:
-                ahead = int(facts["rank"])
-                busy = max(1, int(facts["leased"]))
-                wait = milliseconds(service * ahead / busy) if known else None
-                return Position(ahead, False, wait)
-            case State.WAITING:
-                ahead = int(facts["lane_rank"]) + 1
-                wait = milliseconds(service * ahead) if known else None
-                return Position(ahead, True, wait)
-            case _:
-                return None
+        return position(record.state, facts)
 
     async def lane(self, queue: str, lane: str, *, job: str | None = None) -> Lane:
         """Who is at the head of *lane*, how many wait behind it, how many of them before *job*.
@@ -198,7 +151,7 @@ class Inspector:
     async def explain(self, ref: JobRef) -> Explanation:
         """Why the job is not running, in a word and a sentence. Raises JobNotFound."""
         record, _, _, facts = await self._look(ref)
-        return _explain(_job(ref, record, facts), facts)
+        return explain(_job(ref, record, facts), facts)
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
         """Lanes in which at least one job waits: all that have jobs, but for those whose only job
@@ -317,45 +270,6 @@ def _listed(queue: QueueName, row: list[Any], now: int) -> Job | None:
 
 def _instant(ms: float | None) -> datetime | None:
     return instant(int(ms)) if ms else None
-
-
-def _explain(job: Job, facts: dict[str, Any]) -> Explanation:
-    match job.state:
-        case State.LEASED:
-            return Explanation(Why.LEASED, f"leased by {job.worker} until {job.expires_at}")
-        case State.DELAYED:
-            return Explanation(Why.NOT_DUE, f"due at {job.due_at}")
-        case State.WAITING:
-            return _explain_waiting(job, facts)
-        case State.READY:
-            return _explain_ready(facts)
-        case _:
-            # A reason of an attempt before the last is no news of a job that is done.
-            why = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
-            return Explanation(Why.ENDED, f"{job.state} at {job.ended_at}{why}")
-
-
-def _explain_waiting(job: Job, facts: dict[str, Any]) -> Explanation:
-    holder = facts.get("holder", b"").decode()
-    state = facts.get("holder_state", b"").decode()
-    ahead = int(facts["lane_rank"]) + 1
-    if state == State.DEAD:
-        text = f"lane {job.lane} is parked by dead job {holder}: retry or drop it"
-        return Explanation(Why.LANE_PARKED, text)
-    text = f"behind job {holder} of lane {job.lane}, which is {state}; {ahead} ahead"
-    return Explanation(Why.BEHIND_LANE, text)
-
-
-def _explain_ready(facts: dict[str, Any]) -> Explanation:
-    now, asked = int(facts["now"]), int(facts.get("asked_at", 0))
-    if int(facts.get("paused", 0)) > 0:
-        return Explanation(Why.PAUSED, f"the queue is paused since {instant(int(facts['paused']))}")
-    if now - asked > NOBODY_ASKED_FOR.total_seconds() * 1000:
-        last = f"the last one asked at {instant(asked)}" if asked else "none ever asked"
-        return Explanation(Why.NO_WORKER, f"no worker asks for jobs of this queue; {last}")
-    if ahead := int(facts["rank"]):
-        return Explanation(Why.BEHIND_OTHERS, f"{ahead} jobs run before it")
-    return Explanation(Why.NEXT, "the next worker that asks gets it")
 
 
 def _make_cursor(id: bytes, score: bytes) -> str:

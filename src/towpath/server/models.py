@@ -13,7 +13,8 @@ from pydantic import (
 )
 
 from towpath.clock import seconds
-from towpath.engine.inspect import Counts, Explanation, Job, Position
+from towpath.engine.explain import Explanation, Position
+from towpath.engine.inspect import Counts, Job
 from towpath.engine.model import JobOptions, Lease, Submitted
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.fields import (

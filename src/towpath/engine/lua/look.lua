@@ -5,7 +5,7 @@
 --        result   string   the result
 --        queue    zset     its rank among the ready
 --        retry    zset     how many are delayed
---        leases   zset     when its lease ends
+--        leases   zset     when leases end: its own, its lane's holder's; how many last
 --        lane     zset     its rank in its lane
 --        lanes    hash     lane -> its holder
 --        meta     hash     paused, last claim, service time
@@ -23,7 +23,7 @@ local text = redis.call('GET', JOB .. id)
 local job = text and decode(id, text)
 if not (job and job.stored) or (job.gone_at and job.gone_at <= now) then return {} end
 
-local facts = { 'now', now, 'ready', redis.call('ZCARD', QUEUE), 'leased', redis.call('ZCARD', LEASES) }
+local facts = { 'now', now, 'leased', redis.call('ZCOUNT', LEASES, '(' .. int(now), '+inf') }
 local function fact(name, value)
   if value then
     facts[#facts + 1] = name
@@ -42,5 +42,6 @@ if job.lane then
   fact('lane_rank', redis.call('ZRANK', LANE .. job.lane, id))
   fact('holder', holder)
   fact('holder_state', record and decode(holder, record).state)
+  fact('holder_expires', holder and redis.call('ZSCORE', LEASES, holder))
 end
 return { text, redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or '', facts }

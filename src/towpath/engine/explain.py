@@ -1,0 +1,157 @@
+"""Why a job is not running and how far it is from it, told from what one look at the store gave.
+
+`look.lua` gathers the facts in one step, so that they agree with each other.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from towpath.clock import Duration, instant, milliseconds, seconds
+from towpath.engine.states import State
+
+if TYPE_CHECKING:
+    from towpath.engine.inspect import Job
+
+Facts = dict[str, Any]
+
+_SILENT_MS = seconds(12).total_seconds() * 1000
+"""Waiting claims ask every 5 s: where nobody asked for longer, nobody has a slot to fill."""
+
+
+class Why(StrEnum):
+    """Why a job is not running."""
+
+    LEASED = "leased"
+    BEHIND_LANE = "behind_lane"
+    LANE_PARKED = "lane_parked"
+    NOT_DUE = "not_due"
+    PAUSED = "paused"
+    NO_WORKER = "no_worker"
+    ALL_BUSY = "all_busy"
+    BEHIND_OTHERS = "behind_others"
+    NEXT = "next"
+    ENDED = "ended"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is not running."""
+
+    why: Why
+    text: str
+    """One sentence for a person."""
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far a job is from running."""
+
+    ahead: int
+    """Jobs before it: of the whole queue if it is ready, of its lane if it waits there."""
+    in_lane: bool
+    wait: Duration | None
+    """An estimate from the queue's recent service times; None while nothing was completed, and
+    while nobody takes jobs: the queue is paused, or has no worker."""
+
+
+def explain(job: Job, facts: Facts) -> Explanation:
+    """Why *job* is not running, in a word and a sentence."""
+    match job.state:
+        case State.READY:
+            return _explain_ready(facts)
+        case State.WAITING:
+            return _explain_waiting(job, facts)
+        case State.LEASED:
+            return _explain_leased(job, facts)
+        case State.DELAYED:
+            return _explain_delayed(job, facts)
+        case _:
+            # A reason of an attempt before the last is no news of a job that is done.
+            reason = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
+            return Explanation(Why.ENDED, f"{job.state} at {job.ended_at}{reason}")
+
+
+def position(state: State, facts: Facts) -> Position | None:
+    """Where a job in *state* stands, and about how long it will wait there."""
+    match state:
+        case State.READY:
+            ahead, workers = int(facts["rank"]), max(1, int(facts["leased"]))
+            return Position(ahead, False, _wait(ahead / workers, facts))
+        case State.WAITING:
+            ahead = int(facts["lane_rank"]) + 1
+            return Position(ahead, True, _wait(ahead, facts))
+        case _:
+            return None
+
+
+def _wait(turns: float, facts: Facts) -> Duration | None:
+    """The time of as many *turns*; of one more where every worker has to finish a job first."""
+    obstacle = _obstacle(facts)
+    if obstacle is not None and obstacle.why is Why.ALL_BUSY:
+        turns += 1 / int(facts["leased"])
+    elif obstacle is not None or "service_ms" not in facts:
+        return None
+    return milliseconds(float(facts.get("service_ms", 0)) * turns)
+
+
+def _explain_ready(facts: Facts) -> Explanation:
+    if (obstacle := _obstacle(facts)) is not None:
+        return obstacle
+    if ahead := int(facts["rank"]):
+        return Explanation(Why.BEHIND_OTHERS, f"{_jobs(ahead)} before it in the queue")
+    return Explanation(Why.NEXT, "the next worker that asks gets it")
+
+
+def _explain_waiting(job: Job, facts: Facts) -> Explanation:
+    holder, state = (facts.get(name, b"").decode() for name in ("holder", "holder_state"))
+    ahead = int(facts["lane_rank"]) + 1
+    if state == State.DEAD:
+        text = f"lane {job.lane} is parked by dead job {holder}: retry or drop it"
+        return Explanation(Why.LANE_PARKED, text)
+    text = f"behind job {holder} of lane {job.lane}, which is {state}; {ahead} ahead"
+    held = state == State.LEASED and _lasts(facts.get("holder_expires", 0), facts)
+    obstacle = None if held else _obstacle(facts)
+    return Explanation(Why.BEHIND_LANE, text if obstacle is None else f"{text}; {obstacle.text}")
+
+
+def _explain_leased(job: Job, facts: Facts) -> Explanation:
+    if _lasts(facts["expires"], facts):
+        return Explanation(Why.LEASED, f"leased by {job.worker} until {job.expires_at}")
+    return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
+
+
+def _explain_delayed(job: Job, facts: Facts) -> Explanation:
+    if job.due_at is not None and job.due_at > instant(int(facts["now"])):
+        return Explanation(Why.NOT_DUE, f"due at {job.due_at}")
+    return _left(f"overdue since {job.due_at}", facts)
+
+
+def _left(what: str, facts: Facts) -> Explanation:
+    """A job that the next claim would take up: what keeps that from coming."""
+    taken_up = Explanation(Why.NEXT, "the next worker that asks takes it up")
+    obstacle = _obstacle(facts) or taken_up
+    return Explanation(obstacle.why, f"{what}; {obstacle.text}")
+
+
+def _obstacle(facts: Facts) -> Explanation | None:
+    """What keeps every job of the queue from being claimed; None where workers ask."""
+    now, asked, busy = (int(facts.get(name, 0)) for name in ("now", "asked_at", "leased"))
+    if (paused := int(facts.get("paused", 0))) > 0:
+        return Explanation(Why.PAUSED, f"the queue has been paused since {instant(paused)}")
+    if now - asked <= _SILENT_MS:
+        return None
+    if busy:
+        text = f"all workers are busy: {_jobs(busy)} leased, and none asked for more since"
+        return Explanation(Why.ALL_BUSY, f"{text} {instant(asked)}")
+    last = f"the last one asked at {instant(asked)}" if asked else "none ever asked"
+    return Explanation(Why.NO_WORKER, f"no worker asks for jobs of this queue; {last}")
+
+
+def _lasts(expires: Any, facts: Facts) -> bool:
+    return int(expires) > int(facts["now"])
+
+
+def _jobs(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"
