@@ -26,6 +26,7 @@ class Recording:
         self, ledger: Ledger | str, connect: Callable[[], Engine], check: Callable[[str], None]
     ) -> None:
         self._given, self._connect, self._check = ledger, connect, check
+        self._closed: tuple[str, Ledger] | None = None
         self._ledger: Ledger | None = None
         self._life: AsyncExitStack | None = None
 
@@ -80,6 +81,19 @@ class Recording:
         if self._ledger is None:
             raise EngineClosed("the app is not connected: use `async with app`")
         return self._ledger
+
+    @property
+    def at_hand(self) -> Ledger:
+        """The ledger, entered or not: for those who bring a connection of their own."""
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- as above
+
+        if self._ledger is not None:
+            return self._ledger
+        if not isinstance(self._given, str):
+            return self._given
+        if self._closed is None or self._closed[0] != self._given:
+            self._closed = self._given, Ledger(self._given)
+        return self._closed[1]
 
     @property
     def recorder(self) -> Recorder:

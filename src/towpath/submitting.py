@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from towpath.engine.durability import Durability
@@ -11,14 +11,15 @@ from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted, new_job
 from towpath.engine.retry import own_attempts
 from towpath.errors import HandlerInvalid, InvalidOption, TowpathError
 from towpath.telemetry import traces
-from towpath.ticket import STATES, RecordTicket, Ticket
+from towpath.ticket import STATES, RecordTicket, Ticket, Uncommitted
 from towpath.way import Way
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
 from towpath.worker.payload import WithDefault
 
 if TYPE_CHECKING:
-    from towpath.ledger.record import Recorded
+    from towpath.ledger.record import NewRecord, Recorded, RecordOptions
+    from towpath.ledger.sessions import BlockingTransaction, Made, Transaction
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,12 +65,17 @@ class AppHandler(Handler[T, R, C]):
         payload: T = NOTHING,
         *,
         durability: Durability | None = None,
-        **options: Unpack[JobOptions],
+        in_transaction: Transaction | None = None,
+        **options: Unpack[RecordOptions],
     ) -> Ticket[R]:
         """Take a job in for this handler. Options and refusals are those of `Engine.submit`.
 
+        *in_transaction* is an AsyncSession or AsyncConnection of SQLAlchemy on the ledger's
+        database: the job is there if and when that commits. It takes a handler with `record=True`.
         Raises PayloadInvalid, before anything is sent, for what the handler could not take.
         """
+        if in_transaction is not None:
+            return (await self._submit_in(in_transaction, [payload], durability, options))[0]
         if self.options.record:
             return await self._record(payload, durability, options)
         with traces.producer_span(self.queue, handler=self.name):
@@ -79,27 +85,43 @@ class AppHandler(Handler[T, R, C]):
         return self.ticket(submitted)
 
     async def _record(
-        self, payload: T, durability: Durability | None, options: JobOptions
+        self, payload: T, durability: Durability | None, options: RecordOptions
     ) -> Ticket[R]:
-        if durability is not None:
-            raise InvalidOption("durability", durability, rule="a record is on disk in the ledger")
+        _refuse_durability(durability)
         with traces.producer_span(self.queue, handler=self.name):
             jobs, data = self._way.ledger.jobs, self.encode(payload)
             made = await jobs.submit(self.queue, data, **self.completed(options))
+        self._way.tell(_submitted(made, data), self.name)
         return self._record_ticket(made, data)
+
+    async def _submit_in(
+        self,
+        transaction: Transaction,
+        payloads: Sequence[T],
+        durability: Durability | None,
+        options: RecordOptions,
+    ) -> list[Ticket[R]]:
+        with traces.producer_span(self.queue, handler=self.name, jobs=len(payloads)):
+            wanted = self.new_records(payloads, durability, options)
+            made = await self._way.transactions.take(transaction, wanted, self.tell_made)
+        return self.record_tickets(made, wanted)
 
     async def submit_many(
         self,
         payloads: Iterable[T],
         *,
         durability: Durability | None = None,
-        **options: Unpack[JobOptions],
+        in_transaction: Transaction | None = None,
+        **options: Unpack[RecordOptions],
     ) -> list[Ticket[R] | TowpathError]:
         """Take many jobs in with the same options, answered one by one, in order.
 
-        A refused one's answer is its error; the others are in. All payloads are checked first.
+        A refused one's answer is its error; the others are in. All payloads are checked first. In
+        a transaction all of them are in, or none.
         """
         values = list(payloads)
+        if in_transaction is not None:
+            return [*await self._submit_in(in_transaction, values, durability, options)]
         if self.options.record:
             made = [self._record(value, durability, options) for value in values]
             return [_or_error(it) for it in await asyncio.gather(*made, return_exceptions=True)]
@@ -117,6 +139,19 @@ class AppHandler(Handler[T, R, C]):
             return self.payload.encode(payload)
         form = self.payload
         return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
+
+    def new_records(
+        self, payloads: Sequence[T], durability: Durability | None, options: RecordOptions
+    ) -> list[NewRecord]:
+        """Records to make in somebody's transaction."""
+        if not self.options.record:
+            rule = f"{self.name} keeps no record; declare it with `record=True`"
+            raise InvalidOption("in_transaction", "…", rule=rule)
+        _refuse_durability(durability)
+        from towpath.ledger.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
+
+        completed = self.completed(options)
+        return [new_record(self.queue, self.encode(it), **completed) for it in payloads]
 
     def new_jobs(self, payloads: Iterable[T], options: JobOptions) -> list[NewJob]:
         completed = self.completed(options)
@@ -144,13 +179,22 @@ class AppHandler(Handler[T, R, C]):
         self._way.tell(submitted, self.name)
         return Ticket(submitted, self._way, self.result)
 
-    def _record_ticket(self, made: Recorded, data: bytes) -> Ticket[R]:
-        record = made.record
-        same = record.payload == data if made.existed else None
-        ref = JobRef(record.queue, record.job)
-        submitted = Submitted(ref, STATES[record.state], existed=made.existed, same_payload=same)
-        self._way.tell(submitted, self.name)
-        return RecordTicket(submitted, self._way, self.result, record.id)
+    def tell_made(self, recorded: list[Recorded]) -> None:
+        """Tell of records whose transaction has committed."""
+        for made in recorded:
+            self._way.tell(_submitted(made, made.record.payload), self.name)
+
+    def record_tickets(self, made: Made, wanted: Sequence[NewRecord]) -> list[Ticket[R]]:
+        return [
+            self._record_ticket(it, new.job.payload, Uncommitted(it.record, made.transaction))
+            for it, new in zip(made.recorded, wanted, strict=True)
+        ]
+
+    def _record_ticket(
+        self, made: Recorded, data: bytes, uncommitted: Uncommitted | None = None
+    ) -> Ticket[R]:
+        submitted = _submitted(made, data)
+        return RecordTicket(submitted, self._way, self.result, made.record.id, uncommitted)
 
     def tickets(self, answers: list[Submitted | TowpathError]) -> list[Ticket[R] | TowpathError]:
         return [it if isinstance(it, TowpathError) else self.ticket(it) for it in answers]
@@ -167,9 +211,16 @@ class BlockingHandler(Generic[T, R]):
         payload: T = NOTHING,
         *,
         durability: Durability | None = None,
-        **options: Unpack[JobOptions],
+        in_transaction: BlockingTransaction | None = None,
+        **options: Unpack[RecordOptions],
     ) -> Ticket[R]:
-        """Take a job in. `ticket.wait(within=…)` waits for its result."""
+        """Take a job in. `ticket.wait(within=…)` waits for its result.
+
+        *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
+        this thread: the job is there if and when that commits. The app need not be entered.
+        """
+        if in_transaction is not None:
+            return self._submit_in(in_transaction, [payload], durability, options)[0]
         handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name):
             submitted = self._way.blocking.submit(
@@ -185,21 +236,52 @@ class BlockingHandler(Generic[T, R]):
         payloads: Iterable[T],
         *,
         durability: Durability | None = None,
-        **options: Unpack[JobOptions],
+        in_transaction: BlockingTransaction | None = None,
+        **options: Unpack[RecordOptions],
     ) -> list[Ticket[R] | TowpathError]:
-        """Take many jobs in, answered one by one."""
-        handler = self._unrecorded()
+        """Take many jobs in, answered one by one; in a transaction all of them, or none."""
         values = list(payloads)
+        if in_transaction is not None:
+            return [*self._submit_in(in_transaction, values, durability, options)]
+        handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name, jobs=len(values)):
             jobs = handler.new_jobs(values, options)
             answers = self._way.blocking.submit_many(handler.queue, jobs, durability=durability)
         return handler.tickets(answers)
 
+    def _submit_in(
+        self,
+        transaction: BlockingTransaction,
+        payloads: Sequence[T],
+        durability: Durability | None,
+        options: RecordOptions,
+    ) -> list[Ticket[R]]:
+        handler = self._handler
+        with traces.producer_span(handler.queue, handler=handler.name, jobs=len(payloads)):
+            wanted = handler.new_records(payloads, durability, options)
+            made = self._way.transactions.take_blocking(transaction, wanted, handler.tell_made)
+        return handler.record_tickets(made, wanted)
+
     def _unrecorded(self) -> AppHandler[T, R, Any]:
         if self._handler.options.record:
-            rule = "has a record, which is submitted in its app's event loop: `await .submit(…)`"
+            rule = (
+                "has a record, which is submitted in its app's event loop: `await .submit(…)`,"
+                " or in a transaction: `.blocking.submit(…, in_transaction=session)`"
+            )
             raise HandlerInvalid(self._handler.name, rule=rule)
         return self._handler
+
+
+def _submitted(made: Recorded, data: bytes) -> Submitted:
+    record = made.record
+    same = record.payload == data if made.existed else None
+    ref = JobRef(record.queue, record.job)
+    return Submitted(ref, STATES[record.state], existed=made.existed, same_payload=same)
+
+
+def _refuse_durability(durability: Durability | None) -> None:
+    if durability is not None:
+        raise InvalidOption("durability", durability, rule="a record is on disk in the ledger")
 
 
 def _or_error(answer: Ticket[R] | BaseException) -> Ticket[R] | TowpathError:

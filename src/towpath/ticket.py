@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from towpath.engine.model import JobRef, Submitted
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobNotFound, JobUnfinished, ServerError, StillOpen
 from towpath.ids import JobId
+from towpath.ledger.errors import RecordNotFound, RecordUncommitted
 from towpath.way import Way
 from towpath.worker.payload import Form, Raw
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from towpath.ledger.record import Record
 
 R = TypeVar("R")
+_LOOK_EVERY = 0.1
+"""Seconds, where nobody tells."""
 
 
 class Ticket(msgspec.Struct, Generic[R], frozen=True):
@@ -70,19 +73,56 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
         return cast("R", self._form.decode(data) if data or isinstance(self._form, Raw) else None)
 
 
+class Transaction(Protocol):
+    """Active until it has been committed or rolled back."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+
+class Uncommitted(NamedTuple):
+    """A record as it was made in a transaction of the caller's."""
+
+    record: Record
+    transaction: Transaction
+
+
 class RecordTicket(Ticket[R], frozen=True):
-    """The same for a job whose record is the ledger: the row answers."""
+    """The same for a job whose record is the ledger: the row answers.
+
+    As long as the transaction is open that the job was submitted in, its state is PENDING; after a
+    rollback it is GONE.
+    """
 
     _record_id: JobId
+    _made: Uncommitted | None = None
 
     async def record(self) -> Record:
-        """Its row now. Raises RecordNotFound if it ended long ago."""
-        return await self._way.ledger.jobs.get(self.job.queue, self._record_id)
+        """Its row now. Raises RecordNotFound if it ended long ago, or was rolled back."""
+        pending = self._pending  # first: what is committed after this is found below
+        try:
+            return await self._way.ledger.jobs.get(self.job.queue, self._record_id)
+        except RecordNotFound:
+            if pending is None:
+                raise
+            return pending
+
+    @property
+    def _pending(self) -> Record | None:
+        """The record as it was made, as long as its transaction is open."""
+        made = self._made
+        return made.record if made is not None and made.transaction.is_active else None
 
     async def state(self) -> State:
-        return STATES[(await self.record()).state]
+        try:
+            record = await self.record()
+        except RecordNotFound:
+            return State.GONE
+        return State.PENDING if record is self._pending else STATES[record.state]
 
     async def cancel(self) -> State:
+        if self._pending is not None and await self.record() is self._pending:
+            raise RecordUncommitted(self.job.queue, self._record_id)
         record = await self._way.ledger.jobs.cancel(self.job.queue, self._record_id)
         return STATES[record.state]
 
@@ -92,7 +132,10 @@ class RecordTicket(Ticket[R], frozen=True):
             left = until - steady()
             if left <= 0:
                 raise StillOpen(self.job, within)
-            await self._until_moved(JobRef(record.queue, record.job), min(left, 1.0))
+            if record is self._pending:
+                await asyncio.sleep(min(left, _LOOK_EVERY))
+            else:
+                await self._until_moved(JobRef(record.queue, record.job), min(left, 1.0))
         if record.state == "completed":
             data = record.result or b""
             form = self._form
@@ -106,7 +149,7 @@ class RecordTicket(Ticket[R], frozen=True):
         except StillOpen:
             pass
         except (JobNotFound, ServerError):
-            await asyncio.sleep(min(wait, 0.1))
+            await asyncio.sleep(min(wait, _LOOK_EVERY))
 
     def wait(self, *, within: Duration) -> R:
         raise EngineClosed("a record is waited for in its app's event loop: `await .result(…)`")

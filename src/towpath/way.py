@@ -24,6 +24,7 @@ from towpath.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
+    from towpath.ledger.sessions import Transactions
 
 
 class Way:
@@ -96,6 +97,13 @@ class Way:
         if self._recording is None:
             raise LedgerMissing
         return self._recording.ledger
+
+    @property
+    def transactions(self) -> Transactions:
+        """Records in callers' own transactions, entered or not."""
+        if self._recording is None:
+            raise LedgerMissing
+        return self._recording.at_hand.transactions
 
     @property
     def engine(self) -> Engine:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Counts, Job
 from towpath.engine.model import JobRef
+from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
 from towpath.ids import JobId, queue_name
-
-_LISTED = [state for state in State if state is not State.GONE]
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Census:
 async def census(engine: Engine, queue: str) -> Census:
     """Ask for everything, and check that every job is in exactly one place (I1)."""
     listed: dict[JobId, Job] = {}
-    for state in _LISTED:
+    for state in STATES:
         for job in await all_in(engine, queue, state):
             assert job.id not in listed, f"{job.id} is listed twice"
             listed[job.id] = job

@@ -109,9 +109,17 @@ NUDGED_EARLY = Planted(
     "Redis hears of a record before its transaction commits",
     "jobs",
     "Jobs.submit_in",
-    "return await take_in(transaction, new, self.tell, self._committed)",
-    "made = await take_in(transaction, new, self.tell, self._committed);"
+    "return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]",
+    "made = (await self._ledger.transactions.take(transaction, wanted)).recorded[0];"
     " await self.fastpath.bring([made.record]); return made",
+)
+
+SAVEPOINT_FORGETS = Planted(
+    "a savepoint that is undone forgets what was made before it",
+    "sessions",
+    "_is_within",
+    "return inner is outer",
+    "return True",
 )
 
 

@@ -4,13 +4,20 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tests.ledger.hands import Hands
+from tests.ledger.shop import ORDERS, Sell, named
 from tests.postgres import PostgresServer
+from towpath import Context, Fixed, Towpath, milliseconds
+from towpath.embedded import EmbeddedServer
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
+from towpath.submitting import AppHandler
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +99,51 @@ async def ledger(url: str, hands: Hands) -> AsyncIterator[Ledger]:
         except LedgerOutdated:  # a test with a database of its own
             await ledger.migrate()
         yield ledger
+
+
+# ── a shop with transactions of its own ──────────────────────────────────────────────────
+
+
+@pytest.fixture
+async def engine(url: str, ledger: Ledger) -> AsyncIterator[AsyncEngine]:
+    """The user's own way to the database, with a table of his."""
+    engine = create_async_engine(named(url))
+    async with engine.begin() as connection:
+        await connection.execute(text(ORDERS))
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def blocking(url: str, ledger: Ledger) -> Iterator[Engine]:
+    """The same for code without an event loop."""
+    engine = create_engine(named(url, blocking=True))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def app(server: EmbeddedServer, url: str, ledger: Ledger) -> Towpath:
+    return Towpath(server.url, ledger=url)
+
+
+@pytest.fixture
+def sell(app: Towpath) -> Sell:
+    """A named handler beside another one."""
+
+    @app.handler("shop", name="sell", record=True, max_attempts=2, retry=Fixed(milliseconds(1)))
+    async def sell(number: int, ctx: Context) -> int:
+        if number < 0:
+            raise ValueError(f"attempt {ctx.attempt}")
+        return number * 2
+
+    return sell
+
+
+@pytest.fixture
+def bill(app: Towpath) -> AppHandler[str, str, Any]:
+    @app.handler("shop", name="bill", record=True)
+    async def bill(customer: str) -> str:
+        return f"{customer} owes"
+
+    return bill

@@ -2,12 +2,9 @@
 
 import asyncio
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy import text
 
 from tests.ledger.records import REVIEWS, lease, made
 from towpath import minutes, seconds
@@ -17,7 +14,6 @@ from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import RecordState
-from towpath.ledger.sessions import submit_in
 from towpath.ledger.subjects import LOOKED_BACK, history
 
 
@@ -91,56 +87,6 @@ class TestMaking:
         assert isinstance(bad, InvalidOption)
         assert not isinstance(good, BaseException)
         assert not isinstance(also, BaseException)
-
-
-class TestTheCallersTransaction:
-    @staticmethod
-    def _engine_url(url: str) -> str:
-        """The same database as a user of SQLAlchemy names it."""
-        kind, rest = url.split("://", 1)
-        return f"{kind}+{'aiosqlite' if kind == 'sqlite' else 'asyncpg'}://{rest}"
-
-    async def test_a_record_is_made_if_it_commits(self, url: str, ledger: Ledger) -> None:
-        engine = create_async_engine(self._engine_url(url))
-        async with AsyncSession(engine) as session:
-            recorded = await ledger.submit(session, REVIEWS, b"1", id="a")
-            assert recorded.record.state is RecordState.PENDING
-            with pytest.raises(RecordNotFound):
-                await ledger.jobs.get(REVIEWS, "a")
-            await session.commit()
-        await engine.dispose()
-        assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
-
-    async def test_and_not_if_it_does_not(self, url: str, ledger: Ledger) -> None:
-        engine = create_async_engine(self._engine_url(url))
-        async with AsyncSession(engine) as session:
-            await ledger.submit(session, REVIEWS, b"1", id="a")
-            await session.rollback()
-        async with engine.begin() as connection:
-            await ledger.submit(connection, REVIEWS, b"1", id="b")
-            await connection.rollback()
-        await engine.dispose()
-        assert sum((await ledger.jobs.counts(REVIEWS)).values()) == 0
-
-    async def test_without_an_event_loop_a_plain_session_does(self, file_url: str) -> None:
-        async with Ledger(file_url) as ledger:
-            await ledger.migrate()
-            engine = create_engine(file_url)
-            with Session(engine) as session, session.begin():
-                submit_in(session, REVIEWS, b"1", id="a", priority=100)
-            engine.dispose()
-            assert (await ledger.jobs.get(REVIEWS, "a")).priority == 100
-
-    async def test_on_another_database_is_told_so(self, ledger: Ledger, tmp_path: Path) -> None:
-        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
-        async with AsyncSession(other) as session:
-            with pytest.raises(InvalidOption, match="ledger's database"):
-                await ledger.submit(session, REVIEWS, b"1")
-        await other.dispose()
-
-    async def test_what_is_no_transaction_is_refused(self, ledger: Ledger) -> None:
-        with pytest.raises(InvalidOption, match="AsyncSession"):
-            await ledger.submit("session", REVIEWS, b"1")  # type: ignore[arg-type]
 
 
 class TestSubjects:

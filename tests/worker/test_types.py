@@ -12,7 +12,11 @@ ROOT = Path(__file__).parents[2]
 GOOD = Path(__file__).with_name("typed_shop.py")
 
 WRONG = """
-from tests.worker.typed_shop import Mail, app, by_name, context_first, nightly, only_context, plain
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from tests.worker.typed_shop import (
+    Mail, app, by_name, context_first, nightly, only_context, plain, send,
+)
 from towpath import Context, Every, seconds
 
 async def use() -> None:
@@ -27,6 +31,12 @@ async def use() -> None:
     app.recur(plain, Every(seconds(5)), "anna")  # refused
     app.handler("mails", max_attempts="many")  # refused
     print(text)
+
+async def use_transactions(session: Session, aio: AsyncSession) -> None:
+    await send.submit("anna", in_transaction=aio)  # refused
+    await send.submit(Mail("anna"), in_transaction=session)  # refused
+    send.blocking.submit(Mail("anna"), in_transaction=aio)  # refused
+    await send.submit(Mail("anna"), in_transaction=aio, subjekt="anna")  # refused
 
 async def two(a: int, b: int) -> None: ...
 async def two_contexts(a: Context, b: Context, c: int) -> None: ...

@@ -4,11 +4,14 @@ from collections.abc import Coroutine
 from typing import Any, assert_type
 
 import msgspec
+from sqlalchemy.engine import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
 
 from towpath import Context, Ticket, Towpath, seconds
 from towpath.submitting import AppHandler
 
-app = Towpath("redis://nowhere")
+app = Towpath("redis://nowhere", ledger="sqlite:///nowhere.db")
 
 
 class Mail(msgspec.Struct):
@@ -89,6 +92,11 @@ def thread_only_context(ctx: Context) -> str:
 async def nightly(ctx: Context) -> None: ...
 
 
+@app.handler("invoices", name="send", record=True)
+async def send(it: Mail) -> int:
+    return len(it.to)
+
+
 Loop = Coroutine[Any, Any, int]
 
 
@@ -111,3 +119,15 @@ async def use() -> None:
     assert_type(await plain(Mail("anna")), int)
     assert_type(thread(Mail("anna")), str)
     await default.submit()
+
+
+async def use_transactions(session: AsyncSession, connection: AsyncConnection) -> None:
+    ticket = await send.submit(Mail("anna"), in_transaction=session, subject="anna", version=1)
+    assert_type(ticket, Ticket[int])
+    await send.submit(Mail("anna"), in_transaction=connection, lane="anna")
+    await send.submit_many([Mail("anna")], in_transaction=session)
+
+
+def use_plain_transactions(session: Session, connection: Connection) -> None:
+    assert_type(send.blocking.submit(Mail("anna"), in_transaction=session, id="a"), Ticket[int])
+    send.blocking.submit_many([Mail("anna")], in_transaction=connection)

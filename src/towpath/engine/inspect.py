@@ -17,7 +17,7 @@ from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
 from towpath.engine.options import QueueOptions
-from towpath.engine.record import Record, decode, readable
+from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -177,8 +177,8 @@ class Inspector:
         a job that moves meanwhile may be shown twice or not at all, one that stays is shown.
         """
         name = queue_name(queue)
-        if state is State.GONE:
-            raise InvalidOption("state", state, rule="gone jobs are not there to be listed")
+        if state not in STATES:
+            raise InvalidOption("state", state, rule=f"{state} jobs are not there to be listed")
         if lane is not None and state is not State.WAITING:
             raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
         size = whole("size", size, 1, LARGEST_PAGE)

@@ -26,6 +26,8 @@ class State(StrEnum):
     """No attempt left, or given up; can be looked at, retried, deleted."""
     GONE = "gone"
     """Ended and no longer kept, or never there."""
+    PENDING = "pending"
+    """Submitted in a transaction that has not been committed: nobody else sees it yet."""
 
 
 NEW = "new"

@@ -10,12 +10,14 @@ TowpathError
 │   │   └── LedgerAhead       a newer Towpath has migrated it
 │   ├── LedgerNotInstalled    a library is missing
 │   ├── LedgerMissing         a handler has a record, and its app no ledger
+│   ├── LedgerElsewhere       the caller's transaction is on another database
 │   └── LedgerClosed          the ledger was not entered, or was left
 ├── ApiKeyError
 │   ├── KeyNotFound
 │   └── KeyEnded              the secret belongs to a key that is revoked or has expired
 ├── RecordError
 │   ├── RecordNotFound
+│   ├── RecordUncommitted     the transaction that it was submitted in is still open
 │   ├── RecordEnded           it ended otherwise before it could be cancelled
 │   └── RecordNotDead         only what is dead, cancelled or failed can be retried
 └── SinkError
@@ -117,6 +119,19 @@ class LedgerMissing(LedgerError):
         super().__init__("the app has no ledger to keep records in")
 
 
+class LedgerElsewhere(LedgerError):
+    """The caller's transaction is on another database than the ledger; nothing was submitted."""
+
+    code = "ledger_elsewhere"
+    remedy = (
+        "Use a session on the ledger's database, or make the session's database the app's ledger;"
+        " `towpath migrate` makes the tables there."
+    )
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the transaction is not on the ledger's database: {what}")
+
+
 class ApiKeyError(TowpathError):
     """The API key does not allow what was asked; nothing was changed."""
 
@@ -159,10 +174,23 @@ class RecordNotFound(RecordError):
     """There is no record of that id in that queue."""
 
     code = "record_not_found"
-    remedy = "Check the queue and the id; records that have ended are removed after a while."
+    remedy = (
+        "Check the queue and the id. Records that have ended are removed after a while; one whose"
+        " transaction was rolled back never existed."
+    )
 
     def __init__(self, queue: str, id: str) -> None:
         super().__init__(queue, id, "not found")
+
+
+class RecordUncommitted(RecordError):
+    """The transaction that the record was submitted in is still open: nobody else can see it."""
+
+    code = "record_uncommitted"
+    remedy = "Commit the transaction first, or roll it back: then the job never existed."
+
+    def __init__(self, queue: str, id: str) -> None:
+        super().__init__(queue, id, "its transaction has not been committed")
 
 
 class RecordEnded(RecordError):

@@ -22,7 +22,6 @@ from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.announcing import Row, ends
 from towpath.ledger.attempts import Beginning, Ending, begin, end
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
-from towpath.ledger.failures import translated
 from towpath.ledger.joining import Joined
 from towpath.ledger.record import (
     OPEN,
@@ -39,7 +38,6 @@ from towpath.ledger.record import (
     record_state,
 )
 from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.sessions import on_the_ledger, take_in
 from towpath.ledger.taking import NUDGED_WITHIN, take
 
 if TYPE_CHECKING:
@@ -86,6 +84,8 @@ class Jobs:
         self._begin = Joined(self._begin_many)
         self._end = Joined(self._end_many)
         self._nudges: set[asyncio.Task[None]] = set()
+        self._committed: list[int] = []
+        self._bringing: asyncio.Task[None] | None = None
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
         """Those who know the handlers of a queue: they refuse what names none and needs to."""
@@ -122,9 +122,19 @@ class Jobs:
         """The same in the caller's own transaction, an AsyncSession or AsyncConnection on this
         database: the record is there if and when that commits. Nothing waits for Redis.
         """
-        new = self._checked(queue, payload, options)
-        with translated(), on_the_ledger():
-            return await take_in(transaction, new, self.tell, self._committed)
+        wanted = [self._checked(queue, payload, options)]
+        return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]
+
+    def committed(self, seqs: list[int]) -> None:
+        """Bring records to Redis whose transaction has committed, in the order of the commits."""
+        self._committed += seqs
+        if self._bringing is None or self._bringing.done():
+            self._bringing = self._nudge(self._bring_committed())
+
+    async def _bring_committed(self) -> None:
+        while self._committed and self.fastpath is not None:
+            seqs, self._committed = self._committed, []
+            await self.fastpath.bring_made(seqs)
 
     def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
         """A record to make. Refused where it would be dead on arrival."""
@@ -133,10 +143,6 @@ class Jobs:
             for check in self.checks:
                 check(new.queue)
         return new
-
-    def _committed(self, seqs: list[int]) -> None:
-        if self.fastpath is not None:
-            self._nudge(self.fastpath.bring_made(seqs))
 
     async def cancel(self, queue: str, id: str) -> Record:
         """End a record that has not ended: at once, or when its worker lets go of it.

@@ -19,6 +19,7 @@ from towpath.ledger.keys import NOTED_EVERY, Keys
 from towpath.ledger.outbox import Outbox, was_put
 from towpath.ledger.record import Recorded, RecordOptions
 from towpath.ledger.schema import found_version, require, schema_version
+from towpath.ledger.sessions import Transactions
 from towpath.ledger.store import open_store
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class Ledger:
         self._idle.set()
         self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
         self.jobs = Jobs(self)
+        self.transactions = Transactions(self)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it is entered; None while it is not."""
         self.outbox = Outbox(self, sinks=sinks, wall=wall)
 
     def __repr__(self) -> str:
@@ -74,7 +78,7 @@ class Ledger:
         return self._open
 
     async def __aenter__(self) -> Ledger:
-        self._open = True
+        self._open, self.loop = True, asyncio.get_running_loop()
         self._store.start()
         self.keys.start()
         return self
@@ -93,7 +97,7 @@ class Ledger:
             await self.jobs.close()
             await self.keys.close()
         finally:
-            self._open = False
+            self._open, self.loop = False, None
             await self._idle.wait()
             await self._store.close()
 

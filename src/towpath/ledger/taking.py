@@ -38,17 +38,24 @@ NUDGED_WITHIN = 2_000
 
 
 def take(
-    connection: Connection, wanted: Sequence[NewRecord], tell: Tell = nobody
+    connection: Connection,
+    wanted: Sequence[NewRecord],
+    tell: Tell = nobody,
+    *,
+    nudged: bool = True,
 ) -> list[Recorded]:
     """Make records, in the caller's transaction. The same queue and id twice is one record, and so
     are two of the same event: then the answer is the first one.
 
+    With *nudged* somebody brings them to Redis as soon as they count; a relay waits for that.
     Three statements, however many records; one more per queue where some were there before, and
     three per subject.
     """
     now = _time(connection, wanted)
     planned, answering = _planned(connection, wanted)
-    found = {_key(row): row for row in _inserted(connection, planned, now)} if planned else {}
+    relay_at = now + NUDGED_WITHIN if nudged else now
+    rows = [_row(new, now, relay_at) for new in planned]
+    found = {_key(row): row for row in _inserted(connection, rows)} if rows else {}
     fresh = set(found)
     found |= _known(connection, set(answering) - fresh)
     subjects = {(it.queue, it.subject) for it in planned if it.subject is not None}
@@ -113,7 +120,7 @@ def _known(connection: Connection, keys: Iterable[Key]) -> dict[Key, dict[str, A
     return found
 
 
-def _row(new: NewRecord, now: int) -> dict[str, Any]:
+def _row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
     more = new.job.more or {}
     due: int | None = more["due"] if "due" in more else now + more.get("delay", 0)
     return {
@@ -134,7 +141,7 @@ def _row(new: NewRecord, now: int) -> dict[str, Any]:
         "fence": 0,
         "created_at": now,
         "due_at": due if "due" in more or "delay" in more else None,
-        "relay_at": now + NUDGED_WITHIN,
+        "relay_at": relay_at,
         "cancel_requested": False,
     }
 
@@ -156,11 +163,8 @@ _made_many = (
 )
 
 
-def _inserted(
-    connection: Connection, wanted: Sequence[NewRecord], now: int
-) -> list[dict[str, Any]]:
+def _inserted(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Those that are new. Somebody may make the same at the same time: one of both does."""
-    rows = [_row(new, now) for new in wanted]
     if has_arrays(connection):
         return rows_of(connection.execute(_made_many, arrays_of(rows, *_MADE)))
     return rows_of(connection.execute(_made_each, rows))

@@ -27,6 +27,7 @@ from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.inspect import Job
 from towpath.engine.model import JobRef
+from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
 from towpath.ids import JobId
@@ -148,8 +149,7 @@ class Bench:
         """
         found = [
             Seen[T, R](job, handler)
-            for state in State
-            if state is not State.GONE
+            for state in STATES
             async for job in self._listed(handler.queue, state)
             if job.headers.get("handler") == handler.named
         ]

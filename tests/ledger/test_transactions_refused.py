@@ -1,0 +1,131 @@
+"""Transactions that no job can be submitted in: what is refused, and what is said."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    AsyncSession,
+    create_async_engine,
+)
+from sqlalchemy.orm import Session
+
+from tests.ledger.records import REVIEWS
+from tests.ledger.shop import ORDERS, Sell, named, order, rows
+from tests.postgres import PostgresServer
+from towpath import Towpath
+from towpath.errors import InvalidOption
+from towpath.ledger.errors import LedgerElsewhere
+from towpath.ledger.ledger import Ledger
+
+
+class TestAnotherDatabase:
+    async def test_without_the_tables_is_refused_and_the_transaction_lives_on(
+        self, app: Towpath, sell: Sell, running_postgres: PostgresServer, tmp_path: Path
+    ) -> None:
+        file = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+        other = create_async_engine(named(running_postgres.emptied()))
+        async with app:
+            for engine in (file, other):
+                async with AsyncSession(engine) as session:
+                    await session.execute(text(ORDERS))
+                    with pytest.raises(LedgerElsewhere, match="ledger's database"):
+                        await sell.submit(1, in_transaction=session)
+                    await order(session, 1)
+                    await session.commit()
+                await engine.dispose()
+
+    async def test_with_tables_of_its_own_is_refused_too(
+        self,
+        app: Towpath,
+        sell: Sell,
+        ledger: Ledger,
+        running_postgres: PostgresServer,
+        tmp_path: Path,
+    ) -> None:
+        on_file = ledger.shown.startswith("sqlite")
+        elsewhere = f"sqlite:///{tmp_path}/other.db" if on_file else running_postgres.emptied()
+        async with Ledger(elsewhere) as other:
+            await other.migrate()
+        engine = create_async_engine(named(elsewhere))
+        async with app, AsyncSession(engine) as session:
+            with pytest.raises(LedgerElsewhere):
+                await sell.submit(1, in_transaction=session)
+        await engine.dispose()
+        if on_file:
+            plain = create_engine(elsewhere)
+            with Session(plain) as session, pytest.raises(LedgerElsewhere):
+                sell.blocking.submit(1, in_transaction=session)
+            plain.dispose()
+        assert await rows(ledger) == 0
+
+    async def test_a_server_that_was_started_again_is_the_same(
+        self, running_postgres: PostgresServer, prepared_server_url: str
+    ) -> None:
+        async with Ledger(prepared_server_url) as ledger:
+            for restarted in (False, True):
+                if restarted:
+                    running_postgres.stop(signal.SIGINT)
+                    running_postgres.start()
+                engine = create_async_engine(named(prepared_server_url))
+                async with AsyncSession(engine) as session:
+                    await ledger.submit(session, REVIEWS, b"1")
+                    await session.commit()
+                await engine.dispose()
+            assert await rows(ledger) == 2
+
+
+class TestRefusing:
+    async def test_a_handler_without_a_record(self, app: Towpath, engine: AsyncEngine) -> None:
+        plain = app.handler("plain")(lambda: None)
+        async with app, AsyncSession(engine) as session:
+            with pytest.raises(InvalidOption, match="record=True"):
+                await plain.submit(in_transaction=session)
+            with pytest.raises(InvalidOption, match="record=True"):
+                await plain.submit_many([None], in_transaction=session)
+        with Session() as session, pytest.raises(InvalidOption, match="record=True"):
+            plain.blocking.submit(in_transaction=session)
+
+    async def test_what_is_no_transaction(
+        self, app: Towpath, sell: Sell, blocking: Engine, engine: AsyncEngine
+    ) -> None:
+        anything: list[Any] = ["session", engine, blocking]
+        async with app:
+            with Session(blocking) as session, pytest.raises(InvalidOption, match="blocking"):
+                await sell.submit(1, in_transaction=session)  # type: ignore[arg-type]
+            async with AsyncSession(engine) as session:
+                with pytest.raises(InvalidOption, match="await"):
+                    sell.blocking.submit(1, in_transaction=session)  # type: ignore[arg-type]
+            for wrong in anything:
+                with pytest.raises(InvalidOption, match="AsyncSession"):
+                    await sell.submit(1, in_transaction=wrong)
+                with pytest.raises(InvalidOption, match="must be a Session"):
+                    sell.blocking.submit(1, in_transaction=wrong)
+
+    async def test_what_would_commit_by_itself(
+        self, app: Towpath, sell: Sell, engine: AsyncEngine, ledger: Ledger
+    ) -> None:
+        at_once = engine.execution_options(isolation_level="AUTOCOMMIT")
+        async with app, AsyncSession(at_once) as session:
+            with pytest.raises(InvalidOption, match="AUTOCOMMIT"):
+                await sell.submit(1, in_transaction=session)
+        assert await rows(ledger) == 0
+
+    async def test_a_session_of_several_databases(self, app: Towpath, sell: Sell) -> None:
+        async with app, AsyncSession() as session:
+            with pytest.raises(InvalidOption, match="several databases"):
+                await sell.submit(1, in_transaction=session)
+
+    async def test_a_durability_and_a_wrong_payload(
+        self, app: Towpath, sell: Sell, engine: AsyncEngine
+    ) -> None:
+        wrong: Callable[..., Any] = sell.submit
+        async with app, AsyncSession(engine) as session:
+            with pytest.raises(InvalidOption, match="on disk"):
+                await wrong(1, in_transaction=session, durability="disk")
+            with pytest.raises(ValueError, match="payload of sell"):
+                await wrong("seven", in_transaction=session)
