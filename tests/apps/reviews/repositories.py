@@ -54,7 +54,3 @@ class Repository:
         self.git("add", "-A")
         self.git("commit", "-q", "--allow-empty", "-m", message)
         return self.git("rev-parse", "HEAD")
-
-    def worktrees(self) -> int:
-        """How many working trees git knows of, its own included."""
-        return self.git("worktree", "list", "--porcelain").count("worktree ")

@@ -27,6 +27,7 @@ RUFF = [
 ]  # fmt: skip
 # Says of each file that it was given it, and fails as linters do.
 TELLS = ["sh", "-c", 'for it; do echo "$it:1:1: seen"; done; exit 1', "sh"]
+TRUST = "--trust-commits"
 PROGRAM = [sys.executable, "-m", "towpath.apps.reviews.linter"]
 
 
@@ -42,7 +43,8 @@ class Place:
         return {**os.environ, "TMPDIR": str(self.temporary)}
 
     def command(self, *linter: str, suffix: str = ".py") -> list[str]:
-        return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, "--", *linter]
+        trust = [] if {"ruff", "flake8"} & {Path(it).name for it in linter} else [TRUST]
+        return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, *trust, "--", *linter]
 
     def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
         given = task if isinstance(task, bytes) else task.packed()
@@ -126,7 +128,6 @@ class TestAReviewByALinter:
         task = a_task(head=head, base=base)
         reviews = await asyncio.gather(*(reviewer.review(task, an_attempt()) for _ in range(2)))
         assert [[it.path for it in review.comments] for review in reviews] == [["new.py"]] * 2
-        assert repository.worktrees() == 1
 
 
 class TestTheFilesOfAChange:
@@ -310,7 +311,6 @@ class TestALinterThatCanNotReview:
         ran = place.run(a_push(head=head), *linter)
         assert (ran.code, ran.out) == (os.EX_SOFTWARE, "")
         assert "and found nothing" in ran.err
-        assert repository.worktrees() == 1
 
     def test_says_that_there_is_no_such_linter(self, place: Place, repository: Repository) -> None:
         head = repository.commit({"a.py": ""})
@@ -336,10 +336,9 @@ class TestALinterThatCanNotReview:
             process.stdin.write(a_push(head=head).packed())
             process.stdin.close()
             eventually(begun.exists)
-            assert repository.worktrees() == 2
+            assert list(place.temporary.iterdir())
             os.killpg(process.pid, signal.SIGTERM)
         assert process.returncode == 128 + signal.SIGTERM
-        assert repository.worktrees() == 1
         assert list(place.temporary.iterdir()) == []
 
 

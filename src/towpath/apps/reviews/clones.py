@@ -1,13 +1,13 @@
 """Local clones: what a change touched, and its files, without the network.
 
-Nothing here trusts the commits: no hook runs, no filter fetches, a symbolic link of the commit
-becomes a file with its text, and what may be passed to git is a whole commit id.
+Nothing here trusts the commits: no hook runs, no filter and no attribute of the commit changes what
+is in its files, a symbolic link becomes a file with its text, and what may be passed to git is a
+whole commit id.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, NamedTuple, cast
 
 from towpath.apps.reviews.model import Kind, ReviewTask
 from towpath.apps.reviews.texts import is_path
@@ -22,7 +23,6 @@ from towpath.apps.reviews.texts import is_path
 _CONFIGURATION = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
-    "core.symlinks=false",  # a link to a file outside would have that file reviewed, and quoted
     "log.showRoot=true",
 )
 _ENVIRONMENT = {
@@ -33,8 +33,10 @@ _ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
-_TRIES = 3
-_REAL_FILE = (b"100644", b"100755")
+LARGEST_FILE = 8 << 20
+"""Bytes: nobody writes such a file by hand, and a linter would take minutes for it."""
+_PROGRAM = b"100755"
+_REAL_FILE = (b"100644", _PROGRAM)
 _RAW = ("--raw", "-z", "--no-abbrev", "--no-renames", "--no-ext-diff", "--ignore-submodules=all")
 
 
@@ -73,8 +75,8 @@ class Clone:
         """The files that the task's commits added or changed, sorted. Raises Unready, GitFailed.
 
         Of a pull request, since it left its target; of a push, since the commit before. Where
-        that is not known, those of the last commit. Links, submodules and names that are no
-        text are left out.
+        that is not known, those of the last commit. Links and submodules are left out. Names are
+        as they were committed: they may have any bytes but NUL in them.
         """
         self._require(task.head)
         target = self._target(task) if task.kind is Kind.PULL else None
@@ -90,25 +92,35 @@ class Clone:
 
     @contextmanager
     def checked_out(self, commit: str) -> Generator[Path]:
-        """A directory with the files of *commit*, until the end of the block."""
+        """A directory with the files of *commit*, until the end of the block.
+
+        Byte by byte as they were committed: `git checkout` would heed the commit's attributes,
+        by which a file can look like another. Files over LARGEST_FILE are left out, and such
+        whose names no system should have to deal with.
+        """
         folder = Path(tempfile.mkdtemp(prefix="towpath-review-")).resolve()
-        # git keeps a list of such places by the last part of their names.
-        place = folder / f"towpath-{secrets.token_hex(8)}"
         try:
-            self._check_out(commit, place)
-            yield place
+            self._write(commit, folder / "tree")
+            yield folder / "tree"
         finally:
             with _undisturbed():
-                self._run("worktree", "remove", "--force", str(place))
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _check_out(self, commit: str, place: Path) -> None:
-        # Whoever takes away the last other tree also takes away the directory of their list, and
-        # may do so just when this one is to be put on it.
-        for _ in range(_TRIES - 1):
-            if self._run("worktree", "add", "--detach", str(place), commit).returncode == 0:
-                return
-        self._git("worktree", "add", "--detach", str(place), commit)
+    def _write(self, commit: str, place: Path) -> None:
+        place.mkdir()
+        listed = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        files = [it for it in _files_of(listed) if it.size <= LARGEST_FILE and _is_harmless(it)]
+        with tempfile.TemporaryFile() as wanted:
+            wanted.write(b"".join(b"%s\n" % it.blob for it in files))
+            wanted.seek(0)
+            with self._started("cat-file", "--batch", "--buffer", stdin=wanted) as git:
+                try:
+                    for file in files:
+                        file.write(place, cast("IO[bytes]", git.stdout))
+                except OSError as error:
+                    raise GitFailed(f"{commit[:12]} can't be written: {error.strerror}") from error
+                finally:
+                    git.kill()
 
     def _target(self, task: ReviewTask) -> str | None:
         """What a pull request wants to go into: the commit that the forge names, else the branch,
@@ -146,17 +158,72 @@ class Clone:
         return ran.stdout
 
     def _run(self, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        chosen = [word for setting in _CONFIGURATION for word in ("-c", setting)]
-        try:
+        with _starting():
             return subprocess.run(
-                ["git", "-C", str(self._place), *chosen, *arguments],  # noqa: S607 -- the user's own git
+                self._command(*arguments),
                 env=self._environment,
                 input=given,
                 capture_output=True,
                 check=False,
             )
-        except OSError as error:
-            raise GitFailed(f"git can't be started: {error.strerror}") from error
+
+    def _started(self, *arguments: str, stdin: IO[bytes]) -> subprocess.Popen[bytes]:
+        with _starting():
+            return subprocess.Popen(
+                self._command(*arguments),
+                env=self._environment,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+            )
+
+    def _command(self, *arguments: str) -> list[str]:
+        chosen = [word for setting in _CONFIGURATION for word in ("-c", setting)]
+        return ["git", "-C", str(self._place), *chosen, *arguments]
+
+
+@contextmanager
+def _starting() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise GitFailed(f"git can't be started: {error.strerror}") from error
+
+
+class _File(NamedTuple):
+    """A file of a commit."""
+
+    mode: bytes
+    blob: bytes
+    size: int
+    name: str
+
+    def write(self, place: Path, blobs: IO[bytes]) -> None:
+        """The next of *blobs*, as a file below *place*."""
+        about = blobs.readline()
+        if about != b"%s blob %d\n" % (self.blob, self.size):
+            raise GitFailed(f"the clone lacks {self.name}")
+        path = place / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.write(blobs.read(self.size + 1)[: self.size])
+        if self.mode == _PROGRAM:
+            path.chmod(0o755)
+
+
+def _files_of(listed: bytes) -> Iterator[_File]:
+    """The entries of `git ls-tree -l -z`: `mode type object size`, a tab, name, NUL."""
+    for entry in listed.split(b"\0"):
+        about, _, name = entry.partition(b"\t")
+        match about.split():
+            case [mode, b"blob", blob, size]:
+                yield _File(mode, blob, int(size), name.decode(errors="surrogateescape"))
+            case _:  # a submodule, or the end
+                continue
+
+
+def _is_harmless(file: _File) -> bool:
+    """Whether a file of that name stays in its directory, and is none that git goes by."""
+    return is_path(file.name) and ".git" not in file.name.lower().split("/")
 
 
 @contextmanager
@@ -170,14 +237,12 @@ def _undisturbed() -> Generator[None]:
 
 
 def _real_files(raw: bytes) -> list[str]:
-    return sorted({name for name in _named(raw) if is_path(name)})
-
-
-def _named(raw: bytes) -> Iterator[str]:
     """The names in git's raw format: `:old-mode new-mode old new status`, NUL, name, NUL."""
+    names: set[str] = set()
     parts = iter(raw.split(b"\0"))
     for about in parts:
         if about.startswith(b":"):
             name = next(parts, b"")
             if about.split(b" ")[1] in _REAL_FILE:
-                yield name.decode(errors="surrogateescape")
+                names.add(name.decode(errors="surrogateescape"))
+    return sorted(names)

@@ -7,8 +7,11 @@ A command reviewer: the task comes as JSON on standard input, the review goes to
 The clone is DIR/owner/name; keeping it up to date is somebody else's work, nothing is fetched here.
 The linter gets the changed files as its last arguments, or in place of an argument {files}. It says
 `path:line:column: text`, as ruff (concise), flake8, pylint (parseable), mypy and eslint (unix) do.
+ruff, flake8 and mypy run with no configuration of the commit; any other linter may run code of the
+commit, and is refused without --trust-commits.
 
     exit code 0     the review is printed
+    exit code 64    the command is wrong, or the linter may run code of the commit
     exit code 65    the task is none, and never will be
     exit code 70    linter or git failed
     exit code 75    the clone does not have the commit yet
@@ -32,8 +35,9 @@ import msgspec
 
 from towpath.apps.reviews.clones import Clone, GitFailed, Unready
 from towpath.apps.reviews.errors import TaskInvalid
+from towpath.apps.reviews.isolation import NotIsolated, isolated
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
-from towpath.apps.reviews.texts import one_line
+from towpath.apps.reviews.texts import is_path, one_line
 
 _FILES = "{files}"
 _AT_ONCE = 200
@@ -61,10 +65,14 @@ class LinterFailed(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Review the task on standard input; the exit code. SIGTERM ends it, and leaves nothing."""
     options = _parsed(arguments)
+    try:
+        command = options.command if options.trust_commits else isolated(options.command)
+    except NotIsolated as error:
+        return _failed(error, os.EX_USAGE)
     signal.signal(signal.SIGTERM, _end)
     try:
         task = ReviewTask.unpacked(sys.stdin.buffer.read(_LARGEST_TASK))
-        review = reviewed(task, options.clones, options.command, suffixes=options.suffix)
+        review = reviewed(task, options.clones, command, suffixes=options.suffix)
     except TaskInvalid as error:
         return _failed(error, os.EX_DATAERR)
     except Unready as error:
@@ -80,7 +88,8 @@ def reviewed(
 ) -> Review:
     """What the linter *command* finds in the files that *task* changed, if they end so.
 
-    Asks for changes if it finds anything. Raises Unready, GitFailed, LinterFailed.
+    Asks for changes if it finds anything. What it can't look at it does not approve: files that
+    are too large, and names that can't be shown. Raises Unready, GitFailed, LinterFailed.
     """
     clone = Clone.below(clones, task.repository)
     files = [it for it in clone.changed(task) if not suffixes or it.endswith(tuple(suffixes))]
@@ -88,7 +97,8 @@ def reviewed(
     if not files:
         return Review(summary=f"{name}: no changed files to look at.", verdict=Verdict.APPROVE)
     with clone.checked_out(task.head) as tree:
-        return _review(name, files, _linted(command, files, tree))
+        seen = [it for it in files if is_path(it) and (tree / it).is_file()]
+        return _review(name, seen, _linted(command, seen, tree), unseen=len(files) - len(seen))
 
 
 class Finding(NamedTuple):
@@ -154,14 +164,15 @@ def _run(command: Sequence[str], tree: Path) -> Iterator[Finding]:
 
 
 def _with_files(command: Sequence[str], files: Sequence[str]) -> list[str]:
-    named = [f"./{it}" if it.startswith("-") else it for it in files]
+    # A name that begins with a hyphen would be an option, one with @ a file of arguments.
+    named = [it if it[0].isalnum() or it[0] in "._" else f"./{it}" for it in files]
     if _FILES not in command:
         return [*command, *named]
     place = list(command).index(_FILES)
     return [*command[:place], *named, *command[place + 1 :]]
 
 
-def _review(name: str, files: Sequence[str], findings: Iterable[Finding]) -> Review:
+def _review(name: str, files: Sequence[str], findings: Iterable[Finding], *, unseen: int) -> Review:
     """All findings are counted; as many as a review may have are kept."""
     changed, touched, count, size = frozenset(files), set[str](), 0, 0
     kept: list[Comment] = []
@@ -174,13 +185,15 @@ def _review(name: str, files: Sequence[str], findings: Iterable[Finding]) -> Rev
             comment = it.comment()
             size += len(msgspec.json.encode(comment)) + 1
             kept += [comment] if size <= _LARGEST_COMMENTS else []
+    rest = f" Not looked at, for name or size: {_counted(unseen, 'file')}." if unseen else ""
     if not count:
-        summary = f"{name}: nothing to say about {_counted(len(files), 'changed file')}."
-        return Review(summary=summary, verdict=Verdict.APPROVE)
+        summary = f"{name}: nothing to say about {_counted(len(files), 'changed file')}.{rest}"
+        verdict = Verdict.COMMENT if unseen else Verdict.APPROVE
+        return Review(summary=summary, verdict=verdict)
     where = f"in {len(touched)} of {_counted(len(files), 'changed file')}"
     more = "" if count == len(kept) else f"; the first {len(kept)} follow"
     return Review(
-        summary=f"{name}: {_counted(count, 'finding')} {where}{more}.",
+        summary=f"{name}: {_counted(count, 'finding')} {where}{more}.{rest}",
         verdict=Verdict.REQUEST_CHANGES,
         comments=tuple(kept),
     )
@@ -198,6 +211,11 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clones", type=Path, required=True, help="where owner/name are cloned")
     parser.add_argument(
         "--suffix", action="append", default=[], help="only files that end so; may be repeated"
+    )
+    parser.add_argument(
+        "--trust-commits",
+        action="store_true",
+        help="let the linter take configuration from the commit, and so run code of it",
     )
     parser.add_argument("command", nargs="+", help="the linter and its arguments, behind --")
     return parser.parse_args(arguments)
