@@ -58,7 +58,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "TOWPATH_HTTP__BODY_WITHIN": "1s",
         "TOWPATH_HTTP__HEAD_WITHIN": "1s",
         "TOWPATH_HTTP__RATE": "5",
-        "TOWPATH_HTTP__STREAMS": "2",
+        "TOWPATH_HTTP__STREAMS": "3",
+        "TOWPATH_HTTP__STREAMS_PER_KEY": "2",
     }
     home = tmp_path_factory.mktemp("serve")
     with EmbeddedServer() as store, serve(home, store.url, **limits) as it:

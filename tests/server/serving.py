@@ -310,6 +310,14 @@ class Line:
                 headers[name.lower()] = value
             return status, headers, lines.read(int(headers.get("content-length", 0)))
 
+    def until(self, mark: bytes) -> None:
+        """Read up to *mark*."""
+        read = b""
+        while mark not in read:
+            part = self._socket.recv(2**16)
+            assert part, read
+            read = read[-100:] + part
+
     def closed(self) -> bool:
         """Whether the other side ends the connection; waits for it."""
         try:

@@ -1,12 +1,24 @@
 """A queue's events as a stream: live, and from where the client left off."""
 
+import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import pytest
 
-from tests.server.serving import Api, Serving, Told, code, problem, told
+from tests.server.serving import (
+    Api,
+    Line,
+    Serving,
+    Told,
+    code,
+    problem,
+    processor_time,
+    told,
+)
 from tests.waiting import eventually
 
 
@@ -77,11 +89,13 @@ def test_what_is_no_event_s_id_is_refused(api: Api, last_id: str) -> None:
     problem(api.client.get(f"{api.root}/events", headers=headers), 422)
 
 
-def test_the_number_of_open_streams_has_its_limit(narrow: Serving) -> None:
-    _, key = narrow.make_key("submit", "read")
-    api = narrow.api("mails", key)
+def test_the_number_of_open_streams_has_its_limits(narrow: Serving) -> None:
+    (_, one), (_, other) = narrow.make_key("read"), narrow.make_key("read")
+    api, others = narrow.api("mails", one), narrow.api("mails", other)
     with following(api), following(api):
-        assert code(api.get("/events"), 503) == "too-many-streams"
+        assert code(api.get("/events"), 429) == "too-many-of-key"
+        with following(others):
+            assert code(others.get("/events"), 503) == "too-many-streams"
     eventually(lambda: stream_opens(narrow))
 
 
@@ -90,3 +104,64 @@ def stream_opens(narrow: Serving) -> bool:
     _, key = narrow.make_key("read")
     with narrow.client(key).stream("GET", "/api/v1/queues/mails/events") as answer:
         return answer.status_code == 200
+
+
+class TestAKeyThatEnds:
+    """Machines are busy: how soon is said by the server's own interval, not here."""
+
+    def until_its_end(self, api: Api) -> list[str]:
+        """All lines of a stream that ends by itself."""
+        with api.client.stream("GET", f"{api.root}/events") as answer:
+            assert answer.status_code == 200
+            began, lines = time.monotonic(), list[str]()
+            for line in answer.iter_lines():  # a ping comes every 15 s
+                lines.append(line)
+                assert time.monotonic() - began < 14, "the stream goes on"
+            return lines
+
+    def test_by_its_time_ends_its_streams(self, running: Serving, queue: str) -> None:
+        soon = datetime.now(UTC) + timedelta(seconds=1.5)
+        _, secret = running.make_key("read", expires_at=soon)
+        assert self.until_its_end(running.api(queue, secret))
+
+    def test_by_being_revoked_ends_its_streams(self, running: Serving, queue: str) -> None:
+        id, secret = running.make_key("read")
+        api, other = running.api(queue, secret), running.api(queue)
+        with following(other) as events, ThreadPoolExecutor(1) as beside:
+            ending = beside.submit(self.until_its_end, api)
+            running.revoke(id)
+            ending.result(60)
+            other.submit(1, id="goes-on")
+            assert next(events).job == "goes-on"
+
+    def test_by_being_revoked_ends_its_waiting_claims(self, running: Serving, queue: str) -> None:
+        """It gets no job that comes after."""
+        id, secret = running.make_key("work")
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(running.api(queue, secret).claim, wait=50)
+            eventually(lambda: running.asked_for(queue))
+            running.revoke(id)
+            began = time.monotonic()
+            assert waiting.result(60) == []
+            assert time.monotonic() - began < 30
+        api = running.api(queue)
+        api.submit(1, id="a")
+        assert api.look("a")["state"] == "ready"
+
+
+def test_many_who_follow_cost_little_more_than_one(running: Serving, queue: str) -> None:
+    """What happens is put into words once: a hundred clients, and two hundred jobs at once."""
+    _, secret = running.make_key("read")
+    api = running.api(queue)
+    asking = f"GET {api.root}/events HTTP/1.1\r\nHost: x\r\nX-API-Key: {secret}\r\n\r\n"
+    with ExitStack() as open_ones:
+        lines = [open_ones.enter_context(Line(running)) for _ in range(100)]
+        for line in lines:
+            line.send(asking)
+        for line in lines:
+            line.until(b": following")
+        before = processor_time(running)
+        api.post("/jobs", [{"payload": n, "id": f"j{n}"} for n in range(200)])
+        for line in lines:
+            line.until(b'"j199"')
+        assert processor_time(running) - before < 0.25

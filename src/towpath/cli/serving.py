@@ -295,5 +295,10 @@ try  curl -s {address}/readyz
 def _limits(settings: Settings) -> ServerLimits:
     http = settings.http
     return ServerLimits(
-        body=http.body, body_within=http.body_within, rate=http.rate, streams=http.streams
+        body=http.body,
+        body_within=http.body_within,
+        rate=http.rate,
+        streams=http.streams,
+        streams_per_key=http.streams_per_key,
+        waits=http.waits,
     )

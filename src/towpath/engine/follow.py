@@ -68,12 +68,16 @@ class Following(Inspector):
         await self.require_events(name)
 
         async def newest() -> bytes:
-            key = keys_of(name).events
-            entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
-            return entries[0][0] if entries else b"0-0"
+            return (await self.newest_event(name)).encode()
 
         async with self._feeds.follow(name, newest) as events:
             yield events
+
+    async def newest_event(self, queue: str) -> str:
+        """The cursor of the last event of *queue*: what comes after it is new. `0-0` = none yet."""
+        key = keys_of(queue_name(queue)).events
+        entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
+        return entries[0][0].decode() if entries else "0-0"
 
     async def ended(self, job: JobRef, *, within: Duration) -> Job:
         """The job once it has ended: done with its result, dead with its reason, or cancelled.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
@@ -17,7 +18,7 @@ from towpath.server.problems import Refused, of_error
 
 OPEN = frozenset({"/livez", "/readyz", "/health"})
 """What answers to everybody."""
-_KEY = "towpath.key"
+_KEY, _RECHECK = "towpath.key", "towpath.recheck"
 
 
 class Checks(Protocol):
@@ -47,6 +48,7 @@ class Door:
                 await of_error(error)(scope, receive, send)
                 return
             scope[_KEY] = key
+            scope[_RECHECK] = partial(self._keys.check, _secret(scope))
             keep_as_sent(scope)
         await self._app(scope, receive, send)
 
@@ -80,6 +82,11 @@ def _secret(scope: Scope) -> str:
 def key_of(request: Request) -> KeyInfo:
     """The key that the request came with."""
     return request.scope[_KEY]
+
+
+def recheck_of(request: Request) -> Callable[[], Awaitable[KeyInfo | None]]:
+    """What asks again for that key: None once it has ended. Raises LedgerError."""
+    return request.scope[_RECHECK]
 
 
 async def _key(request: Request) -> KeyInfo:

@@ -26,7 +26,7 @@ from towpath.server import problems
 from towpath.server.auth import Door
 from towpath.server.bodies import Bodies, BodyRoute, Deliveries
 from towpath.server.description import describe
-from towpath.server.limits import Rates, ServerLimits, Streams
+from towpath.server.limits import Rates, ServerLimits
 from towpath.server.readings import PLACE, QueueReadings
 from towpath.server.routes import (
     events,
@@ -38,7 +38,9 @@ from towpath.server.routes import (
     webhooks,
     work,
 )
+from towpath.server.sessions import Sessions
 from towpath.server.sinks import EventsOptions, Sinks
+from towpath.server.streams import Followed
 from towpath.server.workers import Consumers, working
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -81,7 +83,8 @@ def build(parts: Parts) -> FastAPI:
     app.state.inbox = _inbox(parts, app.state.reviews)
     app.state.metrics = parts.metrics
     app.state.bodies = Bodies(parts.limits)
-    app.state.streams = Streams(parts.limits.streams)
+    app.state.sessions = Sessions(parts.limits)
+    app.state.followed = Followed()
     app.state.draining = asyncio.Event()
     problems.install(app)
     app.add_middleware(Door, keys=parts.ledger.keys, rates=Rates(parts.limits.rate))
@@ -129,7 +132,10 @@ def _life(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]
                 Messages(engine, parts.messages) as app.state.messages,
                 working(parts.app, consumers, grace=parts.grace),
             ):
-                yield
+                try:
+                    yield
+                finally:
+                    await app.state.sessions.close()
 
     return life
 

@@ -1,10 +1,8 @@
-"""Limits: what one server process takes on, how often a key may ask, how many streams are open."""
+"""Limits: what one server process takes on, and how often a key may ask."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager
 from math import ceil
 
 import msgspec
@@ -26,6 +24,10 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Requests per second and key; twice as many at once. 0 = no limit."""
     streams: int = 10_000
     """Event streams open at once."""
+    streams_per_key: int = 100
+    """Of those, with one key."""
+    waits: int = 10_000
+    """Claims that wait at once."""
 
 
 class Rates:
@@ -56,31 +58,3 @@ class Rates:
         self._buckets.move_to_end(key)
         if len(self._buckets) > _KEYS_MOST:
             self._buckets.popitem(last=False)
-
-
-class Streams:
-    """How many event streams are open."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.open = 0
-
-    @contextmanager
-    def one_more(self) -> Generator[None]:
-        """Count a stream while it is open."""
-        self.open += 1
-        try:
-            yield
-        finally:
-            self.open -= 1
-
-    def refuse_if_full(self) -> None:
-        """503 if there are too many."""
-        if self.open >= self._most:
-            raise Refused(
-                503,
-                "too_many_streams",
-                f"{self._most} event streams are open on this server",
-                remedy="Close some, or start another server.",
-                headers={"Retry-After": "5"},
-            )

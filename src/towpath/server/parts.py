@@ -16,8 +16,9 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Call
 from towpath.gateway import Gateway
 from towpath.server.auth import Key
-from towpath.server.limits import Streams
 from towpath.server.polling import Poll
+from towpath.server.sessions import Sessions
+from towpath.server.streams import Followed
 
 
 async def _gateway(request: Request) -> Gateway:
@@ -29,8 +30,12 @@ async def _engine(request: Request) -> Engine:
     return gateway.engine
 
 
-async def _streams(request: Request) -> Streams:
-    return request.app.state.streams
+async def _sessions(request: Request) -> Sessions:
+    return request.app.state.sessions
+
+
+async def _followed(request: Request) -> Followed:
+    return request.app.state.followed
 
 
 class Repeatable(msgspec.Struct, frozen=True):
@@ -70,11 +75,12 @@ async def _repeatable(
 
 
 async def _poll(request: Request, engine: TheEngine) -> Poll:
-    return Poll(engine, request, request.app.state.draining)
+    return Poll(engine, request, request.app.state.draining, request.app.state.sessions)
 
 
 TheGateway = Annotated[Gateway, Depends(_gateway)]
 TheEngine = Annotated[Engine, Depends(_engine)]
-TheStreams = Annotated[Streams, Depends(_streams)]
+TheSessions = Annotated[Sessions, Depends(_sessions)]
+TheFollowed = Annotated[Followed, Depends(_followed)]
 ThePoll = Annotated[Poll, Depends(_poll)]
 Named = Annotated[Repeatable | None, Depends(_repeatable)]

@@ -13,6 +13,7 @@ from fastapi import Request
 from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
+from towpath.server.sessions import Kind, Sessions
 
 _AT_LEAST = milliseconds(10)
 """Between two looks, whatever a due time says: so that no queue is looked at without pause."""
@@ -29,13 +30,16 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poll:
-    """One waiting claim. It ends early if the client leaves or the server drains.
+    """One waiting claim. It ends early if the client leaves, its key ends or the server drains.
 
     A client that left gets nothing: what was claimed for it meanwhile is given back at once.
     """
 
-    def __init__(self, engine: Engine, request: Request, draining: asyncio.Event) -> None:
+    def __init__(
+        self, engine: Engine, request: Request, draining: asyncio.Event, sessions: Sessions
+    ) -> None:
         self._engine, self._request, self._draining = engine, request, draining
+        self._sessions = sessions
 
     async def claim(self, wish: Wish) -> list[Lease]:
         """Up to `count` leases; none when the time is over."""
@@ -87,12 +91,18 @@ class Poll:
 
     @asynccontextmanager
     async def _ends(self) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
-        """What ends a poll before its time: the client leaves, the server drains."""
+        """What ends a poll before its time: the client leaves, the server drains.
+
+        Whose key has ended is shown out, and counts as one that left. 429, 503.
+        """
+        session = self._sessions.open(self._request, Kind.WAIT)
         left = asyncio.ensure_future(self._client_left())
+        session.on_end(left.cancel)
         drains = asyncio.ensure_future(self._draining.wait())
         try:
             yield left, drains
         finally:
+            session.close()
             await _end(left)
             await _end(drains)
 

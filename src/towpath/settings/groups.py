@@ -169,6 +169,10 @@ class HttpSettings(BaseModel):
     """Requests per second and key, twice as many at once; 0 = no limit."""
     streams: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     """Event streams open at once."""
+    streams_per_key: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    """Event streams open at once with one key."""
+    waits: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    """Claims that wait at once."""
     grace: Time = seconds(10)
     """How long open requests may go on after SIGTERM."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Request
 from sse_starlette import EventSourceResponse
 
 from towpath.ids import queue_name
 from towpath.server.auth import CanRead
-from towpath.server.parts import TheEngine, TheStreams
+from towpath.server.parts import TheEngine, TheFollowed, TheSessions
 from towpath.server.paths import Queue
 from towpath.server.problems import documented
+from towpath.server.sessions import Kind
 from towpath.server.streams import begun, check_last_id, queue_events, stream
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
@@ -35,8 +36,11 @@ LastEventId = Annotated[
 )
 async def events(
     queue: Queue,
+    *,
+    request: Request,
     engine: TheEngine,
-    streams: TheStreams,
+    sessions: TheSessions,
+    followed: TheFollowed,
     _: CanRead,
     last_event_id: LastEventId = None,
 ) -> EventSourceResponse:
@@ -44,5 +48,6 @@ async def events(
     name = queue_name(queue)
     check_last_id(last_event_id)
     await engine.require_events(name)
-    streams.refuse_if_full()
-    return stream(await begun(queue_events(engine, name, last_event_id)), streams)
+    sessions.refuse_if_full(request, Kind.STREAM)
+    told = await begun(queue_events(engine, followed, name, last_event_id))
+    return await stream(told, sessions, request)

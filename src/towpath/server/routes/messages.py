@@ -23,12 +23,12 @@ from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
 from towpath.server.bodies import BodyRoute
 from towpath.server.fields import Body, Json
-from towpath.server.parts import TheStreams
+from towpath.server.parts import TheSessions
 from towpath.server.paths import decoded
 from towpath.server.payloads import shown
 from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.server.routes.health import checked
-from towpath.server.streams import stream
+from towpath.server.streams import Chunk, stream
 
 UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048
@@ -233,11 +233,15 @@ async def look(message_id: MessageId, messages: TheMessages, _: CanLook) -> Mess
     },
 )
 async def events(
-    message_id: MessageId, messages: TheMessages, streams: TheStreams, _: CanLook
+    message_id: MessageId,
+    request: Request,
+    messages: TheMessages,
+    sessions: TheSessions,
+    _: CanLook,
 ) -> EventSourceResponse:
     """What becomes of the message, up to its answer. Who comes late gets the answer at once."""
     await messages.look(message_id)
-    return stream(_told(messages, message_id), streams)
+    return await stream(_told(messages, message_id), sessions, request)
 
 
 _ENDS = {
@@ -247,7 +251,7 @@ _ENDS = {
 }
 
 
-async def _told(messages: Messages, message_id: str) -> AsyncGenerator[ServerSentEvent]:
+async def _told(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
     last: MessageView | None = None
     async with aclosing(messages.watch(message_id)) as views:
         async for view in views:
