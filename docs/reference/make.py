@@ -17,6 +17,7 @@ from towpath.apps.reviews.reviewers import errors as reviewers_errors
 from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
+from towpath.files import PUBLIC, replace_file
 from towpath.ledger import errors as ledger_errors
 from towpath.telemetry import events, measures
 
@@ -152,11 +153,11 @@ def _field_sentences(kind: type) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    (HERE / "errors.md").write_text(errors_page())
-    (HERE / "queue-options.md").write_text(options_page())
-    (HERE / "cli.md").write_text(commands_page())
-    (HERE / "settings.md").write_text(settings_page())
-    (HERE / "database.md").write_text(database_page())
-    (HERE / "http-api.md").write_text(http_page())
-    (HERE / "log-events.md").write_text(log_events_page())
-    (HERE / "metrics.md").write_text(metrics_page())
+    replace_file(HERE / "errors.md", errors_page(), mode=PUBLIC)
+    replace_file(HERE / "queue-options.md", options_page(), mode=PUBLIC)
+    replace_file(HERE / "cli.md", commands_page(), mode=PUBLIC)
+    replace_file(HERE / "settings.md", settings_page(), mode=PUBLIC)
+    replace_file(HERE / "database.md", database_page(), mode=PUBLIC)
+    replace_file(HERE / "http-api.md", http_page(), mode=PUBLIC)
+    replace_file(HERE / "log-events.md", log_events_page(), mode=PUBLIC)
+    replace_file(HERE / "metrics.md", metrics_page(), mode=PUBLIC)

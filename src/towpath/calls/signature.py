@@ -44,6 +44,11 @@ def new_secret() -> str:
     return _PREFIX + base64.b64encode(random.token_bytes(_NEW)).decode()
 
 
+def check_secret(secret: str) -> None:
+    """Raises SecretInvalid for what can't sign anything."""
+    _key(secret)
+
+
 def message_id(text: str) -> str:
     """*text* as an id that can be signed: one id per text, the text itself where that is possible.
 

@@ -16,7 +16,8 @@ from pydantic import SecretStr
 
 from towpath.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
-from towpath.calls.signature import new_secret
+from towpath.calls.errors import SecretInvalid
+from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.ledgers import file_in
 from towpath.cli.reviewing import (
     NOBODY,
@@ -33,6 +34,7 @@ from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
+from towpath.files import FileDamaged, kept_file
 from towpath.ledger.ledger import Ledger
 from towpath.loop import new_loop
 from towpath.server.build import Parts, build
@@ -271,11 +273,16 @@ def _all_told(secrets: tuple[SecretStr, ...]) -> tuple[str, ...]:
 
 
 def kept_secret(path: Path) -> str:
-    """The secret in *path*, made at the first start and readable for its owner alone."""
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(new_secret())
-    return path.read_text()
+    """The secret in *path*, made at the first start and readable for its owner alone.
+
+    Raises FileDamaged for one that is none: signed with that, no call would be believed.
+    """
+    secret = kept_file(path, new_secret()).strip()
+    try:
+        check_secret(secret)
+    except SecretInvalid as error:
+        raise FileDamaged(path) from error
+    return secret
 
 
 async def _any_key(ledger: Ledger) -> bool:

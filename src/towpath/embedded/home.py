@@ -6,6 +6,8 @@ import tempfile
 import weakref
 from pathlib import Path
 
+from towpath.files import replace_file
+
 # The system's limit for the path of a Unix socket, its end mark included: 108 bytes on Linux,
 # 104 on the BSDs and macOS.
 _SOCKET_PATH_LIMIT = 104
@@ -28,8 +30,7 @@ class Home:
 
     def write_config(self, text: str) -> None:
         """Write the configuration, for the owner's eyes only: it may hold a password."""
-        self.config.touch(mode=0o600)
-        self.config.write_text(text)
+        replace_file(self.config, text)
 
     def _short(self, wanted: Path) -> Path:
         """*wanted*, or a path in a private directory if *wanted* is too long for a socket."""

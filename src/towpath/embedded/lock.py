@@ -30,6 +30,7 @@ _ORPHAN_WITHIN = 30.0
 # The same for one the system is ending already: it answers nothing, and its entry in /proc goes
 # piece by piece.
 _ENDING_WITHIN = 5.0
+_SIGNED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,9 @@ class Lock:
 
     def sign(self, holder: Holder) -> None:
         """Say who holds it, for the message that the next one gets."""
-        text = json.dumps(asdict(holder)).encode()
-        os.ftruncate(self.descriptor, 0)
+        # In place, because the lock is this very file, and in one call of one length: whoever reads
+        # it meanwhile, or after a crash, finds one holder or the other.
+        text = json.dumps(asdict(holder)).encode().ljust(_SIGNED)
         os.pwrite(self.descriptor, text, 0)
 
 

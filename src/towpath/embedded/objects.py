@@ -22,6 +22,7 @@ from towpath.embedded.lock import Holder, Lock, locked
 from towpath.embedded.ports import LOOPBACK, free_port, is_free
 from towpath.embedded.process import ServerProcess
 from towpath.embedded.running import Running
+from towpath.files import FileDamaged, kept_file, replace_file
 
 _START_WITHIN = 60.0
 _PORT_TRIES = 10
@@ -50,7 +51,7 @@ class EmbeddedObjects(Running):
     def __init__(self, data: Path, *, binary: Path | None = None) -> None:
         self.binary = binary or find_weed()
         self._home = Home(data)
-        self._keys = _kept_keys(self._home.path / "s3.json")
+        self._keys = kept_keys(self._home.path / "s3.json")
         self._ports: Ports | None = None
         self._process: ServerProcess | None = None
         self._owner = os.getpid()
@@ -124,7 +125,7 @@ class EmbeddedObjects(Running):
         for left in reversed(range(_PORT_TRIES)):
             self._ports = _kept_ports(kept) or _free_ports()
             # Its master keeps what it knows under the number of its port.
-            _write_private(kept, json.dumps(asdict(self._ports)))
+            replace_file(kept, json.dumps(asdict(self._ports)))
             try:
                 self._start_once(lock, self._ports)
             except ServerDidNotStart as failure:
@@ -135,7 +136,7 @@ class EmbeddedObjects(Running):
 
     def _start_once(self, lock: Lock, ports: Ports) -> None:
         home = self._home
-        _write_private(home.path / "security.toml", _guarded())
+        replace_file(home.path / "security.toml", _guarded())
         (home.path / "objects").mkdir(mode=0o700, exist_ok=True)
         process = ServerProcess(
             self._command(ports), directory=home.path, log=home.log, keep=[lock.descriptor]
@@ -186,7 +187,10 @@ def _kept_ports(path: Path) -> Ports | None:
     """The ports in *path*, if they are free."""
     if not path.exists():
         return None
-    ports = Ports(**json.loads(path.read_text()))
+    try:
+        ports = Ports(**json.loads(path.read_text(errors="replace")))
+    except (ValueError, TypeError) as error:
+        raise FileDamaged(path) from error
     return ports if all(is_free(it) for it in asdict(ports).values()) else None
 
 
@@ -197,25 +201,23 @@ def _free_ports() -> Ports:
     return Ports(*chosen)
 
 
-def _kept_keys(path: Path) -> dict[str, str]:
+def kept_keys(path: Path) -> dict[str, str]:
     """The keys in *path*, made at the first start and readable for their owner alone."""
-    if not path.exists():
-        keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
-        actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        identity = {"name": "towpath", "credentials": [keys], "actions": actions}
-        _write_private(path, json.dumps({"identities": [identity]}))
-    return json.loads(path.read_text())["identities"][0]["credentials"][0]
+    keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "towpath", "credentials": [keys], "actions": actions}
+    try:
+        kept = json.loads(kept_file(path, json.dumps({"identities": [identity]})))
+        found: dict[str, str] = kept["identities"][0]["credentials"][0]
+        return {name: found[name] for name in keys}
+    except (ValueError, LookupError, TypeError) as error:
+        raise FileDamaged(path) from error
 
 
 def _guarded() -> str:
     """Keys that the servers show each other, so that none of them answers to others."""
     tables = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
     return "".join(f'[{it}]\nkey = "{secrets.token_urlsafe(30)}"\n' for it in tables)
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
 
 
 def _takes_objects(ports: Ports) -> bool:
