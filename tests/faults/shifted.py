@@ -3,7 +3,7 @@
     python -m tests.faults.shifted <url> <queue> <offset in seconds> <lease ms> <jobs>
 
 Every way to ask this machine for the time of day is shifted before Towpath is imported. It
-claims so many jobs, waiting for them, and prints each: id, token, end of the lease; then it
+claims so many jobs, waiting for them, and prints each: id, claim, end of the lease; then it
 waits, holding them, until its standard input ends.
 """
 

@@ -23,5 +23,5 @@ async def _work(url: str, queue: str, lease_ms: int, jobs: int) -> None:
                 queue, worker="shifted", lease=milliseconds(lease_ms), wait=seconds(20)
             )
             for it in leases:
-                print(it.id, it.token, it.expires_ms, it.due_ms, flush=True)  # noqa: T201
+                print(it.id, it.claimed_ms, it.expires_ms, it.due_ms, flush=True)  # noqa: T201
         await asyncio.to_thread(sys.stdin.read)

@@ -35,8 +35,7 @@ class Claimed:
 
     @classmethod
     def of(cls, lease: Lease) -> "Claimed":
-        # A token is the server's time of its claim, in µs.
-        return cls(lease.id, lease.token // 1000, lease.expires_ms, lease.due_ms)
+        return cls(lease.id, lease.claimed_ms, lease.expires_ms, lease.due_ms)
 
 
 class ShiftedWorker:
@@ -52,10 +51,7 @@ class ShiftedWorker:
 
     async def claimed(self, count: int) -> list[Claimed]:
         rows = [await self._line() for _ in range(count)]
-        return [
-            Claimed(JobId(id), int(token) // 1000, int(end), int(due))
-            for id, token, end, due in rows
-        ]
+        return [Claimed(JobId(id), int(at), int(end), int(due)) for id, at, end, due in rows]
 
     async def _line(self) -> list[str]:
         assert self._process.stdout is not None

@@ -174,6 +174,18 @@ class TestWhenRedisLosesEverything:
         assert lease.token > seen
         assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
 
+    async def test_going_through_them_again_and_again_leaves_tokens_to_the_clock(
+        self, ledger: Ledger, engine: Engine
+    ) -> None:
+        """Every process does it at its start: a minute each time was an hour with many of them."""
+        first = await begun(ledger, engine)
+        for _ in range(5):
+            await Relay(ledger, lambda: engine, log=Log()).look()
+        await engine.submit("reviews", b"", id="b")
+        [second] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert second.token == pytest.approx(second.claimed_ms * 1000, abs=1000)
+        assert second.token > first.token
+
     async def test_a_record_whose_name_redis_remembers_gets_another(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:

@@ -4,6 +4,7 @@ from tests.spec.deployment import Deployment
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+from towpath.engine.model import new_job
 
 REVIEWS = "reviews"
 
@@ -49,3 +50,21 @@ class TestTheFloor:
         await engine.release(lease)
         [again] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert again.token > lease.token
+
+    async def test_rises_only_where_it_has_to(self, engine: Engine, clock: ManualClock) -> None:
+        """Tokens that are above it by themselves stay as they are, however often they are asked."""
+        await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(4)])
+        last = int(clock.stamp()) * 1000
+        for _ in range(4):
+            await engine.anchor(REVIEWS, floor=last - 1)
+            [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+            assert last <= lease.token < last + 10
+            last = lease.token
+
+    async def test_rises_once_however_many_ask(self, engine: Engine, clock: ManualClock) -> None:
+        await engine.submit(REVIEWS, b"")
+        floor = (int(clock.stamp()) + 3_600_000) * 1000
+        for _ in range(50):
+            await engine.anchor(REVIEWS, floor=floor)
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert floor < lease.token < floor + 61_000_000

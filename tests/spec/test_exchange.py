@@ -121,7 +121,7 @@ class TestAnExchange:
         lease = await leased(engine)
         clock.advance(hours(1))
         exchanged = await exchange(engine, Complete(lease))
-        assert exchanged == Exchanged([State.DONE], [])
+        assert exchanged == Exchanged([State.DONE], [], now_ms=int(clock.stamp()))
 
     async def test_renews_a_lease_that_has_ended_before_it_reaps(
         self, engine: Engine, clock: ManualClock
@@ -136,10 +136,11 @@ class TestAnExchange:
         await submit_ids(engine, "a")
         assert ids_of((await exchange(engine)).leases) == ["a"]
 
-    async def test_for_no_job_only_settles(self, engine: Engine) -> None:
+    async def test_for_no_job_only_settles(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine, "a")
         await submit_ids(engine, "b")
-        assert await exchange(engine, Complete(lease), count=0) == Exchanged([State.DONE], [])
+        exchanged = await exchange(engine, Complete(lease), count=0)
+        assert exchanged == Exchanged([State.DONE], [], now_ms=int(clock.stamp()))
 
     async def test_keeps_results(self, engine: Engine) -> None:
         await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))

@@ -1,5 +1,7 @@
 """Tokens: grow with every delivery, and every digit counts."""
 
+from typing import Literal
+
 import pytest
 from msgspec.structs import replace
 
@@ -133,3 +135,61 @@ class TestTokensGrow:
         with pytest.raises(LeaseLost):
             await engine.complete(old)
         assert await engine.state(new.job) is State.LEASED
+
+
+Ahead = Literal["an hour ahead", "with the clock"]
+
+
+class TestATokenIsNoTime:
+    """It runs ahead of the clock where that was set back, or the rows of a ledger are ahead."""
+
+    @pytest.fixture(params=["an hour ahead", "with the clock"])
+    async def ahead(
+        self, request: pytest.FixtureRequest, engine: Engine, clock: ManualClock
+    ) -> Ahead:
+        if request.param == "an hour ahead":
+            await engine.anchor(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
+        return request.param
+
+    async def test_claims_tell_their_time(
+        self, engine: Engine, clock: ManualClock, ahead: Ahead
+    ) -> None:
+        await submit_ids(engine, "a", "b")
+        [lease, other] = await claim(engine, 2)
+        hour_ahead = lease.token > (int(clock.stamp()) + 3_600_000) * 1000
+        assert hour_ahead is (ahead == "an hour ahead")
+        for it in (lease, other):
+            assert it.claimed_at == (await engine.job(it.job)).claimed_at == clock.now
+            assert it.expires_at - it.claimed_at == LEASE
+
+    async def test_so_do_repeated_ones(
+        self, engine: Engine, clock: ManualClock, ahead: Ahead
+    ) -> None:
+        await submit_ids(engine, "a", "b")
+        call, at = Call("client-7", 1), clock.now
+        first = await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2, call=call)
+        clock.advance(seconds(1))
+        again = await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2, call=call)
+        assert again == first
+        assert [it.claimed_at for it in again] == [at, at]
+
+    async def test_what_is_learnt_of_a_job_s_time_is_true(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock, ahead: Ahead
+    ) -> None:
+        await submit_ids(engine, "a")
+        lease = await claim_one(engine)
+        clock.advance(seconds(2))
+        await engine.complete(lease)
+        learnt = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "service_ms")
+        assert isinstance(learnt, bytes)
+        assert float(learnt) == 2000
+
+    async def test_a_later_claim_by_the_clock_tells_its_own(
+        self, engine: Engine, clock: ManualClock, ahead: Ahead
+    ) -> None:
+        lease = await leased(engine)
+        await engine.release(lease)
+        clock.advance(hours(2))
+        again = await claim_one(engine)
+        assert again.token > lease.token
+        assert again.claimed_at == (await engine.job(again.job)).claimed_at == clock.now

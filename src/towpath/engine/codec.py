@@ -116,7 +116,7 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
     id, load, token, attempt, expires, at, *more = fields
     job = JobRef(queue, id.decode())
     if not more:
-        return Lease(job, load, token, attempt, worker, expires, at)
+        return Lease(job, load, token, attempt, worker, expires, at, token // 1000)
     named = pairs(more)
     return Lease(
         job,
@@ -126,6 +126,8 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         worker,
         expires,
         at,
+        # A token tells the time of its claim in µs; where it does not, the record does.
+        int(named.get("claimed", token // 1000)),
         priority=int(named.get("priority", NORMAL)),
         lane=LaneKey(named["lane"].decode()) if "lane" in named else None,
         due_ms=int(named.get("due", 0)),
@@ -146,6 +148,7 @@ def exchanged(
         [lease(queue, worker, fields) for fields in leases],
         left=left,
         due_in=milliseconds(max(due - now, 0)) if due else None,
+        now_ms=now,
     )
 
 

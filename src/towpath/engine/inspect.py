@@ -243,8 +243,7 @@ def _job(
         max_attempts=more.get("max_attempts"),
         submitted_at=instant(record.submitted_ms),
         due_at=_instant(more.get("due")),
-        # A token is the time of its claim, in µs.
-        claimed_at=_instant(record.token // 1000),
+        claimed_at=_instant(record.claimed_ms),
         expires_at=_instant(int(facts["expires"])) if "expires" in facts else None,
         ended_at=_instant(more.get("ended")),
         worker=record.worker if record.state is State.LEASED else None,

@@ -166,6 +166,8 @@ class Lease(msgspec.Struct, frozen=True):
     worker: str
     expires_ms: int
     submitted_ms: int
+    claimed_ms: int = 0
+    """By the server's clock; 0 for a lease that is only known by its token."""
     priority: int = NORMAL
     lane: LaneKey | None = None
     due_ms: int = 0
@@ -194,6 +196,11 @@ class Lease(msgspec.Struct, frozen=True):
     @property
     def submitted_at(self) -> datetime:
         return instant(self.submitted_ms)
+
+    @property
+    def claimed_at(self) -> datetime:
+        """When the job was claimed, by the server's clock."""
+        return instant(self.claimed_ms)
 
     @property
     def due_at(self) -> datetime | None:
@@ -259,6 +266,8 @@ class Exchanged(msgspec.Struct, frozen=True):
     """Ready jobs that the claim left behind."""
     due_in: Duration | None = None
     """How long until a job falls due or a lease ends; None = neither is to come."""
+    now_ms: int = 0
+    """The server's clock when it answered."""
 
 
 class Call(msgspec.Struct, frozen=True):

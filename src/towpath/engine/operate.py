@@ -58,11 +58,11 @@ class Operating(Following):
         """A name for the life of *queue*'s data: another one after the data was lost, and after
         its server was started anew or replaced, when the last writes may be lost.
 
-        Tokens from now on are higher than *floor*, whatever the server's clock says. One round
-        trip; safe to repeat.
+        Tokens from now on are higher than *floor*, whatever the server's clock says. They are
+        raised only if they would not be, and then by a minute more. One round trip; safe to repeat.
         """
         born = secrets.token_hex(8)
-        parts = await self._store.plain("anchor", queue_name(queue), born, floor)
+        parts = await self._store.read("anchor", queue_name(queue), born, floor)
         return "/".join(part.decode() for part in parts)
 
     # ── dead jobs and parked lanes ───────────────────────────────────────────────────────

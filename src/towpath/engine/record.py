@@ -31,7 +31,12 @@ class Record(msgspec.Struct, frozen=True):
     worker: str
     more: dict[str, Any]
     """turn, priority, lane, due, max_attempts, lease, keep, retry, headers, named, cancel,
-    reason, progress, ended, gone_at: those that are set; texts as bytes."""
+    reason, progress, ended, gone_at, claimed: those that are set; texts as bytes."""
+
+    @property
+    def claimed_ms(self) -> int:
+        """When it was last claimed: what its token tells, in µs, unless the record says it."""
+        return int(self.more.get("claimed", self.token // 1000))
 
 
 def decode(text: bytes) -> Record:

@@ -33,7 +33,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "pause": (),
         "resume": (),
         "configure": ("whole", "options", "version", "mode"),
-        "anchor": ("born", "floor"),
+        "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs"),
         "forget": ("name",),
         "recurring": ("clock",),

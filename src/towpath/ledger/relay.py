@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = minutes(5)
-_MARGIN = 60_000_000
-"""Tokens are microseconds, roughly: a minute."""
 _PRUNED_MOST = 100
 _LATER = 5_000
 """Milliseconds until a record that Redis refused for now is tried again."""
@@ -193,10 +191,8 @@ class Relay:
 
     async def _reconcile(self, queue: QueueName) -> int:
         """Go through all open records of *queue*, in bounded steps."""
-        highest = await self._ledger.read(lambda it: highest_fence(it, queue))
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
-        # By a margin: leases that were given and not begun had higher ones than any row knows.
-        floor = highest + _MARGIN if highest else 0
+        floor = await self._ledger.read(lambda it: highest_fence(it, queue))
         life = await self._connect().anchor(queue, floor=floor)
         brought, after = 0, 0
         while rows := await self._ledger.read(lambda it, seq=after: page_of(it, queue, seq)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from towpath.clock import Duration, milliseconds, steady
 from towpath.engine.model import Lease
-from towpath.worker.context import Context, claimed_ms
+from towpath.worker.context import Context
 from towpath.worker.handler import Handler
 
 LONGEST_BEAT = 5.0
@@ -36,8 +36,8 @@ class Attempt:
 
     __slots__ = (
         "ctx", "deadline", "ended", "entered", "error", "handler", "lease", "note",
-        "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken", "task",
-        "told", "ttl",
+        "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken",
+        "taken_ms", "task", "told", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -46,14 +46,14 @@ class Attempt:
         handler: Handler[Any, Any, Any] | None,
         *,
         since: float,
-        usual: float,
+        now_ms: int,
     ) -> None:
         now = steady()
         self.lease, self.handler = lease, handler
         self.taken = self.started = now
-        # Tokens grow even if the server's clock was set back: then they tell no time.
-        given = (lease.expires_ms - claimed_ms(lease)) / 1000
-        self.ttl: float = given if given > 0 else usual
+        self.taken_ms = now_ms
+        """The server's clock when it was taken: its claim may have been answered late."""
+        self.ttl: float = (lease.expires_ms - lease.claimed_ms) / 1000
         """Seconds that a renewal lasts: as long as the lease that the claim gave."""
         # From the moment it was asked for: the answer may have been long on its way.
         self.renew_at = since + self.beat
@@ -94,7 +94,7 @@ class Attempt:
 
     @property
     def held(self) -> float:
-        """Seconds from its claim to its end, or to now."""
+        """Seconds from the moment it was taken to its end, or to now."""
         return (self.ended or steady()) - self.taken
 
     @property
@@ -115,4 +115,9 @@ class Attempt:
     def waited(self) -> float:
         """Seconds from the moment the job could run to its claim, by the server's clock."""
         lease = self.lease
-        return (claimed_ms(lease) - max(lease.submitted_ms, lease.due_ms)) / 1000
+        return (lease.claimed_ms - max(lease.submitted_ms, lease.due_ms)) / 1000
+
+    @property
+    def idled(self) -> float:
+        """Seconds from its claim to its start, by the server's clock."""
+        return (self.taken_ms - self.lease.claimed_ms) / 1000 + self.started - self.taken

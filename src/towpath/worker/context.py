@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, days, instant, seconds, wall_ms
+from towpath.clock import Duration, days, seconds, wall_ms
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import PayloadInvalid
@@ -38,7 +38,8 @@ class Context:
     def here(cls, queue: str, *, handler: str) -> Self:
         """A Context for a handler that is called directly: no job, no lease, notes go nowhere."""
         job = JobRef(queue_name(queue), JobId("here"))
-        lease = Lease(job, b"", Token(wall_ms() * 1000), 1, "here", 0, wall_ms())
+        now = wall_ms()
+        lease = Lease(job, b"", Token(now * 1000), 1, "here", 0, now, now)
         return cls(lease, handler=handler, time_limit=days(36_500), tell=lambda _: None)
 
     @property
@@ -90,7 +91,7 @@ class Context:
     @property
     def claimed_at(self) -> datetime:
         """By the server's clock."""
-        return instant(claimed_ms(self._lease))
+        return self._lease.claimed_at
 
     @property
     def deadline(self) -> datetime:
@@ -113,8 +114,3 @@ class Context:
                 raise PayloadInvalid("progress", str(error)) from error
         self.noted = True
         self._tell(check_size("progress", note, LARGEST_NOTE))
-
-
-def claimed_ms(lease: Lease) -> int:
-    """When the job was claimed, by the server's clock: a token is that time in µs."""
-    return lease.token // 1000

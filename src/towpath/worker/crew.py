@@ -186,10 +186,9 @@ class Crew:
 
     # ── an attempt's life ────────────────────────────────────────────────────────────────
 
-    def _start(self, feeder: Feeder, lease: Lease) -> None:
+    def _start(self, feeder: Feeder, lease: Lease, now_ms: int) -> None:
         handler = self._handlers.get((lease.queue, lease.headers.get("handler")))
-        usual = self._terms.lease.total_seconds()
-        attempt = Attempt(lease, handler, since=feeder.asked_at, usual=usual)
+        attempt = Attempt(lease, handler, since=feeder.asked_at, now_ms=now_ms)
         self._held[attempt] = feeder
         if self._draining:
             self._finish(attempt, Release(lease))

@@ -13,7 +13,6 @@ from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
 from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import claimed_ms
 from towpath.worker.verdicts import Discard, Retry, Snooze, Verdict
 
 LONGEST_MESSAGE = 1000
@@ -180,8 +179,8 @@ def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:
 
 
 def server_now(attempt: Attempt) -> datetime:
-    """About what the server's clock says: the time of the claim and how long ago that was."""
-    return instant(claimed_ms(attempt.lease)) + milliseconds(attempt.held * 1000)
+    """About what the server's clock says: what it said with the job, and how long ago that was."""
+    return instant(attempt.taken_ms) + milliseconds(attempt.held * 1000)
 
 
 def handler_missing(lease: Lease, known: list[str]) -> Settlement:

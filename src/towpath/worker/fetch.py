@@ -60,7 +60,7 @@ class Feeder:
         lease: Duration,
         weight: int,
         most: int | None,
-        start: Callable[[Feeder, Lease], None],
+        start: Callable[[Feeder, Lease, int], None],
         settled: Settled,
         trouble: Callable[[QueueName, ServerError | None, float], None],
         rested: Callable[[], None],
@@ -172,17 +172,17 @@ class Feeder:
         if len(leases) > kept:
             kept += self._slots.take(self._share, len(leases) - kept)
         for lease in leases[:kept]:
-            self._start(self, lease)
+            self._start(self, lease, exchanged.now_ms)
         for lease in leases[kept:]:
-            self._decline(lease)
+            self._decline(lease, exchanged.now_ms)
         if short := kept - len(leases[:kept]):
             self._slots.content(self._share)
             self._slots.give_back(self._share, short)
             self._look_out(exchanged.due_in)
 
-    def _decline(self, lease: Lease) -> None:
+    def _decline(self, lease: Lease, now_ms: int) -> None:
         """Its slot was lent to another queue: somebody else may have one."""
-        attempt = Attempt(lease, None, since=self.asked_at, usual=self._lease.total_seconds())
+        attempt = Attempt(lease, None, since=self.asked_at, now_ms=now_ms)
         attempt.stop, attempt.over = Stop.CROWDED, True
         self._outbox.append((attempt, Release(lease)))
 

@@ -113,7 +113,7 @@ class _Process:
         if self._child is None:
             await self._start()
         lease = msgspec.structs.replace(attempt.lease, headers=dict(attempt.lease.headers))
-        self.tell(Order(lease, attempt.started - attempt.taken))
+        self.tell(Order(lease, attempt.idled))
         while True:
             match await self._hear():
                 case Note(text):

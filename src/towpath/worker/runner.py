@@ -185,7 +185,7 @@ class Runner:
             attempt.lease,
             handler=handler.name,
             time_limit=handler.options.time_limit,
-            waited=attempt.started - attempt.taken,
+            waited=attempt.idled,
             tell=lambda note: self._note(attempt, note),
         )
         attempt.ctx = ctx

@@ -1,19 +1,21 @@
 -- anchor: which life of the queue's data this is; and from where on tokens grow.
 --
 -- keys   meta     hash     born, token
--- args   born     text     a name for this life, where it has none yet
---        floor    text     tokens to come are higher
+-- args   clock    ms       '' = the server's
+--        born     text     a name for this life, where it has none yet
+--        floor    text     tokens to come are higher; they rise only if they would not be
 -- reply  <the name of this life> <the server's run id>
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys
+-- uses   keys clock
 
-local born, floor = ARGV[1], tonumber(ARGV[2])
+local AHEAD_US = 60000000  -- leases that were lost had higher tokens than anybody knows
+local born, floor = ARGV[2], tonumber(ARGV[3])
 local stored = redis.call('HMGET', META, 'born', 'token')
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if not stored[1] then redis.call('HSET', META, 'born', born) end
-if tonumber(stored[2] or 0) < floor then
-  redis.call('HSET', META, 'token', string.format('%d', floor))
+if math.max(tonumber(stored[2] or 0), now_us) <= floor then
+  redis.call('HSET', META, 'token', int(floor + AHEAD_US))
 end
 return { stored[1] or born, run or '' }

@@ -24,10 +24,9 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(complete, first)
 
--- A sliding mean of how long a job is worked on: what the wait estimate is made of. A token
--- is the time of its claim in µs.
+-- A sliding mean of how long a job is worked on: what the wait estimate is made of.
 local function learn_service_time(job)
-  local took = math.max(0, now - job.token / 1000)
+  local took = math.max(0, now - (job.claimed or job.token / 1000))
   local mean = meta.service_ms > 0 and meta.service_ms or took
   set_meta('service_ms', mean + (took - mean) * 0.05)
 end

@@ -10,6 +10,10 @@ else
   now_us = now * 1000
 end
 
+-- Whether a token that is given now, in µs, tells the time of its claim as well: not where tokens
+-- run ahead, because the clock was set back or a ledger's rows have seen higher ones.
+local function is_time(token) return token - now_us < 1000 end
+
 -- tostring and '..' keep 14 digits of a number: 1794771968716192 would become 1.7947719687162e+15.
 -- (A number handed to redis.call or returned is exact: Redis itself writes 17 digits.)
 -- %d writes a C long, which has 64 bits on 64-bit servers, in a third of the time of %.0f.

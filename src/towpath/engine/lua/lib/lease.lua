@@ -1,11 +1,16 @@
 -- lease: a job in a worker's hands, and how a repeated claim finds it again.
 
-local ANSWERED = { 'priority', 'lane', 'due', 'max_attempts', 'retry', 'headers', 'reason' }
+local ANSWERED = {
+  'priority', 'lane', 'due', 'max_attempts', 'retry', 'headers', 'reason', 'claimed',
+}
 
 local function lease_job(job, worker, lease)
   local ttl = job.lease or lease
   job.state, job.score, job.ttl = 'leased', now + ttl, ttl
   job.token, job.attempts, job.worker = next_token(), job.attempts + 1, worker
+  -- A token is an order number. Where it is not the time of the claim, the record says that.
+  job.claimed = not is_time(job.token) and now or nil
+  job.more = job.more or job.claimed ~= nil
   change(job)
   note('claim', job.id)
 end

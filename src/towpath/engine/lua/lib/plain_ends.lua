@@ -15,7 +15,7 @@ local function end_plain(items, first)
     local fine, code, _, _, token, _, _, rest = pcall(struct.unpack, HEAD, text)
     local plain = fine and code == LEASED and rest > #text
     if not plain or token ~= items[i][first + 1] then return false end
-    local took = now - token / 1000
+    local took = now - token / 1000  -- a plain job's token is the time of its claim, in µs
     if took < 0 then took = 0 end
     if mean == 0 then mean = took end
     mean = mean + (took - mean) * 0.05

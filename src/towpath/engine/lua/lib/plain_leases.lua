@@ -25,6 +25,7 @@ local function lease_plain(worker, lease, most, lane)
   taken, lasting = redis.call('ZRANGE', QUEUE, 0, most - 1), lease
   local n, names, texts = #taken, read_plain(taken)
   local token = math.max(now_us, meta.token + 1) - 1
+  if not is_time(token + n) then return false end
   for i = 1, n do
     local id, text, load = taken[i], texts[i], texts[n + i]
     if not text or not load then return false end

@@ -10,7 +10,7 @@ local CODES = {
 }
 local MORE = {
   'turn', 'priority', 'lane', 'due', 'max_attempts', 'lease', 'keep', 'retry', 'headers', 'named',
-  'cancel', 'reason', 'progress', 'ended', 'gone_at',
+  'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed',
 }
 
 -- What stands for a record that is not there, or that nobody can read: it has no state.
