@@ -1,6 +1,7 @@
 """`towpath reviews`, on a database of its own; nothing else runs."""
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -240,3 +241,16 @@ def test_the_database_may_be_away(towpath: Command) -> None:
 def test_every_verb_has_examples(towpath: Command) -> None:
     for verb in ("submit", "list", "show", "cancel", "retry"):
         assert f"$ towpath reviews {verb}" in towpath("reviews", verb, "--help").out
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_branch_s_name_can_t_steer_the_terminal(reviews: Command, form: tuple[str, ...]) -> None:
+    name = "a\u202eb\x9b2Jc"
+    made = reviews("reviews", "submit", "octo/repo", HEAD, f"--ref={name}", "--id=x", *form)
+    shown = reviews("reviews", "show", "api-x", *form)
+    listed = reviews("reviews", "list", *form)
+    for ran in (made, shown, listed):
+        assert ran.code == 0, ran.err
+        assert all(it.isprintable() for line in ran.out.splitlines() for it in line)
+    if form:
+        assert json.loads(shown.out)["task"]["ref"] == name

@@ -36,7 +36,10 @@ class Output:
     def object(self, value: Mapping[str, Any]) -> None:
         """One line of JSON."""
         ascii_only = sys.stdout.encoding.lower() not in {"utf-8", "utf8"}
-        sys.stdout.write(json.dumps(value, ensure_ascii=ascii_only, default=plain) + "\n")
+        text = json.dumps(value, ensure_ascii=ascii_only, default=plain)
+        # JSON lets control characters beyond ASCII stand, and terminals heed them.
+        sys.stdout.write(text if text.isprintable() else _escaped(text))
+        sys.stdout.write("\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """A table for people. A column whose name begins with `>` is aligned to the right."""
@@ -146,6 +149,10 @@ def plain(value: object) -> object:
             return value.total_seconds()
         case _:
             return str(value)
+
+
+def _escaped(text: str) -> str:
+    return "".join(it if it.isprintable() else json.dumps(it)[1:-1] for it in text)
 
 
 def printable(text: str) -> str:

@@ -315,7 +315,6 @@ class TestAMessageThatIsNotWhatGitHubDocuments:
             ("pull_request.head.sha", NO_COMMIT),
             ("pull_request.head.sha", "EC26C3E57CA3A959CA5AAD62DE7213C562F8C821"),
             ("pull_request.base.sha", "f95f852"),
-            ("pull_request.head.ref", "--upload-pack=evil"),
             ("pull_request.head.ref", "a..b"),
             ("pull_request.base.ref", "main~1 x"),
             ("repository.full_name", "octo"),

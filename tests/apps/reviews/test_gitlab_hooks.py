@@ -325,7 +325,7 @@ class TestAMessageThatIsNotWhatGitLabDocuments:
             ("object_attributes.iid", "12"),
             ("object_attributes.last_commit.id", "HEAD"),
             ("object_attributes.oldrev", "HEAD~1"),
-            ("object_attributes.source_branch", "-x"),
+            ("object_attributes.source_branch", "a..b"),
             ("object_attributes.target_branch", "a\nb"),
             ("object_attributes.updated_at", "2026-01-01 10:00:00"),
             ("object_attributes.updated_at", 1767261600),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from towpath.apps.reviews.model import (
     read_review,
     subject_of,
 )
+from towpath.apps.reviews.texts import is_plain
 from towpath.engine.model import HIGH, NORMAL
 from towpath.ids import job_id
 from towpath.ledger.record import RecordState
@@ -69,8 +71,15 @@ class TestATask:
         assert (priority_of(task()), priority_of(push())) == (HIGH, NORMAL)
 
     def test_has_a_subject_that_a_record_can_have(self) -> None:
-        longest = push(forge=Forge.GITLAB, repository="a/" + "b" * 253, ref="ü" * 122)
-        assert job_id(subject_of(longest))
+        for ref in ("ü" * 122, "ü" * 2048, "a\u202eb", "a\x9bb", "\u2028" * 300):
+            longest = push(forge=Forge.GITLAB, repository="a/" + "b" * 253, ref=ref)
+            assert job_id(subject_of(longest))
+
+    def test_has_a_subject_of_its_own_whatever_its_branch_is_called(self) -> None:
+        names = ["fix", "f\u202eix", "f\u202dix", "fi\u2028x", "x" * 300, "x" * 301, "x" * 244]
+        subjects = {subject_of(push(ref=ref)) for ref in names}
+        assert len(subjects) == len(names)
+        assert all(is_plain(it) for it in subjects)
 
     @pytest.mark.parametrize(
         "repository",
@@ -88,20 +97,31 @@ class TestATask:
     def test_is_refused_where_no_repository_can_be(self, repository: str) -> None:
         refuse("repository", task, repository=repository)
 
-    @pytest.mark.parametrize(
-        "ref", ["main", "feature/#1", "fix(a)", "日本", "a@b", "x" * 244, "a-b", "$HOME;id"]
-    )
+    BRANCHES = (
+        "main", "feature/#1", "fix(a)", "日本", "a@b", "x" * 250, "/".join(["y" * 200] * 15), "a-b",
+        "$HOME;id", "-x", "--upload-pack=x", "a\u202eb", "a\u2028b", "a\x9bb", "@", "a/-b", "`id`",
+        "'", '"', "<b>", "%41", "HEAD",
+    )  # fmt: skip
+    NO_BRANCHES = (
+        "", "/a", "a/", "a//b", ".a", "a/.b", "a.", "a..b", "a.lock", "a.lock/b", "a b", "a~1",
+        "a^", "a:b", "a?", "a*", "a[", "a\\b", "a@{1}", "a\nb", "a\x7f", "a\x1bb",
+    )  # fmt: skip
+
+    @pytest.mark.parametrize("ref", BRANCHES)
     def test_may_be_on_any_branch_that_git_allows(self, ref: str) -> None:
         assert push(ref=ref).ref == ref
 
-    @pytest.mark.parametrize(
-        "ref",
-        ["", "-x", "/a", "a/", "a//b", ".a", "a/.b", "a.", "a..b", "a.lock", "a.lock/b", "a b",
-         "a~1", "a^", "a:b", "a?", "a*", "a[", "a\\b", "@", "a@{1}", "a\nb", "a\0", "a\x7f",
-         "a\u2028b", "a\u202eb", "\ud800", "x" * 245, "ü" * 123],
-    )  # fmt: skip
+    @pytest.mark.parametrize("ref", [*NO_BRANCHES, "a\0", "\ud800", "ü" * 2049])
     def test_is_refused_where_no_branch_can_be(self, ref: str) -> None:
         refuse("ref", push, ref=ref)
+
+    def test_git_is_of_the_same_opinion(self) -> None:
+        def allows(ref: str) -> bool:
+            asked = ["git", "check-ref-format", f"refs/heads/{ref}"]
+            return subprocess.run(asked, check=False).returncode == 0
+
+        assert [it for it in self.BRANCHES if not allows(it)] == []
+        assert [it for it in self.NO_BRANCHES if allows(it)] == []
 
     @pytest.mark.parametrize(
         "sha", ["", "main", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "0" * 40, "0" * 64, HEAD + "\n"]

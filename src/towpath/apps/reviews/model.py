@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -16,6 +17,7 @@ from towpath.apps.reviews.texts import (
     is_branch,
     is_commit,
     is_path,
+    is_plain,
     is_repository,
     is_url,
     one_line,
@@ -36,6 +38,8 @@ BODY_MOST = 10_000
 COMMENTS_MOST = 1_000
 REVIEW_MOST = 1024 * 1024
 """Bytes of a whole review: what a job's result may have."""
+_SHOWN_REF, _SHOWN_CHARACTERS = 244, 40
+"""Bytes of a branch in a subject, which has 512 in all; and characters of one that is cut."""
 _CUT = "\n\n… (the reviewer's text goes on; it was cut here)"
 
 
@@ -76,8 +80,9 @@ class Action(StrEnum):
 class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     """One commit to be reviewed, and how to find it. Raises TaskInvalid for what can't be right.
 
-    Every text in it was written by a stranger: what is used as a path, a ref or an address fits a
-    pattern, the others are one line for people to read. None of it goes through a shell.
+    Every text in it was written by a stranger: what is used as a path or an address fits a pattern,
+    a branch is any that git takes, the others are one line for people to read. None of it goes
+    through a shell.
     """
 
     forge: Forge
@@ -159,8 +164,16 @@ _TASK = msgspec.json.Decoder(ReviewTask)
 
 def subject_of(task: ReviewTask) -> str:
     """What a task is about: of the tasks about one subject, the latest counts."""
-    place = f"@{task.ref}" if task.kind == Kind.PUSH else f"#{task.number}"
+    place = f"@{_in_short(task.ref)}" if task.kind == Kind.PUSH else f"#{task.number}"
     return f"{task.forge}:{task.repository}{place}"
+
+
+def _in_short(ref: str) -> str:
+    """A branch as it can be shown and kept: a name that can't is cut, with its digest behind."""
+    if len(ref.encode()) <= _SHOWN_REF and is_plain(ref):
+        return ref
+    beginning = one_line(ref, most=_SHOWN_CHARACTERS)
+    return f"{beginning}…{hashlib.sha256(ref.encode()).hexdigest()}"
 
 
 def priority_of(task: ReviewTask) -> int:

@@ -1,16 +1,18 @@
 """Texts of strangers: the patterns they must fit, and how they are made harmless to show.
 
 Titles, branches and paths come from whoever may open a pull request. What fits a pattern here is
-no option of a command, no way out of a directory and no address with a password in it. A branch
-may still have quotes, `$` and `;` in its name: nothing of this ever goes through a shell.
+no way out of a directory and no address with a password in it. A branch may have whatever git
+allows, or a name could keep its commits from being reviewed: a hyphen in front, marks that turn the
+direction of a text, quotes, `$` and `;`. It is made harmless where it is shown, git gets it behind
+`refs/heads/`, and nothing of this ever goes through a shell.
 """
 
 from __future__ import annotations
 
 import re
 
-REF_MOST = 244
-"""Bytes: what GitHub allows. A subject of repository and branch stays below 512."""
+REF_MOST = 4096
+"""Bytes: no file system takes a longer path, and git keeps branches as files."""
 REPOSITORY_MOST = 255
 PATH_MOST = 1024
 URL_MOST = 2000
@@ -24,9 +26,9 @@ _TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))(?!(?i:[^/]*\.git)(?:/|\Z))[A-Za-z0-9_.][A-Za-z0-9_.-]*"
 _REPOSITORY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})+")
-# git-check-ref-format(1), and no hyphen in front: that would be an option.
+# git-check-ref-format(1) of `refs/heads/…`. Half a surrogate pair is no text.
 _REF_WRONG = re.compile(
-    rf"[{_CONTROL}{_TURNING} ~^:?*\[\\]|\.\.|@\{{|//|/\.|\A[-/.]|[/.]\Z|\.lock(?:/|\Z)|\A@\Z"
+    r"[\x00-\x20\x7f\ud800-\udfff~^:?*\[\\]|\.\.|@\{|//|/\.|\A[/.]|[/.]\Z|\.lock(?:/|\Z)"
 )
 _PATH_WRONG = re.compile(rf"[{_CONTROL}{_TURNING}]|(?:\A|/)\.{{0,2}}(?:/|\Z)")
 _URL = re.compile(
@@ -61,6 +63,11 @@ def is_path(text: str) -> bool:
 def is_url(text: str) -> bool:
     """An http or https address without user and password."""
     return len(text) <= URL_MOST and _URL.fullmatch(text) is not None
+
+
+def is_plain(text: str) -> bool:
+    """Whether all of *text* can be seen."""
+    return _HIDDEN.search(text) is None
 
 
 def one_line(text: str, *, most: int) -> str:

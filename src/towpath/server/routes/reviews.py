@@ -23,6 +23,7 @@ from towpath.apps.reviews.model import (
     Verdict,
 )
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
+from towpath.apps.reviews.texts import REF_MOST
 from towpath.apps.reviews.view import PostingView, ReviewView, Taken
 from towpath.ledger.key import KeyInfo, Scope
 from towpath.server.auth import scoped
@@ -45,6 +46,7 @@ CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=REVIEWS))]
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=REVIEWS))]
 CanAdmin = Annotated[KeyInfo, Depends(scoped(Scope.ADMIN, queue=REVIEWS))]
 Words = Annotated[str, Field(max_length=2000)]
+Branch = Annotated[str, Field(max_length=REF_MOST)]
 
 
 # ── what requests and answers look like ──────────────────────────────────────────────────
@@ -61,9 +63,9 @@ class ReviewIn(Body):
     """The commit, as a whole id."""
     number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """Of the pull request; without it the review is that of a push to `ref`."""
-    ref: Words = ""
+    ref: Branch = ""
     """The branch, without `refs/heads/`."""
-    target: Words | None = None
+    target: Branch | None = None
     """The branch that a pull request wants to go into."""
     base: Words | None = None
     """The commit of it that it starts from."""

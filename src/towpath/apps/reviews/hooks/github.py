@@ -29,7 +29,7 @@ from towpath.apps.reviews.hooks.reading import (
 )
 from towpath.apps.reviews.hooks.signing import check_hub_signature
 from towpath.apps.reviews.model import Action, Forge, Kind
-from towpath.apps.reviews.texts import one_line
+from towpath.apps.reviews.texts import is_url, one_line
 
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 _ACTIONS = {
@@ -192,7 +192,6 @@ _PUSH_NAMES = {
     "clone_url": "repository.clone_url",
     "host": "repository.html_url",
     "head": "after",
-    "url": "compare",
 }
 
 
@@ -214,11 +213,17 @@ def _push(delivery: str, data: bytes) -> Hook | Ignored:
         before=commit_or_none(event.before),
         title=event.head_commit.message.partition("\n")[0] if event.head_commit else "",
         author=event.pusher.name if event.pusher else "",
-        url=event.compare,
+        url=_page(event),
         clone_url=repository.clone_url,
         host=host_of("repository.html_url", repository.html_url, repository.full_name),
     )
     return Hook(delivery=delivery, task=task, version=_pushed(event))
+
+
+def _page(event: _Push) -> str:
+    """The page for people; that of the commit where a branch's name makes the other one none."""
+    page = event.compare
+    return page if is_url(page) else f"{event.repository.html_url}/commit/{event.after}"
 
 
 def _pushed(event: _Push) -> int | None:

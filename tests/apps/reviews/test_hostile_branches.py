@@ -1,0 +1,94 @@
+"""A branch's name keeps nothing from being reviewed, and does no harm where it is shown or run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.apps.reviews.deliveries import (
+    GITHUB_SECRET,
+    GITLAB_TOKEN,
+    Delivery,
+    github_push,
+    gitlab_push,
+    merge_request,
+    pull_request,
+)
+from tests.apps.reviews.repositories import Repository
+from tests.apps.reviews.reviewing import a_task, an_attempt
+from tests.apps.reviews.test_linter import Place
+from towpath.apps.reviews.hooks import github, gitlab
+from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.model import Forge, ReviewState
+from towpath.apps.reviews.reviewers.command import CommandReviewer
+from towpath.apps.reviews.service import Reviews
+
+NAMES = {
+    "turning": "fix\u202egnp.exe",
+    "an option": "--upload-pack=x",
+    "a hyphen": "-x",
+    "very long": "/".join(["ü" * 100] * 5),
+    "lines": "a\u2028b\x85c",
+    "terminal": "a\x9b2Jb",
+    "shell": "$(id>x);`id`|'\"<b>&",
+    "at": "@",
+}
+
+
+@pytest.fixture(params=NAMES.values(), ids=list(NAMES))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def read(sent: Delivery) -> Hook:
+    known = "X-GitHub-Event" in sent.headers
+    reader, secret = (github, GITHUB_SECRET) if known else (gitlab, GITLAB_TOKEN)
+    hook = reader.read(sent.headers, sent.body, secrets=[secret])
+    assert isinstance(hook, Hook)
+    return hook
+
+
+def deliveries(name: str) -> list[Delivery]:
+    """All that such a branch can be in."""
+    page = f"https://github.com/octo/hello-world/compare/{name}"
+    return [
+        pull_request({"pull_request.head.ref": name}),
+        pull_request({"pull_request.base.ref": name}),
+        github_push({"ref": f"refs/heads/{name}", "compare": page}),
+        merge_request(
+            {"object_attributes.source_branch": name, "object_attributes.target_branch": name}
+        ),
+        gitlab_push({"ref": f"refs/heads/{name}"}),
+    ]
+
+
+async def test_a_branch_of_any_name_is_reviewed(reviews: Reviews, name: str) -> None:
+    for number, sent in enumerate(deliveries(name)):
+        hook = read(sent)
+        assert name in (hook.task.ref, hook.task.target)
+        taken = await reviews.take(Hook(delivery=f"d{number}", task=hook.task, version=number))
+        assert taken.state is ReviewState.PENDING
+        view = await reviews.get(taken.id)
+        assert view.task == hook.task
+
+
+def test_git_takes_it_for_a_branch(tmp_path: Path, name: str) -> None:
+    place = Place(tmp_path)
+    repository = Repository(place.clones / "octo" / "repo")
+    base = repository.commit({"old.py": ""})
+    repository.git("update-ref", f"refs/heads/{name}", base)
+    repository.commit({"first.py": ""})
+    head = repository.commit({"second.py": ""})
+    task = a_task(forge=Forge.GITLAB, head=head, base=None, ref=name, target=name)
+    assert place.files(task) == ["first.py", "second.py"]
+    assert not (repository.place / "x").exists()
+
+
+async def test_a_program_gets_all_of_it(name: str) -> None:
+    shows = "import os, sys; sys.stdout.write(ascii(os.environ['TOWPATH_REVIEW_REF']))"
+    review = await CommandReviewer([sys.executable, "-c", shows]).review(
+        a_task(ref=name), an_attempt()
+    )
+    assert review.summary == ascii(name)
