@@ -19,7 +19,7 @@ from towpath.errors import InvalidOption
     ],
 )
 def test_a_retry_policy_is_read(text: str, policy: object) -> None:
-    assert changed(None, {"retry": text}).retry == policy
+    assert changed(QueueOptions(), {"retry": text}).retry == policy
 
 
 def test_what_is_written_is_read_the_same() -> None:
@@ -27,7 +27,7 @@ def test_what_is_written_is_read_the_same() -> None:
         keep=hours(2), lanes=LanePolicy.SKIP, retry=Listed((seconds(1),)), max_length=7
     )
     texts = {name: str(value) for name, value in written(options).items()}
-    assert changed(None, texts) == options
+    assert changed(QueueOptions(), texts) == options
 
 
 @pytest.mark.parametrize(
@@ -46,4 +46,4 @@ def test_what_is_written_is_read_the_same() -> None:
 )
 def test_what_can_not_be_right_is_refused(texts: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
-        changed(None, texts)
+        changed(QueueOptions(), texts)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.faults.census import census
+from tests.faults.census import all_in, census
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -82,6 +82,15 @@ class TestCallsThatAreCut:
         found = await census(engine, QUEUE)
         assert found.ids(State.READY) == {it.id for it in answers if isinstance(it, Submitted)}
         assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
+
+    async def test_submit_keeps_the_order_of_calls(self, engine: Engine) -> None:
+        """However many are under way, in one lane and within one priority."""
+        jobs = [(f"{n}", "lane" if n % 2 else None) for n in range(1400)]
+        await asyncio.gather(*(engine.submit(QUEUE, b"x", id=id, lane=it) for id, it in jobs))
+        ready = [job.id for job in await all_in(engine, QUEUE, State.READY)]
+        waiting = [job.id for job in await all_in(engine, QUEUE, State.WAITING)]
+        assert ready == ["0", "1", *(f"{n}" for n in range(2, 1400, 2))]
+        assert waiting == [f"{n}" for n in range(3, 1400, 2)]
 
     async def test_submit_gives_the_first_answer_again(self, engine: Engine) -> None:
         """Not `existed`: the caller's own job is new, however often the call was sent."""

@@ -7,8 +7,10 @@ import pytest
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, ids_of
 from towpath.engine.durability import Durability
-from towpath.engine.engine import Engine
+from towpath.engine.engine import LARGEST_BATCH, Engine
+from towpath.engine.model import new_job
 from towpath.engine.options import QueueOptions
+from towpath.engine.states import State
 from towpath.errors import DurabilityUnavailable, EngineClosed, InvalidOption, QueueFull
 
 MEMORY = Durability.parse("memory")
@@ -19,6 +21,16 @@ async def known(engine: Engine) -> None:
     """The queue is in use, and the server has the script."""
     await engine.submit("warm", b"")
     await engine.options(REVIEWS)
+
+
+async def listed(engine: Engine, queue: str, state: State) -> list[str]:
+    """The ids of all jobs in that state, in order."""
+    page = await engine.list(queue, state, size=1000)
+    ids: list[str] = [job.id for job in page.jobs]
+    while page.after is not None:
+        page = await engine.list(queue, state, size=1000, after=page.after)
+        ids += [job.id for job in page.jobs]
+    return ids
 
 
 def scripts(deployment: Deployment) -> int:
@@ -64,6 +76,45 @@ class TestConcurrentSubmits:
     async def test_keep_their_order(self, engine: Engine) -> None:
         await asyncio.gather(*(engine.submit(REVIEWS, b"", id=f"{n}") for n in range(100)))
         assert ids_of(await claim(engine, 100)) == [f"{n}" for n in range(100)]
+
+    async def test_keep_their_order_beyond_the_largest_batch(self, engine: Engine) -> None:
+        """The order of calls is the order of the lane, and of the jobs of one priority."""
+        numbers = range(3 * LARGEST_BATCH + 100)
+        laned = (engine.submit(REVIEWS, b"", id=f"{n}", lane="octo") for n in numbers)
+        await asyncio.gather(*laned)
+        plain = (engine.submit("plain", b"", id=f"{n}") for n in numbers)
+        await asyncio.gather(*plain)
+        [head] = await claim(engine)
+        assert [head.id, *await listed(engine, REVIEWS, State.WAITING)] == [f"{n}" for n in numbers]
+        assert await listed(engine, "plain", State.READY) == [f"{n}" for n in numbers]
+
+    async def test_keep_their_order_however_they_are_submitted(self, engine: Engine) -> None:
+        """One by one, many in one step or in several, with and without a durability class."""
+
+        async def several(first: int, count: int) -> None:
+            jobs = [new_job(b"", id=f"{n}") for n in range(first, first + count)]
+            await engine.submit_many("plain", jobs)
+
+        await asyncio.gather(
+            engine.submit("plain", b"", id="0"),
+            engine.submit("plain", b"", id="1", durability=MEMORY),
+            several(2, 700),
+            *(engine.submit("plain", b"", id=f"{n}", durability=MEMORY) for n in range(702, 710)),
+            several(710, 3),
+            engine.submit("plain", b"", id="713"),
+        )
+        assert await listed(engine, "plain", State.READY) == [f"{n}" for n in range(714)]
+
+    async def test_keep_their_order_at_the_first_use_of_a_queue(self, engine: Engine) -> None:
+        async def late(id: str, turns: int) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await engine.submit("new", b"", id=id)
+
+        submits = [asyncio.create_task(late(f"{turns:03}", turns)) for turns in range(300)]
+        await asyncio.wait(submits)
+        found = await listed(engine, "new", State.READY)
+        assert found == sorted(found)
 
     async def test_are_refused_each_by_itself(self, engine: Engine) -> None:
         await engine.configure("short", QueueOptions(max_length=3))
@@ -117,7 +168,7 @@ class TestLots:
     async def test_are_per_durability(self, engine: Engine, deployment: Deployment) -> None:
         """Who asked for nothing must not wait for a confirmation that another asked for."""
         before = scripts(deployment)
-        classes = [None, MEMORY] * 20
+        classes = [*[None] * 20, *[MEMORY] * 20]
         await asyncio.gather(*(engine.submit(REVIEWS, b"", durability=it) for it in classes))
         assert 2 <= scripts(deployment) - before <= 4
 

@@ -1,7 +1,9 @@
 """The options of a queue: written at its first use, the same for everybody who uses it."""
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.spec.deployment import Deployment
@@ -136,6 +138,39 @@ class TestReconfiguring:
         assert await engine.options("new") == EVERY_OPTION
 
 
+class TestChangingSomeOptions:
+    async def test_leaves_the_others_as_they_are(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, EVERY_OPTION)
+        answer = await engine.change_options(REVIEWS, more_attempts)
+        assert answer == msgspec.structs.replace(EVERY_OPTION, max_attempts=3)
+        assert await engine.options(REVIEWS) == answer
+
+    async def test_of_a_queue_that_is_new_begins_with_the_defaults(self, engine: Engine) -> None:
+        await engine.change_options("new", more_attempts)
+        assert await engine.options("new") == QueueOptions(max_attempts=6)
+
+    async def test_at_the_same_time_loses_none_of_the_changes(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        """Whoever comes second goes by what the first one made of them."""
+        changes = [it.change_options(REVIEWS, more_attempts) for it in (engine, other_engine) * 25]
+        answers = await asyncio.gather(*changes)
+        assert sorted(it.max_attempts for it in answers) == list(range(6, 56))
+        assert (await engine.options(REVIEWS)).max_attempts == 55
+
+    async def test_to_what_they_are_writes_nothing(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.configure(REVIEWS, EVERY_OPTION)
+        before = deployment.dump()
+        assert await engine.change_options(REVIEWS, lambda options: options) == EVERY_OPTION
+        assert deployment.dump() == before
+
+
+def more_attempts(options: QueueOptions) -> QueueOptions:
+    return msgspec.structs.replace(options, max_attempts=options.max_attempts + 1)
+
+
 class TestTheLongestQueue:
     @pytest.fixture(autouse=True)
     async def two_at_most(self, engine: Engine) -> None:
@@ -181,16 +216,45 @@ class TestTheLongestQueue:
 
 
 class TestTheLargestPayload:
-    async def test_is_refused_beyond_it_before_anything_is_sent(
+    async def test_is_refused_beyond_it_and_not_sent(
         self, engine: Engine, deployment: Deployment
     ) -> None:
+        """All that is asked is whether the limit is still the same."""
         await engine.configure(REVIEWS, QueueOptions(max_payload=10))
         await engine.submit(REVIEWS, b"x" * 10)
         before = deployment.calls("evalsha", "eval")
         with pytest.raises(PayloadTooLarge) as refusal:
             await engine.submit(REVIEWS, b"x" * 11)
         assert (refusal.value.size, refusal.value.limit) == (11, 10)
-        assert deployment.calls("evalsha", "eval") == before
+        assert deployment.calls("evalsha", "eval") == before + 1
+
+    async def test_that_was_raised_elsewhere_is_noticed(
+        self, engine: Engine, other_engine: Engine, clock: ManualClock
+    ) -> None:
+        """In a submit, a batch, a firing and a result."""
+        await engine.configure(REVIEWS, QueueOptions(max_payload=3, keep=hours(1)))
+        lease = await leased(engine, "one")
+        for verb in (
+            lambda: engine.submit(REVIEWS, b"1" * 4),
+            lambda: engine.submit_many(REVIEWS, [new_job(b"2" * 5)]),
+            lambda: engine.fire(
+                REVIEWS, "nightly", [new_job(b"3" * 6)], after=None, upto=clock.now
+            ),
+            lambda: engine.complete(lease, b"4" * 7),
+        ):
+            options = await other_engine.options(REVIEWS)
+            raised = msgspec.structs.replace(options, max_payload=options.max_payload + 1)
+            await other_engine.reconfigure(REVIEWS, raised)
+            await verb()
+        assert (await engine.counts(REVIEWS)).ready == 3
+        assert (await engine.job(lease.job)).result == b"4" * 7
+
+    async def test_is_that_of_the_queue_for_results_too(self, engine: Engine) -> None:
+        size = 1024 * 1024 + 1
+        await engine.configure(REVIEWS, QueueOptions(max_payload=size, keep=hours(1)))
+        lease = await leased(engine)
+        await engine.complete(lease, bytes(size))
+        assert len((await engine.job(lease.job)).result or b"") == size
 
     async def test_is_a_mebibyte_unless_said(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x" * 1024 * 1024)

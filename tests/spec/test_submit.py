@@ -196,11 +196,17 @@ class TestSubmittingManyJobs:
     async def test_of_none_is_nothing(self, engine: Engine) -> None:
         assert await engine.submit_many(REVIEWS, []) == []
 
-    async def test_takes_none_of_them_if_one_is_too_large(self, engine: Engine) -> None:
+    async def test_refuses_one_that_is_too_large_and_takes_the_others(self, engine: Engine) -> None:
         await engine.configure(REVIEWS, QueueOptions(max_payload=3))
-        with pytest.raises(PayloadTooLarge):
-            await engine.submit_many(REVIEWS, [new_job(b"abc"), new_job(b"abcd")])
-        assert (await engine.counts(REVIEWS)).ready == 0
+        jobs = [new_job(b"abc"), new_job(b"abcd"), new_job(b"ab")]
+        first, second, third = await engine.submit_many(REVIEWS, jobs)
+        assert isinstance(second, PayloadTooLarge)
+        assert (second.size, second.limit) == (4, 3)
+        assert [it.job.id for it in (first, third) if isinstance(it, Submitted)] == [
+            jobs[0].id,
+            jobs[2].id,
+        ]
+        assert (await engine.counts(REVIEWS)).ready == 2
 
     async def test_puts_each_lane_in_order(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}", lane="a") for n in range(3)]

@@ -21,11 +21,10 @@ def written(options: QueueOptions) -> dict[str, Any]:
     return {name: spelling.written(getattr(options, name)) for name in options.__struct_fields__}
 
 
-def changed(stored: QueueOptions | None, texts: Mapping[str, str]) -> QueueOptions:
-    """*stored*, or the defaults, with these options instead. Raises InvalidOption."""
-    before = stored or QueueOptions()
+def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
+    """*stored* with these options instead. Raises InvalidOption."""
     values = {name: _value(name, text) for name, text in texts.items()}
-    return msgspec.structs.replace(before, **values)
+    return msgspec.structs.replace(stored, **values)
 
 
 def _value(name: str, text: str) -> Any:

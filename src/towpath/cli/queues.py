@@ -177,12 +177,12 @@ async def configure(
     """
     from towpath.cli.arguments import pairs  # noqa: PLC0415
     from towpath.cli.options import changed, written  # noqa: PLC0415 -- slow to import
+    from towpath.engine.options import QueueOptions  # noqa: PLC0415 -- slow to import
 
     wanted = pairs("set", set)
+    changed(QueueOptions(), wanted)  # what can't be right is said before a new queue is made
     async with session.engine() as engine:
-        known = await engine.queues()
-        options = changed(known.get(queue), wanted)  # pyright: ignore[reportArgumentType] -- any text may be asked for
-        await engine.reconfigure(queue, options)
+        options = await engine.change_options(queue, lambda stored: changed(stored, wanted))
     if session.out.as_json:
         session.out.object({"queue": queue, "options": written(options)})
     else:

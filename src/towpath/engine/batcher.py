@@ -1,131 +1,216 @@
-"""The micro-batcher: submits that come at the same time travel in one script call.
+"""The micro-batcher: submits that come at the same time travel in one script call, in order.
 
-A lone submit waits for nobody: it is sent in the same turn of the event loop. While calls are
-in flight, what comes meanwhile is gathered and sent together.
+A lone submit waits for nobody: it is sent in the same turn of the event loop. Of one queue there
+is one call under way: what comes meanwhile is gathered and sent together. So nothing overtakes
+what was submitted before it, not even when a reply is lost and its call is sent again. (Two calls
+at a time swapped whole blocks of a lane; they gained nothing, because the server takes turns.)
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from towpath.clock import Duration, steady
 from towpath.engine.durability import Durability
-from towpath.engine.model import NewJob
-from towpath.errors import ScriptDefect
+from towpath.engine.model import Call, NewJob
+from towpath.errors import ScriptDefect, ServerUnreachable
 from towpath.ids import QueueName
 
-FLIGHTS = 2
-"""Calls in flight per lot: while the server works on one, the next is being made."""
 LARGEST_BATCH = 500
 """Jobs in one script call. A longer list of submits becomes several calls."""
 _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
-Send = Callable[[QueueName, list[NewJob], Durability | None], Awaitable[list[Any]]]
+Written = Callable[[], None]
+"""Called when the server has taken a batch in, if its confirmation is still to come."""
+Send = Callable[
+    [QueueName, list[NewJob], Durability | None, Call | None, Written], Awaitable[list[Any]]
+]
 
 
-class _Lot:
-    """Submits that may share a call: one queue, one durability class."""
+class _Entry:
+    """What one caller submits in one go."""
 
-    __slots__ = ("crowded", "durability", "flying", "pending", "queue")
+    __slots__ = ("answers", "call", "durability", "jobs", "since", "size")
 
-    def __init__(self, queue: QueueName, durability: Durability | None) -> None:
-        self.queue, self.durability = queue, durability
-        self.pending: list[tuple[NewJob, asyncio.Future[Any]]] = []
-        self.flying = 0
+    def __init__(
+        self, jobs: list[NewJob], durability: Durability | None, call: Call | None
+    ) -> None:
+        self.jobs, self.durability, self.call = jobs, durability, call
+        self.size = len(jobs[0].payload) if len(jobs) == 1 else _bytes_of(jobs)
+        self.since = steady()
+        self.answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+
+class _Line:
+    """The submits to one queue, first come, first sent."""
+
+    __slots__ = ("busy", "crowded", "pending", "queue")
+
+    def __init__(self, queue: QueueName) -> None:
+        self.queue = queue
+        self.pending: deque[_Entry] = deque()
+        self.busy = False
+        """Whether a call is under way that nothing may overtake."""
         self.crowded = True
         """Whether others came at the same time as the last one that could have gone alone."""
-
-
-def _promise(lot: _Lot, job: NewJob, place: int) -> asyncio.Future[Any]:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    lot.pending.insert(place, (job, future))
-    lot.crowded = True
-    return future
 
 
 class Batcher:
     """Joins concurrent submits; *send* carries a batch and answers job by job."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._lots: dict[tuple[QueueName, Durability | None], _Lot] = {}
+    def __init__(self, send: Send, *, give_up: Duration) -> None:
+        self._send, self._give_up_s = send, give_up.total_seconds()
+        self._lines: dict[QueueName, _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._landed = asyncio.Event()
 
-    async def submit(self, queue: QueueName, job: NewJob, durability: Durability | None) -> Any:
-        """The raw answer to *job*."""
-        lot = self._lots.get((queue, durability))
-        if lot is None:
-            lot = self._lots[queue, durability] = _Lot(queue, durability)
-        if lot.flying or lot.pending:
-            return await self._join(lot, job)
-        lot.flying = 1
+    async def submit(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None = None,
+    ) -> list[Any]:
+        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH of them are one step."""
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = _Line(queue)
+        if line.busy or line.pending or _is_confirmed(durability):
+            return await self._join(line, _Entry(jobs, durability, call))
+        line.busy = True
         try:
-            if lot.crowded:
+            if line.crowded:
                 # One turn of the loop, in which those that come at the same time show up.
                 await asyncio.sleep(0)
-                lot.crowded = bool(lot.pending)
-            if not lot.pending:
-                [answer] = await self._send(queue, [job], durability)
-                return answer
-            future = _promise(lot, job, 0)
+                line.crowded = bool(line.pending)
+            if not line.pending:
+                return await self._sent(line, jobs, durability, call, _nobody_waits)
+            entry = _Entry(jobs, durability, call)
+            line.pending.appendleft(entry)
         finally:
-            self._land(lot)
-        return await future
+            self._land(line)
+        return await entry.answers
 
-    def _join(self, lot: _Lot, job: NewJob) -> asyncio.Future[Any]:
-        future = _promise(lot, job, len(lot.pending))
-        self._take_off(lot)
-        return future
+    def _join(self, line: _Line, entry: _Entry) -> asyncio.Future[list[Any]]:
+        line.pending.append(entry)
+        line.crowded = True
+        self._take_off(line)
+        return entry.answers
 
-    def _take_off(self, lot: _Lot) -> None:
-        """Send what is pending, unless it can still gather behind calls in flight."""
-        waiting = len(lot.pending)
-        if waiting and (lot.flying == 0 or (lot.flying < FLIGHTS and waiting >= LARGEST_BATCH)):
-            lot.flying += 1
-            flight = asyncio.create_task(self._fly(lot))
-            self._flights.add(flight)
-            flight.add_done_callback(self._flights.discard)
+    def _take_off(self, line: _Line) -> None:
+        """Send what is pending, unless it gathers behind a call that is under way."""
+        if line.pending and not line.busy:
+            line.busy = True
+            self._begin(self._fly(line))
+
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        flight: asyncio.Task[None] = asyncio.create_task(work)
+        self._flights.add(flight)
+        flight.add_done_callback(self._end)
+        return flight
+
+    def _end(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        self._landed.set()
 
     async def close(self) -> None:
         """Wait for what is under way."""
-        while any(lot.flying for lot in self._lots.values()):
+        while self._flights or any(line.busy for line in self._lines.values()):
             self._landed.clear()
             await self._landed.wait()
 
-    def _land(self, lot: _Lot) -> None:
-        lot.flying -= 1
-        self._take_off(lot)
+    def _land(self, line: _Line) -> None:
+        line.busy = False
+        self._take_off(line)
         self._landed.set()
 
-    async def _fly(self, lot: _Lot) -> None:
+    async def _fly(self, line: _Line) -> None:
         try:
-            while lot.pending:
-                portion = next(portions([job for job, _ in lot.pending]))
-                batch, lot.pending = lot.pending[: len(portion)], lot.pending[len(portion) :]
-                await self._carry(lot, portion, [future for _, future in batch])
+            while line.pending:
+                entries = _next_batch(line.pending)
+                if not _is_confirmed(entries[0].durability):
+                    await self._carry(line, entries, _nobody_waits)
+                    continue
+                # Whoever comes next need not wait for a confirmation, only for the order.
+                written = asyncio.Event()
+                carried = self._begin(self._carry(line, entries, written.set))
+                carried.add_done_callback(lambda _, written=written: written.set())
+                await written.wait()
         finally:
-            self._land(lot)
+            self._land(line)
 
-    async def _carry(
-        self, lot: _Lot, jobs: list[NewJob], futures: list[asyncio.Future[Any]]
-    ) -> None:
+    async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
+        first, jobs = entries[0], [job for entry in entries for job in entry.jobs]
         try:
-            answers = await self._send(lot.queue, jobs, lot.durability)
+            answers = iter(await self._sent(line, jobs, first.durability, first.call, written))
         except BaseException as error:
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+            if isinstance(error, ServerUnreachable):
+                entries += self._overdue(line)
+            for entry in entries:
+                if not entry.answers.done():
+                    entry.answers.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
+        for entry in entries:
+            mine = [next(answers) for _ in entry.jobs]
+            if not entry.answers.done():
+                entry.answers.set_result(mine)
+
+    async def _sent(
+        self,
+        line: _Line,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None,
+        written: Written,
+    ) -> list[Any]:
+        answers: list[Any] = []
+        *before, last = portions(jobs)
+        for portion in before:
+            answers += await self._send(line.queue, portion, durability, call, _nobody_waits)
+        answers += await self._send(line.queue, last, durability, call, written)
         if len(answers) != len(jobs):
-            defect = ScriptDefect(f"{len(jobs)} jobs were submitted, {len(answers)} answered")
-            answers = [defect] * len(jobs)
-        for future, answer in zip(futures, answers, strict=True):
-            if not future.done():
-                future.set_result(answer)
+            raise ScriptDefect(f"{len(jobs)} jobs were submitted, {len(answers)} answered")
+        return answers
+
+    def _overdue(self, line: _Line) -> list[_Entry]:
+        """Those that waited behind a server that is away for as long as a call may take."""
+        overdue: list[_Entry] = []
+        while line.pending and line.pending[0].since + self._give_up_s <= steady():
+            overdue.append(line.pending.popleft())
+        return overdue
+
+
+def _nobody_waits() -> None:
+    """There is no confirmation to come: the answer says it."""
+
+
+def _is_confirmed(durability: Durability | None) -> bool:
+    return durability is not None and durability.replicas > 0
+
+
+def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
+    """The first of *pending*, and those behind it that may share its call."""
+    batch = [pending.popleft()]
+    first = batch[0]
+    count, size = len(first.jobs), first.size
+    while pending and first.call is None:
+        entry = pending[0]
+        count += len(entry.jobs)
+        size += entry.size
+        alike = entry.call is None and entry.durability == first.durability
+        if not alike or count > LARGEST_BATCH or size > _LARGEST_CALL_BYTES:
+            break
+        batch.append(pending.popleft())
+    return batch
+
+
+def _bytes_of(jobs: list[NewJob]) -> int:
+    return sum(len(job.payload) for job in jobs)
 
 
 def portions(jobs: list[NewJob]) -> Iterator[list[NewJob]]:

@@ -151,8 +151,9 @@ class Channels:
         call: Call | None,
         *,
         replicas: int,
+        written: Callable[[], None],
     ) -> tuple[Any, int]:
-        """The same, and how many replicas have what it wrote.
+        """The same, and how many replicas have what it wrote; *written* is called before that.
 
         The call is repeated on the connection that then asks for the count: so it is the
         server that has the answer which counts, not one that was promoted meanwhile.
@@ -167,6 +168,7 @@ class Channels:
 
             async def send() -> tuple[Any, int]:
                 await _send(line, script, args)
+                written()
                 command = ("EVALSHA", script.sha, _KEYS, *args)
                 return await line.confirmed(command, key, replicas, limit_ms)
 

@@ -52,25 +52,28 @@ decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 # ── to the scripts ───────────────────────────────────────────────────────────────────────
 
 
+_VERBS = {Complete: "complete", Fail: "fail", Bury: "fail", Release: "release", Renew: "renew"}
+
+
+def verb_of(settlement: Settlement) -> str:
+    """The script that a settlement by itself is."""
+    return _VERBS[type(settlement)]
+
+
 def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
     """A settlement as `exchange` takes it: the verb and its arguments."""
-    lease = settlement.lease
-    named = [lease.job.id, lease.token]
+    named = [verb_of(settlement), settlement.lease.job.id, settlement.lease.token]
     match settlement:
         case Complete():
-            return [
-                "complete",
-                *named,
-                check_size("result", settlement.result, options.max_payload),
-            ]
+            return [*named, check_size("result", settlement.result, options.max_payload)]
         case Fail():
-            return ["fail", *named, fail_delay(settlement, options), shortened(settlement.reason)]
+            return [*named, fail_delay(settlement, options), shortened(settlement.reason)]
         case Bury():
-            return ["fail", *named, NO_OTHER_ATTEMPT, shortened(settlement.reason)]
+            return [*named, NO_OTHER_ATTEMPT, shortened(settlement.reason)]
         case Release():
-            return ["release", *named, duration_ms("delay", settlement.delay)]
+            return [*named, duration_ms("delay", settlement.delay)]
         case Renew():
-            return ["renew", *named, lease_ms(settlement.ttl)]
+            return [*named, lease_ms(settlement.ttl)]
 
 
 NO_OTHER_ATTEMPT = -1
@@ -109,6 +112,11 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
             return PayloadTooLarge("payload", size, limit=limit)
         case _:
             raise ScriptDefect(f"submit answered {answer!r}")
+
+
+def too_large(size: int, limit: int) -> list[Any]:
+    """What a submit answers for a payload beyond the limit, where nobody has to ask the server."""
+    return [b"PAYLOAD_TOO_LARGE", size, limit]
 
 
 def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:

@@ -6,7 +6,7 @@ the plain verbs are batches of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Self, TypeVar, Unpack
 
@@ -14,7 +14,7 @@ from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milli
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, Batcher, portions
 from towpath.engine.channel import Limits
-from towpath.engine.check import check_size, whole
+from towpath.engine.check import whole
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
@@ -46,7 +46,6 @@ from towpath.errors import (
     CallStale,
     DurabilityNotReached,
     InvalidOption,
-    PayloadTooLarge,
     ScriptDefect,
     TowpathError,
 )
@@ -94,7 +93,7 @@ class Engine(Publishing):
         )
         self._waker = Waker(self._link, self._clock)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
-        self._batcher = Batcher(self._send_submits)
+        self._batcher = Batcher(self._send_submits, give_up=self._limits.give_up)
         try:
             self._facts = await self._store.probe(self._declared)
         except BaseException:
@@ -133,13 +132,11 @@ class Engine(Publishing):
         answer says `existed`. Raises QueueFull, MemoryFull, DurabilityUnavailable,
         ServerUnreachable (it may exist then: repeat with the same id) and, before anything is
         sent, InvalidName, InvalidOption, PayloadTooLarge. Concurrent submits share one round
-        trip; a lone one waits for nobody.
+        trip; a lone one waits for nobody. The order of calls is the order of their jobs, in a
+        lane and within a priority, however many are under way at once.
         """
         name, job = queue_name(queue), new_job(payload, **options)
-        limit = (await self._store.known_options(name)).max_payload
-        if len(payload) > limit:
-            raise PayloadTooLarge("payload", len(payload), limit=limit)
-        answer = await self._batcher.submit(name, job, durability)
+        [answer] = await self._batcher.submit(name, [job], durability)
         outcome = codec.submitted(name, job.id, answer)
         if isinstance(outcome, TowpathError):
             raise outcome
@@ -155,21 +152,17 @@ class Engine(Publishing):
     ) -> list[Submitted | TowpathError]:
         """Take many jobs in (made by `new_job`), answered one by one, in order.
 
-        A refused job's answer is its error; the others are in. Up to LARGEST_BATCH jobs are
-        one atomic step, a longer list is several. One round trip per step.
+        A refused job's answer is its error (QueueFull, PayloadTooLarge); the others are in. Up to
+        LARGEST_BATCH jobs are one atomic step, a longer list is several. One round trip per step.
         """
         name, wanted = queue_name(queue), list(jobs)
-        limit = (await self._store.known_options(name)).max_payload
-        for job in wanted:
-            check_size("payload", job.payload, limit)
-        batches = list(portions(wanted))
-        if call is not None and len(batches) > 1:
+        if call is not None and len(list(portions(wanted))) > 1:
             raise InvalidOption(
                 "call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs"
             )
-        answers: list[Any] = []
-        for batch in batches:
-            answers += await self._send_submits(name, batch, durability, call)
+        if not wanted:
+            return []
+        answers = await self._batcher.submit(name, wanted, durability, call)
         submitted = codec.submitted
         return [submitted(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
 
@@ -326,7 +319,7 @@ class Engine(Publishing):
 
     async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
         queue = settlement.lease.queue
-        verb, *_ = codec.settlement_item(settlement, QueueOptions())
+        verb = codec.verb_of(settlement)
 
         def body(options: QueueOptions) -> Any:
             return [codec.settlement_item(settlement, options)[1:]]
@@ -344,14 +337,39 @@ class Engine(Publishing):
         queue: QueueName,
         jobs: list[NewJob],
         durability: Durability | None,
-        call: Call | None = None,
+        call: Call | None,
+        written: Callable[[], None],
+    ) -> list[Any]:
+        """The raw answers to *jobs*. One that is too large for the queue is not sent.
+
+        Under a caller's name all are: it may be a repeat, whose answer only the server knows.
+        """
+        largest = max([len(job.payload) for job in jobs])
+        limit = await self._store.largest_payload(queue, largest)
+        if largest <= limit or call is not None:
+            return await self._send_fitting(queue, jobs, durability, call, written)
+        fitting = [job for job in jobs if len(job.payload) <= limit]
+        sent = fitting and await self._send_fitting(queue, fitting, durability, call, written)
+        answers = iter(sent)
+        return [
+            next(answers) if (size := len(job.payload)) <= limit else codec.too_large(size, limit)
+            for job in jobs
+        ]
+
+    async def _send_fitting(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None,
+        written: Callable[[], None],
     ) -> list[Any]:
         if durability is not None:
             await self._require(durability)
         if durability is None or not durability.replicas:
             return await self._store.write("submit", queue, lambda _: jobs, call)
         answers, confirmed = await self._store.write_confirmed(
-            "submit", queue, lambda _: jobs, call, replicas=durability.replicas
+            "submit", queue, lambda _: jobs, call, replicas=durability.replicas, written=written
         )
         if confirmed < durability.replicas:
             raise DurabilityNotReached(durability.replicas, confirmed)

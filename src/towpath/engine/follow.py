@@ -104,7 +104,8 @@ class Following(Inspector):
 
     async def require_events(self, queue: QueueName) -> None:
         """Raises QueueHasNoEvents if nobody can follow *queue*."""
-        if (await self._store.known_options(queue)).events == 0:
+        known = await self._store.known_options(queue)
+        if known.events == 0 and (await self._store.options(queue)).events == 0:
             raise QueueHasNoEvents(queue)
 
     async def _look_at_ends(self, queue: QueueName, ids: list[JobId]) -> list[Any]:

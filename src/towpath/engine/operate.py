@@ -11,6 +11,7 @@ from towpath.engine.keys import PROBE
 from towpath.engine.model import Call, JobRef
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
+from towpath.engine.store import Change
 from towpath.errors import LaneNotParked
 from towpath.ids import lane_key, queue_name
 
@@ -35,8 +36,19 @@ class Operating(Following):
         await self._store.configure(queue_name(queue), options)
 
     async def reconfigure(self, queue: str, options: QueueOptions) -> None:
-        """Give *queue* other options: in force at once, for jobs that are there too."""
+        """Give *queue* other options: in force at once, for jobs that are there too.
+
+        All of them, whatever they were: `change_options` changes some.
+        """
         await self._store.reconfigure(queue_name(queue), options)
+
+    async def change_options(self, queue: str, change: Change) -> QueueOptions:
+        """Give *queue* what *change* makes of its options; those are the answer.
+
+        Nothing that somebody else changes at the same time is lost: *change* is then asked again,
+        with what the options are now. Two round trips, unless others are at it too.
+        """
+        return await self._store.change_options(queue_name(queue), change)
 
     async def options(self, queue: str) -> QueueOptions:
         """The options of *queue*; a queue that is new gets the defaults."""
@@ -45,6 +57,14 @@ class Operating(Following):
     async def known_options(self, queue: str) -> QueueOptions:
         """The options of *queue* as this engine last heard of them; no round trip but the first."""
         return await self._store.known_options(queue_name(queue))
+
+    async def largest_payload(self, queue: str, size: int) -> int:
+        """Bytes that *queue* takes in one payload or result, for a check before it is submitted.
+
+        As this engine last heard of it; asked for anew if *size* is beyond that, because the limit
+        may have been raised since. No round trip for what fits.
+        """
+        return await self._store.largest_payload(queue_name(queue), size)
 
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out no jobs of *queue* until `resume`; everything else goes on."""

@@ -18,6 +18,7 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import check_size
 from towpath.engine.model import Call, NewJob, Submitted
 from towpath.engine.operate import Operating
+from towpath.engine.options import QueueOptions
 from towpath.errors import (
     FiringTaken,
     InvalidOption,
@@ -85,11 +86,14 @@ class Recurring(Operating):
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
         if len(jobs) > LARGEST_BATCH:
             raise InvalidOption("jobs", len(jobs), rule=f"at most {LARGEST_BATCH} in one step")
-        limit = (await self._store.known_options(target)).max_payload
-        for job in jobs:
-            check_size("payload", job.payload, limit)
         item = [name, last_ms, upto_ms, _about(about), list(jobs)]
-        answer = await self._store.write("fire", target, lambda _: item, call)
+
+        def body(options: QueueOptions) -> Any:
+            for job in jobs:
+                check_size("payload", job.payload, options.max_payload)
+            return item
+
+        answer = await self._store.write("fire", target, body, call)
         refusal = _refusal(target, name, upto, answer)
         if refusal is not None:
             raise refusal

@@ -32,7 +32,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "drop": ("lane",),
         "pause": (),
         "resume": (),
-        "configure": ("whole", "options", "version", "mode"),
+        "configure": ("whole", "options", "version", "over"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs"),
         "forget": ("name",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
-from towpath.errors import MemoryFull, QueueDiffers, ScriptDefect
+from towpath.errors import MemoryFull, PayloadTooLarge, QueueDiffers, ScriptDefect
 from towpath.ids import QueueName
 
 T = TypeVar("T")
@@ -26,7 +27,12 @@ T = TypeVar("T")
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
 
-_CHANGES_MOST = 20
+Change = Callable[[QueueOptions], QueueOptions]
+"""What becomes of a queue's options; may be asked more than once."""
+
+_NONE, _ANY = "none", "any"
+"""Which options others replace, where it is not those of a version."""
+_CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
 
 
@@ -60,15 +66,22 @@ class Store:
         return await self._introduced(queue, ask)
 
     async def write_confirmed(
-        self, verb: str, queue: QueueName, body: Body, call: Call | None, *, replicas: int
+        self,
+        verb: str,
+        queue: QueueName,
+        body: Body,
+        call: Call | None,
+        *,
+        replicas: int,
+        written: Callable[[], None],
     ) -> tuple[Any, int]:
-        """The same, and how many replicas have what it wrote."""
+        """The same, and how many replicas have what it wrote; *written* is called before that."""
         script, channels = self._scripts[verb], self._channels
 
         async def ask(known: InForce) -> tuple[Any, int]:
             packed = pack(body(known.options))
             return await channels.confirmed_call(
-                script, queue, packed, known.version, call, replicas=replicas
+                script, queue, packed, known.version, call, replicas=replicas, written=written
             )
 
         return await self._introduced(queue, ask)
@@ -82,7 +95,11 @@ class Store:
             try:
                 return await ask(in_force)
             except (QueueUnknown, QueueChanged):
-                await self._write_options(queue, in_force.options, "first")
+                await self._write_options(queue, in_force.options, _NONE)
+            except PayloadTooLarge:
+                # By the limit of another day, perhaps. Nothing was sent.
+                if await self._options_now(queue) == in_force:
+                    raise
         raise ScriptDefect(f"the options of queue {queue} change with every call")
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
@@ -103,35 +120,62 @@ class Store:
         """The options of *queue* as last heard of: what a caller's values are checked with."""
         return (self._in_force.get(queue) or await self._first_use(queue)).options
 
+    async def largest_payload(self, queue: QueueName, size: int) -> int:
+        """Bytes that *queue* takes: as last heard of, asked for anew if *size* is beyond that."""
+        limit = (await self.known_options(queue)).max_payload
+        return limit if size <= limit else (await self.options(queue)).max_payload
+
     async def options(self, queue: QueueName) -> QueueOptions:
         """The options of *queue* now; the defaults if this is its first use. One round trip."""
-        return (await self._write_options(queue, QueueOptions(), "first")).options
+        return (await self._options_now(queue)).options
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, wanted, "first")
+        in_force = await self._write_options(queue, wanted, _NONE)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for everybody and at once."""
-        await self._write_options(queue, options, "replace")
+        await self._write_options(queue, options, _ANY)
+
+    async def _options_now(self, queue: QueueName) -> InForce:
+        known = self._in_force.get(queue)
+        wanted = known.options if known else QueueOptions()  # where the server has lost them
+        return await self._write_options(queue, wanted, _NONE)
+
+    async def change_options(self, queue: QueueName, change: Change) -> QueueOptions:
+        """Give *queue* what *change* makes of its options. Whoever changes them at the same time
+        is not undone: then *change* is asked again.
+        """
+        stored = await self._options_now(queue)
+        for _ in range(_CHANGES_MOST):
+            wanted = change(stored.options)
+            if wanted == stored.options:
+                return wanted
+            # A name of its own: somebody else may be making the same of them just now.
+            version = secrets.token_hex(8)
+            stored = await self._write_options(queue, wanted, stored.version, version)
+            if stored.version == version:
+                return wanted
+        raise ScriptDefect(f"the options of queue {queue} change with every call")
 
     async def _first_use(self, queue: QueueName) -> InForce:
         """All who come at the same time share one introduction, and go on together."""
         task = self._introducing.get(queue)
         if task is None:
-            task = asyncio.create_task(self._write_options(queue, QueueOptions(), "first"))
+            task = asyncio.create_task(self._write_options(queue, QueueOptions(), _NONE))
             self._introducing[queue] = task
             task.add_done_callback(lambda _: self._introducing.pop(queue))
         return await asyncio.shield(task)
 
-    async def _write_options(self, queue: QueueName, options: QueueOptions, mode: str) -> InForce:
+    async def _write_options(
+        self, queue: QueueName, options: QueueOptions, over: str, version: str = ""
+    ) -> InForce:
         whole = msgspec.json.encode(options)
-        stored, version = await self._channels.read(
-            self._scripts["configure"], queue, whole, options.packed(), version_of(whole), mode
-        )
-        in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), version.decode())
+        args = (whole, options.packed(), version or version_of(whole), over)
+        stored, found = await self._channels.read(self._scripts["configure"], queue, *args)
+        in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), found.decode())
         self._in_force[queue] = in_force
         # A directory for people: with memory full, work goes on without it.
         with suppress(MemoryFull):

@@ -117,9 +117,9 @@ class Crew:
         await self._processes.close()
         self._threads.close()
 
-    async def _largest(self, queue: str) -> int:
-        """Bytes of a result that the queue keeps, as last heard of."""
-        return (await self._app.engine.known_options(queue)).max_payload
+    async def _largest(self, queue: str, size: int) -> int:
+        """Bytes of a result that the queue keeps; asked for anew if *size* seems too much."""
+        return await self._app.engine.largest_payload(queue, size)
 
     async def heart_fails(self) -> None:
         """Raise what ended the heartbeat, if something does."""

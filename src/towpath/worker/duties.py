@@ -28,11 +28,20 @@ _SWEEP_EVERY = seconds(60)
 async def configure_queues(app: Registry, queues: Iterable[str], log: Log) -> None:
     """Give each queue the options its handlers ask for; what they leave open stays as it is."""
     for queue in queues:
-        stored = await app.engine.options(queue)
-        wanted = _wanted(stored, [it for it in app.handlers if it.queue == queue])
-        if wanted != stored:
-            await app.engine.reconfigure(queue, wanted)
-            log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(stored, wanted))
+        await _configure(app, queue, log)
+
+
+async def _configure(app: Registry, queue: str, log: Log) -> None:
+    handlers = [it for it in app.handlers if it.queue == queue]
+    stored: list[QueueOptions] = []
+
+    def wanted(options: QueueOptions) -> QueueOptions:
+        stored.append(options)
+        return _wanted(options, handlers)
+
+    now = await app.engine.change_options(queue, wanted)
+    if now != stored[-1]:
+        log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(stored[-1], now))
 
 
 def _wanted(stored: QueueOptions, handlers: list[Handler[Any, Any, Any]]) -> QueueOptions:

@@ -40,7 +40,7 @@ class Runner:
         processes: Processes,
         middleware: Sequence[Middleware],
         note: Note,
-        largest: Callable[[str], Awaitable[int]],
+        largest: Callable[[str, int], Awaitable[int]],
         log: Log,
     ) -> None:
         self._threads, self._processes = threads, processes
@@ -203,7 +203,7 @@ class Runner:
         return await self._completed(attempt, result)
 
     async def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
-        limit = await self._largest(attempt.lease.queue) if result else 0
+        limit = await self._largest(attempt.lease.queue, len(result)) if result else 0
         if len(result) <= limit:
             return Complete(attempt.lease, result)
         attempt.error = "ResultTooLarge"

@@ -198,5 +198,6 @@ async def _configure(engine: Engine, queue: str, options: QueueOptions) -> None:
     except QueueDiffers:
         # Defaults are nobody's choice: somebody claimed before the first message came. Whoever
         # chose something else knows why.
-        if await engine.options(queue) == QueueOptions():
-            await engine.reconfigure(queue, options)
+        await engine.change_options(
+            queue, lambda chosen: options if chosen == QueueOptions() else chosen
+        )

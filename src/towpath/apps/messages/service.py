@@ -71,7 +71,7 @@ class Messages:
             return await parts.queue.submit(message.user_id, id, data)
         self._check_callback(message.callback_url)
         await parts.queue.prepare()
-        limit = (await parts.engine.known_options(MESSAGES)).max_payload
+        limit = await parts.engine.largest_payload(MESSAGES, len(data))
         if len(data) > limit:
             raise PayloadTooLarge("message", len(data), limit=limit)
         # The record first: no message without somebody who sees to its answer.

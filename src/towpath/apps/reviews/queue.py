@@ -185,10 +185,8 @@ class ReviewQueue:
         try:
             await self.engine.configure(self.name, TASK_OPTIONS)
         except QueueDiffers:
-            chosen = await self.engine.options(self.name)
-            if chosen == QueueOptions():  # nobody's choice: somebody looked before anybody enqueued
-                await self.engine.reconfigure(self.name, TASK_OPTIONS)
-            elif (chosen.remember, chosen.keep) != (ZERO, ZERO):
+            chosen = await self.engine.change_options(self.name, _unless_chosen)
+            if (chosen.remember, chosen.keep) != (ZERO, ZERO):
                 raise
         self._is_prepared = True
 
@@ -220,6 +218,11 @@ class ReviewQueue:
                 del self._held[held.id]
         self._held.pop(lease.id, None)
         self._held[lease.id] = lease
+
+
+def _unless_chosen(options: QueueOptions) -> QueueOptions:
+    """Defaults are nobody's choice: somebody looked before anybody enqueued."""
+    return TASK_OPTIONS if options == QueueOptions() else options
 
 
 def _payload(task: str) -> bytes:

@@ -4,15 +4,15 @@
 -- args   whole    text     all options, as engines read them
 --        options  bytes    packed: those the scripts go by
 --        version  text     tells options apart
---        mode     text     first = keep those that are there; replace
+--        over     text     which ones they replace: a version, none, or any
 -- reply  <the options now in force>
 -- moves  none
 -- cost   O(1)
 -- full   refused
 -- uses   keys
 
-local whole, packed, version, mode = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local whole, packed, version, over = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local stored = redis.call('HMGET', META, 'whole', 'version')
-if stored[1] and mode == 'first' then return stored end
+if stored[1] and over ~= 'any' and over ~= stored[2] then return stored end
 redis.call('HSET', META, 'whole', whole, 'options', packed, 'version', version)
 return { whole, version }

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from towpath.clock import ZERO, hours
 from towpath.engine.batcher import LARGEST_BATCH
-from towpath.engine.check import check_size
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
@@ -138,9 +137,7 @@ async def _new(
         options = await _options(engine, queue, job)
         if named is not None:
             options.setdefault("id", named.job_id(place))
-        data = job.data()
-        check_size("payload", data, (await engine.known_options(queue)).max_payload)
-        return new_job(data, **options)
+        return new_job(job.data(), **options)
     except InvalidInput as error:
         return error
 
