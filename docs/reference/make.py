@@ -41,7 +41,8 @@ ERRORS_OF = """
 OPTIONS = """# Queue options
 
 `engine.configure(queue, QueueOptions(…))` at first use; the first to use a queue decides.
-`engine.change_options` changes some of them and `engine.reconfigure` all, in force at once for everybody.
+`engine.change_options` changes some of them, `engine.reconfigure` all: in force at once, for
+everybody.
 
 | option | default | meaning |
 |---|---|---|

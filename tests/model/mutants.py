@@ -161,8 +161,8 @@ MUTANTS = [
         "a repeated claim shows leases of others",
         (
             "lease",
-            "job.state == 'leased' and job.token == memory[i + 1] and load",
-            "job.state == 'leased' and load",
+            "job.state == 'leased' and job.token == memory[i + 1]",
+            "job.state == 'leased'",
         ),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import ask_fields
 from towpath.engine.model import new_job
+from towpath.engine.options import QueueOptions
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.worker import Worker
@@ -52,6 +53,22 @@ class TestConcurrency:
             room.door.set()
             await meanwhile(lambda: room.came == 30)
         assert room.most == 7
+
+    async def test_jobs_that_one_answer_does_not_carry_fill_the_slots_too(
+        self, app: Towpath
+    ) -> None:
+        """An answer is short because its jobs are large: that does not mean there are no more."""
+        room = Room()
+
+        @app.handler("shop")
+        async def sell(_: bytes) -> None:
+            await room.visit()
+
+        await app.engine.configure("shop", QueueOptions(max_payload=8 * 1024 * 1024))
+        await sell.submit_many([bytes(5 * 1024 * 1024)] * 3)
+        async with working(app, concurrency=6):
+            await meanwhile(lambda: room.inside == 3)
+            room.door.set()
 
     async def test_a_slot_that_is_free_is_filled_while_others_run(self, app: Towpath) -> None:
         """One slow job among quick ones: the rest of the slots never waits for it."""

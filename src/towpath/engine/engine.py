@@ -180,10 +180,11 @@ class Engine(Publishing):
         """Lease up to *count* jobs to *worker*, highest priority first, oldest first within it.
 
         Jobs whose lease has ended and jobs that fell due are taken into account first. With
-        *lane*, only that lane's next job. With *wait*, an empty queue is waited on: the claim
-        returns within milliseconds of a submit or a due time, empty when the time is over.
-        Repeated under the same *call* it finds what it was given before. One round trip when
-        there is work.
+        *lane*, only that lane's next job. Fewer than *count* come where their payloads are large:
+        about 8 MiB in one answer, and one job at least. With *wait*, an empty queue is waited on:
+        the claim returns within milliseconds of a submit or a due time, empty when the time is
+        over. Repeated under the same *call* it finds what it was given before. One round trip
+        when there is work.
         """
         name = queue_name(queue)
         wish, wait_ms = _wish(worker, lease, count, lane), duration_ms("wait", wait)

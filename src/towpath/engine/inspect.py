@@ -173,8 +173,10 @@ class Inspector:
     ) -> Page:
         """A page of the jobs in *state*, in the order they run (or ended). Payloads are left out.
 
-        With *lane*, those that wait in that lane. A page is cut from the queue as it is then:
-        a job that moves meanwhile may be shown twice or not at all, one that stays is shown.
+        With *lane*, those that wait in that lane. A page has at most *size* jobs, fewer if their
+        records are large; `after` leads to the next, and is None on the last. It is cut from the
+        queue as it is then: a job that moves meanwhile may be shown twice or not at all, one that
+        stays is shown.
         """
         name = queue_name(queue)
         if state not in STATES:
@@ -184,10 +186,12 @@ class Inspector:
         size = whole("size", size, 1, LARGEST_PAGE)
         last, score = _cursor(after)
         of_lane = lane_key(lane) if lane is not None else ""
-        rows, now = await self._store.read("list", name, state.value, of_lane, last, score, size)
+        rows, now, more = await self._store.read(
+            "list", name, state.value, of_lane, last, score, size
+        )
         jobs = [_listed(name, row, now) for row in rows]
-        more = _make_cursor(rows[-1][0], rows[-1][1]) if len(rows) == size else None
-        return Page([job for job in jobs if job and job.state is state], more)
+        rest = _make_cursor(rows[-1][0], rows[-1][1]) if more else None
+        return Page([job for job in jobs if job and job.state is state], rest)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""

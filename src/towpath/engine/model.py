@@ -265,7 +265,8 @@ class Exchanged(msgspec.Struct, frozen=True):
     left: int = 0
     """Ready jobs that the claim left behind."""
     due_in: Duration | None = None
-    """How long until a job falls due or a lease ends; None = neither is to come."""
+    """How long until a job falls due or a lease ends; None = neither is to come. 0 = there may be
+    more to claim at once: an answer is bounded in bytes, whatever was asked for."""
     now_ms: int = 0
     """The server's clock when it answered."""
 

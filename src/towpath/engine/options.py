@@ -53,7 +53,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_payload: int = 1024 * 1024
     """Bytes of one payload or result."""
     events: int = 1_000
-    """About how many entries the stream of events keeps; 0 = none are written."""
+    """About how many entries the stream of events keeps, of 8 KiB at most; 0 = none are written."""
 
     def __post_init__(self) -> None:
         whole("max_attempts", self.max_attempts, 1, 1_000_000)

@@ -50,6 +50,8 @@ class Faults:
     """Seconds before each reply."""
     piece: int = _PIECE
     """Bytes delivered at a time."""
+    rate: float = 0.0
+    """Bytes of replies per second and connection; 0 = as fast as it goes."""
 
 
 class Proxy:
@@ -139,6 +141,7 @@ class _Rules:
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._calling = self._awaited = False
+        self._free_at = 0.0
 
     async def on_request(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
         self._calling = self._awaited = b"EVAL" in piece[:64]
@@ -159,7 +162,15 @@ class _Rules:
             return True
         if self._loses(piece) or self._happens(faults.cut_replies):
             return await self._cut(piece, to)
+        if faults.rate:
+            await self._take_time(len(piece) / faults.rate)
         return await _deliver(piece, to, faults.piece)
+
+    async def _take_time(self, seconds: float) -> None:
+        """As long as the line is busy with it: what a busy process oversleeps is made up for."""
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(now, self._free_at) + seconds
+        await _pause(self._free_at - now)
 
     def _loses(self, piece: bytes) -> bool:
         """Whether it is this one's turn: a reply counts once, an unknown script is none yet."""
@@ -206,8 +217,11 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
 
 async def _pause(seconds: float) -> None:
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(seconds, over.set_result, None)
-    await over
+    timer = asyncio.get_running_loop().call_later(seconds, over.set_result, None)
+    try:
+        await over
+    finally:
+        timer.cancel()
 
 
 @asynccontextmanager

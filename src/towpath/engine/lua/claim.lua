@@ -8,9 +8,9 @@
 --        lanes    hash     lane -> its holder
 -- args   worker   text
 --        lease    ms       for jobs that name no lease time of their own
---        count    int      at most so many
+--        count    int      at most so many, and no more than one answer carries: one at least
 --        lane     text     of this lane only; '' = of any
--- reply  leases <next due> <ready left> <now>
+-- reply  leases <next due: now = there may be more at once> <ready left> <now>
 -- moves  ready -> leased
 -- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
 -- full   works
@@ -34,16 +34,17 @@ local function claim(worker, lease, most, lane)
   local swept = sweep(math.max(PROMOTE_LEAST, most))
   set_meta('asked_at', now)
   local paused = meta.paused > 0
-  local leases = {}
+  local leases, cut = {}, false
   if not paused then
     local found = lane == '' and ready_candidates(most) or lane_candidates(lane)
-    local chosen, loads = choose(found, most)
+    local chosen, loads
+    chosen, loads, cut = choose(found, most)
     for i, job in ipairs(chosen) do
       lease_job(job, worker, lease)
       leases[i] = lease_answer(job, loads[i], job.score)
     end
   end
-  local due, left = next_due(swept), ready_left()
+  local due, left = next_due(swept or cut), ready_left()
   -- A claimer that got something may be busy for long: whoever else waits should look.
   local soon = #leases > 0 and due > 0 and due - now < WAIT_CAP_MS
   wanted = not paused and (left > 0 or soon)

@@ -13,12 +13,12 @@
 --        lane     text     '' = of any lane
 --        after    text     the last id of the page before; '' = from the start
 --        score    text     its score there
---        size     int
--- reply  <id, score, record> of each, in order; <now>
+--        size     int      at most so many, and no more than one answer carries: one at least
+-- reply  <id, score, record> of each, in order; <now>; <1 = there may be more>
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
--- uses   keys clock
+-- uses   keys clock answer
 
 local state, lane, after, score, size = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
 local SETS = {
@@ -36,8 +36,11 @@ if after ~= '' then
 end
 
 local found = redis.call('ZRANGE', key, from, from + size - 1, 'WITHSCORES')
-local page = {}
+local page, bytes = {}, 0
 for i = 1, #found, 2 do
-  page[#page + 1] = { found[i], found[i + 1], redis.call('GET', JOB .. found[i]) or '' }
+  local record = redis.call('GET', JOB .. found[i]) or ''
+  bytes = bytes + #record
+  if bytes > ANSWER_BYTES and i > 1 then return { page, now, 1 } end
+  page[#page + 1] = { found[i], found[i + 1], record }
 end
-return { page, now }
+return { page, now, #page == size and 1 or 0 }

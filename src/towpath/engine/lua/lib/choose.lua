@@ -1,4 +1,6 @@
 -- choose: which ready jobs a claim gets: highest priority first, then longest ready.
+--
+-- uses   answer
 
 local function by_place(a, b)
   if a.score ~= b.score then return a.score < b.score end
@@ -46,19 +48,25 @@ local function lane_candidates(name)
   return job and job.state == 'ready' and { job } or {}
 end
 
--- The first *most* with their payloads; jobs without one are set aside: no worker can run them.
+-- The first *most* with their payloads, as many as one answer carries, and whether there was no
+-- room for another. Jobs without a payload are set aside: no worker can run them.
 local function choose(found, most)
-  local names, chosen, payloads = {}, {}, {}
-  for i = 1, math.min(most, #found) do names[i] = LOAD .. found[i].id end
-  if #names == 0 then return chosen, payloads end
-  local texts = redis.call('MGET', unpack(names))
-  for i = 1, #names do
-    if texts[i] then
-      chosen[#chosen + 1] = found[i]
-      payloads[#payloads + 1] = texts[i]
-    else
-      bury(found[i], 'NO_PAYLOAD: the payload is not there')
+  local chosen, payloads, size = {}, {}, 0
+  for from, to in portions(math.min(most, #found)) do
+    local names = {}
+    for i = from, to do names[#names + 1] = LOAD .. found[i].id end
+    local texts = redis.call('MGET', unpack(names))
+    for i = from, to do
+      local text = texts[i - from + 1]
+      size = size + #(text or '')
+      if size > ANSWER_BYTES and #chosen > 0 then return chosen, payloads, true end
+      if text then
+        chosen[#chosen + 1] = found[i]
+        payloads[#payloads + 1] = text
+      else
+        bury(found[i], 'NO_PAYLOAD: the payload is not there')
+      end
     end
   end
-  return chosen, payloads
+  return chosen, payloads, false
 end

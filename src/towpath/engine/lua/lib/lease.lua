@@ -43,8 +43,9 @@ local function recall_claim(memory)
   local leases = {}
   for i = 3, #memory, 2 do
     local job = read_job(memory[i])
-    local load = redis.call('GET', LOAD .. job.id)
-    if job.state == 'leased' and job.token == memory[i + 1] and load then
+    local held = job.state == 'leased' and job.token == memory[i + 1]
+    local load = held and redis.call('GET', LOAD .. job.id)
+    if load then
       local expires = tonumber(redis.call('ZSCORE', LEASES, job.id))
       leases[#leases + 1] = lease_answer(job, load, expires)
     end

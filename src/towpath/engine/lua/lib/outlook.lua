@@ -5,9 +5,10 @@ local function first_after_now(key)
   return tonumber(redis.call('ZRANGEBYSCORE', key, later, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- When something falls due without anybody's doing: a delayed job, or a lease that ends.
-local function next_due(swept)
-  if swept then return now end
+-- When something falls due without anybody's doing: a delayed job, or a lease that ends. Now, if
+-- there is more to be had at once.
+local function next_due(at_once)
+  if at_once then return now end
   local due = math.min(first_after_now(RETRY) or math.huge, first_after_now(LEASES) or math.huge)
   for i = 1, #changed do
     if changed[i].state == 'delayed' then due = math.min(due, changed[i].due) end

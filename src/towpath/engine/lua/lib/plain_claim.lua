@@ -1,7 +1,7 @@
 -- plain_claim: the short way of a claim. If it is not that simple, nothing has been done, and
 -- `claim` begins anew.
 --
--- uses   keys clock calls request queue head publish plain_close plain_leases
+-- uses   keys clock calls request queue head publish plain_close plain_leases plain_leased
 
 if not remembered then
   if lease_plain(unpack(request)) then

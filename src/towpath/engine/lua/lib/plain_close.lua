@@ -4,7 +4,7 @@ local fields, told = {}, {}  -- of the queue's own numbers: name, value, ...; ev
 
 local function close_plain(wake, answer, memory)
   if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
-  publish(wake, unpack(told))
+  publish(wake, told)
   remember(memory)
   return answer
 end

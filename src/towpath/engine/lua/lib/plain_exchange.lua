@@ -1,7 +1,7 @@
 -- plain_exchange: the short way of an exchange that completes only. If it is not that simple,
 -- nothing has been done, and `exchange` begins anew.
 --
--- uses   keys clock calls request queue head publish plain_close plain_ends plain_leases
+-- uses   keys clock calls request queue head publish plain_close plain_ends plain_leases plain_leased
 
 if not remembered then
   local settle, wish = request[1], request[2]

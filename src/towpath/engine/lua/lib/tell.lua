@@ -26,5 +26,5 @@ local function tell(wake)
     entry[2 * i - 1] = event
     entry[2 * i] = table.concat(notes[event], '\n')
   end
-  publish(wake, unpack(entry))
+  publish(wake, entry)
 end
