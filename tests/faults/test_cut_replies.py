@@ -83,8 +83,9 @@ class TestCallsThatAreCut:
         assert found.ids(State.READY) == {it.id for it in answers if isinstance(it, Submitted)}
         assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
 
-    async def test_submit_keeps_the_order_of_calls(self, engine: Engine) -> None:
+    async def test_submit_keeps_the_order_of_calls(self, engine: Engine, proxy: Proxy) -> None:
         """However many are under way, in one lane and within one priority."""
+        proxy.cut_next(2)
         jobs = [(f"{n}", "lane" if n % 2 else None) for n in range(1400)]
         await asyncio.gather(*(engine.submit(QUEUE, b"x", id=id, lane=it) for id, it in jobs))
         ready = [job.id for job in await all_in(engine, QUEUE, State.READY)]

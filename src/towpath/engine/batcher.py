@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from towpath.clock import Duration, steady
+from towpath.engine.codec import too_large
 from towpath.engine.durability import Durability
 from towpath.engine.model import Call, NewJob
 from towpath.errors import ScriptDefect, ServerUnreachable
@@ -28,6 +29,8 @@ Written = Callable[[], None]
 Send = Callable[
     [QueueName, list[NewJob], Durability | None, Call | None, Written], Awaitable[list[Any]]
 ]
+
+Limit = Callable[[QueueName, int], Awaitable[int]]
 
 
 class _Entry:
@@ -59,10 +62,14 @@ class _Line:
 
 
 class Batcher:
-    """Joins concurrent submits; *send* carries a batch and answers job by job."""
+    """Joins concurrent submits; *send* carries a batch and answers job by job.
 
-    def __init__(self, send: Send, *, give_up: Duration) -> None:
-        self._send, self._give_up_s = send, give_up.total_seconds()
+    *limit* tells how many bytes a queue takes, given the most that somebody wants to submit.
+    """
+
+    def __init__(self, send: Send, limit: Limit, *, give_up: Duration) -> None:
+        self._send, self._limit = send, limit
+        self._give_up_s = give_up.total_seconds()
         self._lines: dict[QueueName, _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._landed = asyncio.Event()
@@ -169,13 +176,37 @@ class Batcher:
         written: Written,
     ) -> list[Any]:
         answers: list[Any] = []
-        *before, last = portions(jobs)
+        send, (*before, last) = self._send_fitting, portions(jobs)
         for portion in before:
-            answers += await self._send(line.queue, portion, durability, call, _nobody_waits)
-        answers += await self._send(line.queue, last, durability, call, written)
+            answers += await send(line.queue, portion, durability, call, _nobody_waits)
+        answers += await send(line.queue, last, durability, call, written)
         if len(answers) != len(jobs):
             raise ScriptDefect(f"{len(jobs)} jobs were submitted, {len(answers)} answered")
         return answers
+
+    async def _send_fitting(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None,
+        written: Written,
+    ) -> list[Any]:
+        """The answers to *jobs*. One that is too large for the queue is not sent.
+
+        Under a caller's name all are: it may be a repeat, whose answer only the server knows.
+        """
+        largest = max([len(job.payload) for job in jobs])
+        limit = await self._limit(queue, largest)
+        if largest <= limit or call is not None:
+            return await self._send(queue, jobs, durability, call, written)
+        fitting = [job for job in jobs if len(job.payload) <= limit]
+        sent = fitting and await self._send(queue, fitting, durability, call, written)
+        answers = iter(sent)
+        return [
+            next(answers) if (size := len(job.payload)) <= limit else too_large(size, limit)
+            for job in jobs
+        ]
 
     def _overdue(self, line: _Line) -> list[_Entry]:
         """Those that waited behind a server that is away for as long as a call may take."""

@@ -93,7 +93,9 @@ class Engine(Publishing):
         )
         self._waker = Waker(self._link, self._clock)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
-        self._batcher = Batcher(self._send_submits, give_up=self._limits.give_up)
+        self._batcher = Batcher(
+            self._send_submits, self._store.largest_payload, give_up=self._limits.give_up
+        )
         try:
             self._facts = await self._store.probe(self._declared)
         except BaseException:
@@ -334,30 +336,6 @@ class Engine(Publishing):
         return outcome
 
     async def _send_submits(
-        self,
-        queue: QueueName,
-        jobs: list[NewJob],
-        durability: Durability | None,
-        call: Call | None,
-        written: Callable[[], None],
-    ) -> list[Any]:
-        """The raw answers to *jobs*. One that is too large for the queue is not sent.
-
-        Under a caller's name all are: it may be a repeat, whose answer only the server knows.
-        """
-        largest = max([len(job.payload) for job in jobs])
-        limit = await self._store.largest_payload(queue, largest)
-        if largest <= limit or call is not None:
-            return await self._send_fitting(queue, jobs, durability, call, written)
-        fitting = [job for job in jobs if len(job.payload) <= limit]
-        sent = fitting and await self._send_fitting(queue, fitting, durability, call, written)
-        answers = iter(sent)
-        return [
-            next(answers) if (size := len(job.payload)) <= limit else codec.too_large(size, limit)
-            for job in jobs
-        ]
-
-    async def _send_fitting(
         self,
         queue: QueueName,
         jobs: list[NewJob],
