@@ -9,6 +9,7 @@ STAMP  := $(VENV)/.towpath-installed
 TO_RUN  := server,embedded,fast
 TO_TEST := dev,embedded
 BIN    := $(VENV)/bin
+REDIS  := $(VENV)/redis-tls
 JOBS   ?= 4
 PROGRAMS ?= 5000
 
@@ -38,7 +39,7 @@ types: $(STAMP) ## pyright's strict mode, by basedpyright
 contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-unit: $(STAMP) ## the whole test suite; JOBS=n processes
+unit: $(STAMP) $(REDIS) ## the whole test suite; JOBS=n processes
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
@@ -74,6 +75,11 @@ define install
   else pip='$(PYTHON) -m pip --python $(BIN)/python'; fi; \
   $$pip install --disable-pip-version-check -e '.[$(1)]'
 endef
+
+# A Redis that speaks TLS: the servers in the wheels do not. Taken from Debian's packages, unpacked
+# into $(VENV); where that can't be, the tests of TLS are skipped and say so.
+$(REDIS): | $(VENV)/pyvenv.cfg
+	@sh tests/bring_redis.sh $(REDIS) || true
 
 # What `towpath up` runs on, and no more.
 $(RUNTIME): pyproject.toml | $(VENV)/pyvenv.cfg

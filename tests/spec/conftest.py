@@ -1,6 +1,6 @@
 """An engine with a manual clock, on each deployment that Towpath promises to run on."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -21,10 +21,11 @@ def running_deployment(request: pytest.FixtureRequest) -> Deployment:
 
 
 @pytest.fixture
-def deployment(running_deployment: Deployment) -> Deployment:
+def deployment(running_deployment: Deployment) -> Iterator[Deployment]:
     """The newest Valkey, the oldest Redis, or a cluster of three masters: empty."""
     running_deployment.flush()
-    return running_deployment
+    yield running_deployment
+    assert running_deployment.denied() == []
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """What the specification runs on: one server or a cluster, asked past the engine where needed."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Self
 
 from towpath.clock import instant
 from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer, Reply
 from towpath.embedded.resp import Word, fields, items
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "connect-over-tls.md"
+USER, PASSWORD = "towpath", "of-the-tests"
 
 
 @dataclass(frozen=True)
@@ -18,12 +23,22 @@ class Deployment:
 
     @classmethod
     def of(cls, running: EmbeddedServer | EmbeddedCluster) -> Self:
+        """As a user who may do what the documentation says that Towpath needs, and no more."""
         masters = (running,) if isinstance(running, EmbeddedServer) else running.masters
-        return cls(running.url, masters)
+        for master in masters:
+            master.ask(*documented_user())
+        scheme, _, place = running.url.partition("://")
+        return cls(f"{scheme}://{USER}:{PASSWORD}@{place}", masters)
+
+    def denied(self) -> list[str]:
+        """What the user was refused since the servers were emptied."""
+        logs = [items(master.ask("ACL", "LOG")) for master in self.masters]
+        return [" ".join(map(str, items(entry)[:10])) for log in logs for entry in log]
 
     def flush(self) -> None:
         for master in self.masters:
             master.ask("FLUSHALL")
+            master.ask("ACL", "LOG", "RESET")
 
     def ask(self, command: str, key: str, *words: Word) -> Reply:
         """The reply of whichever master serves *key*."""
@@ -61,6 +76,12 @@ class Deployment:
         """Clients that wait in a blocking command."""
         infos = (fields(master.ask("INFO", "clients")) for master in self.masters)
         return sum(int(info["blocked_clients"]) for info in infos)
+
+
+def documented_user() -> list[str]:
+    """The command of the page that makes a user for Towpath."""
+    [line] = re.findall(r"^    (ACL SETUSER towpath .*)$", PAGE.read_text(), re.MULTILINE)
+    return line.replace("PASSWORD", PASSWORD).split()
 
 
 def _keys_on(master: EmbeddedServer) -> list[bytes]:

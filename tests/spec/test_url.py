@@ -7,6 +7,7 @@ from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
+from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, Topology, parse_url
 from towpath.errors import InvalidOption, ServerRefused, ServerUnreachable
 
@@ -18,20 +19,20 @@ class TestAUrl:
     @pytest.mark.parametrize(
         ("url", "parsed"),
         [
-            ("redis://localhost", ServerUrl(Topology.SINGLE, False, (("localhost", 6379),))),
-            ("REDIS://h:1/3", ServerUrl(Topology.SINGLE, False, (("h", 1),), db=3)),
-            ("rediss://h", ServerUrl(Topology.SINGLE, True, (("h", 6379),))),
-            ("valkey://h", ServerUrl(Topology.SINGLE, False, (("h", 6379),))),
-            ("redis://[::1]:7", ServerUrl(Topology.SINGLE, False, (("::1", 7),))),
-            ("unix:///run/a%20b.sock", ServerUrl(Topology.SINGLE, False, (), path="/run/a b.sock")),
-            ("unix:///s?db=2", ServerUrl(Topology.SINGLE, False, (), path="/s", db=2)),
+            ("redis://localhost", ServerUrl(Topology.SINGLE, None, (("localhost", 6379),))),
+            ("REDIS://h:1/3", ServerUrl(Topology.SINGLE, None, (("h", 1),), db=3)),
+            ("rediss://h", ServerUrl(Topology.SINGLE, Tls(), (("h", 6379),))),
+            ("valkey://h", ServerUrl(Topology.SINGLE, None, (("h", 6379),))),
+            ("redis://[::1]:7", ServerUrl(Topology.SINGLE, None, (("::1", 7),))),
+            ("unix:///run/a%20b.sock", ServerUrl(Topology.SINGLE, None, (), path="/run/a b.sock")),
+            ("unix:///s?db=2", ServerUrl(Topology.SINGLE, None, (), path="/s", db=2)),
             (
                 "redis+sentinel://a,b:7/main/2",
-                ServerUrl(Topology.SENTINEL, False, (("a", 26379), ("b", 7)), path="main", db=2),
+                ServerUrl(Topology.SENTINEL, None, (("a", 26379), ("b", 7)), path="main", db=2),
             ),
             (
                 "rediss+cluster://a:1,b:2",
-                ServerUrl(Topology.CLUSTER, True, (("a", 1), ("b", 2))),
+                ServerUrl(Topology.CLUSTER, Tls(), (("a", 1), ("b", 2))),
             ),
         ],
     )

@@ -36,7 +36,7 @@ async def doctor(
     settings = session.settings
     checkup = await examine(settings.address, within=settings.timeout)
     found: list[Finding] = [Finding("address", Verdict.OK, settings.shown)]
-    found += findings(checkup, settings.declared)
+    found += findings(checkup, settings.address, settings.declared)
     if all(it.verdict is not Verdict.BAD for it in found):
         async with session.engine() as engine:
             found += await of_queues(engine)

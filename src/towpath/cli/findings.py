@@ -11,6 +11,8 @@ from towpath.cli.queues import all_counts
 from towpath.engine.diagnosis import Checkup, ServerState
 from towpath.engine.durability import Disk, Durability
 from towpath.engine.engine import Engine
+from towpath.engine.tls import Verify
+from towpath.engine.url import ServerUrl
 from towpath.errors import DurabilityUnknown, EvictionUnsafe
 
 OLDEST = (6, 2)
@@ -37,7 +39,7 @@ class Finding(NamedTuple):
     """Which one, where there are several."""
 
 
-def findings(checkup: Checkup, declared: Durability | None) -> list[Finding]:
+def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> list[Finding]:
     """All that can be said about a deployment, server by server."""
     found: list[Finding] = []
     for server in checkup.servers:
@@ -45,7 +47,7 @@ def findings(checkup: Checkup, declared: Durability | None) -> list[Finding]:
         told = [_version(server), _durability(server, declared)]
         told += [check(server) for check in _CHECKS]
         found += [it._replace(server=name) for it in told]
-    return [*found, _write(checkup)]
+    return [*found, _tls(url), _write(checkup)]
 
 
 def _version(server: ServerState) -> Finding:
@@ -163,6 +165,16 @@ def _latency(server: ServerState) -> Finding:
 _CHECKS: tuple[Callable[[ServerState], Finding], ...] = (
     _eviction, _replicas, _clock, _scripts, _memory, _round_trip, _latency,
 )  # fmt: skip
+
+
+def _tls(url: ServerUrl) -> Finding:
+    if url.tls is None:
+        return Finding("tls", Verdict.OK, "not used")
+    if url.tls.verify is Verify.NONE:
+        text = "the server's certificate is not checked: anybody may be at the other end"
+        do = "Name the authority that signed it (`tls.ca`), and set `tls.verify` to full."
+        return Finding("tls", Verdict.WARN, text, do)
+    return Finding("tls", Verdict.OK, f"the server's certificate is checked ({url.tls.verify})")
 
 
 def _write(checkup: Checkup) -> Finding:

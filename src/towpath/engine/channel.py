@@ -42,6 +42,7 @@ from towpath.engine.layout import TROUBLE
 from towpath.engine.limit import Watch
 from towpath.engine.model import Call
 from towpath.engine.script import Script
+from towpath.engine.tls import failed_handshake
 from towpath.errors import (
     CallStale,
     CallTaken,
@@ -111,6 +112,8 @@ _PASSING_TEXT = re.compile(
     r"|non local key|read only replica"
 )
 """The same, where an error inside a script is told in the words of another."""
+
+_NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't access)\b")
 
 
 class Channels:
@@ -315,10 +318,14 @@ def _translated(error: Exception) -> ServerError | None:
     for cause in (error, error.__cause__):
         if isinstance(cause, AuthenticationError | AuthorizationError):
             return ServerRefused(str(cause))
+    if (failed := failed_handshake(error)) is not None:
+        return failed
     if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:
         return CALL_WORDS[word](text)
     if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
         return MemoryFull("the server's memory is full")
-    return ScriptDefect(text) if "user_script" in text else ServerRefused(text)
+    # What a user may not do in a script, the server tells as an error of the script.
+    defect = "user_script" in text and not _NOT_ALLOWED.search(text)
+    return ScriptDefect(text) if defect else ServerRefused(text)

@@ -239,25 +239,27 @@ def open_link(url: ServerUrl) -> Link:
     }
     login = {"username": url.username, "password": url.password}
     watching = {"username": url.sentinel_username, "password": url.sentinel_password}
-    connect = _connecting({**usual, **login, "db": url.db}, tls=url.tls)
+    tls = url.tls.options() if url.tls is not None else {}
+    connect = _connecting({**usual, **login, **tls, "db": url.db})
     match url.topology:
         case Topology.CLUSTER:
             return Link(Cluster(url.hosts, _asking(connect)), connect)
         case Topology.SENTINEL:
-            ask = _asking(_connecting({**usual, **watching}, tls=False))
+            encrypted = tls if url.tls is not None and url.tls.sentinels else {}
+            ask = _asking(_connecting({**usual, **watching, **encrypted}))
             return Link(Sentinels(url.hosts, url.path, ask), connect)
         case Topology.SINGLE:
             [place] = url.hosts or ((url.path, 0),)
             return Link(OneServer(place), connect)
 
 
-def _connecting(options: dict[str, Any], *, tls: bool) -> Callable[[Place], AbstractConnection]:
+def _connecting(options: dict[str, Any]) -> Callable[[Place], AbstractConnection]:
     def connect(place: Place) -> AbstractConnection:
         host, port = place
         if not port:
             client = Redis(unix_socket_path=host, **options)
         else:
-            client = Redis(host=host, port=port, ssl=tls, **options)
+            client = Redis(host=host, port=port, **options)
         return client.connection_pool.make_connection()
 
     return connect

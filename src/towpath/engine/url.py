@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from towpath.engine.tls import PARAMETERS, SENTINEL_PARAMETER, Tls
 from towpath.errors import InvalidOption
 
 _DEFAULT_PORT = 6379
@@ -23,7 +24,7 @@ class ServerUrl(msgspec.Struct, frozen=True):
     """A parsed URL. `str()` shows it without the password."""
 
     topology: Topology
-    tls: bool
+    tls: Tls | None
     hosts: tuple[tuple[str, int], ...]
     path: str = ""
     """The Unix socket's path, or the name of the service that the sentinels watch."""
@@ -79,7 +80,7 @@ def parse_url(url: str) -> ServerUrl:
         raise _wrong("can not be read") from error
     if parts.fragment:
         raise _wrong("has a '#' that must be written as %23")
-    query = dict(parse_qsl(parts.query))
+    query = _query(parts.query, topology, tls=tls)
     credentials, _, places = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     is_socket = scheme.lower() == "unix"
@@ -88,7 +89,7 @@ def parse_url(url: str) -> ServerUrl:
     path, db = _path_and_db(topology, unquote(parts.path), query, is_socket=is_socket)
     return ServerUrl(
         topology=topology,
-        tls=tls,
+        tls=_tls(query) if tls else None,
         hosts=() if is_socket else _hosts(places, topology),
         path=path,
         db=db,
@@ -97,6 +98,28 @@ def parse_url(url: str) -> ServerUrl:
         sentinel_username=query.get("sentinel_username"),
         sentinel_password=query.get("sentinel_password"),
     )
+
+
+def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
+    """The parameters behind the `?`. One that is not known is a mistake that must not pass."""
+    known = {"db", *(PARAMETERS if tls else ())}
+    if topology is Topology.SENTINEL:
+        known |= {"sentinel_username", "sentinel_password", *({SENTINEL_PARAMETER} if tls else ())}
+    query = dict(parse_qsl(text, keep_blank_values=True))
+    if unknown := query.keys() - known:
+        # What does not look like a name may be a part of a password.
+        names = sorted(it for it in unknown if it.isidentifier() and len(it) <= 32)
+        without = "" if tls or not PARAMETERS & unknown else "; rediss:// is the scheme for TLS"
+        told = ", ".join(names) or "(not shown)"
+        raise _wrong(f"has a parameter that Towpath does not know: {told}{without}")
+    return query
+
+
+def _tls(query: dict[str, str]) -> Tls:
+    try:
+        return Tls.of(query)
+    except ValueError as error:
+        raise _wrong(str(error)) from error
 
 
 def _hosts(places: str, topology: Topology) -> tuple[tuple[str, int], ...]:

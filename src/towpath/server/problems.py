@@ -43,6 +43,7 @@ STATUSES: Mapping[type[TowpathError], int] = {
     errors.DurabilityUnavailable: 422,
     errors.MemoryFull: 503,
     errors.ServerRefused: 503,
+    errors.TlsFailed: 503,
     errors.ServerUnreachable: 503,
     errors.EngineClosed: 503,
     errors.DurabilityNotReached: 503,

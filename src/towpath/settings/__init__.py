@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from pydantic import (
     BaseModel,
@@ -47,6 +47,7 @@ from towpath.settings.groups import (
     LogSettings,
     ReviewSettings,
     Time,
+    TlsSettings,
     WorkerSettings,
 )
 
@@ -94,6 +95,7 @@ class Settings(BaseSettings):
     """Who logs in at the server; wins over the one in the URL."""
     password: SecretStr | None = None
     """With what; wins over the one in the URL, and keeps it out of there."""
+    tls: TlsSettings = TlsSettings()
     database: SecretStr | None = None
     """The ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
     durability: DeclaredDurability = None
@@ -141,15 +143,20 @@ class Settings(BaseSettings):
     @property
     def server(self) -> str:
         """The address with its credentials, for `Engine`. Never show it: `shown` is for that."""
-        url = self.url.get_secret_value()
-        if self.username is None and self.password is None:
+        url, tls = self.url.get_secret_value(), self.tls.wanted.parameters
+        if self.username is None and self.password is None and not tls:
             return url
         parsed, parts = parse_url(url), urlsplit(url)
-        user = self.username or parsed.username or ""
-        password = self.password.get_secret_value() if self.password else parsed.password or ""
-        place = parts.netloc.rpartition("@")[2]
-        login = f"{quote(user, safe='')}:{quote(password, safe='')}@{place}"
-        return urlunsplit(parts._replace(netloc=login))
+        if tls:
+            query = urlencode({**dict(parse_qsl(parts.query)), **tls})
+            parts = parts._replace(query=query)
+        if self.username is not None or self.password is not None:
+            user = self.username or parsed.username or ""
+            password = self.password.get_secret_value() if self.password else parsed.password or ""
+            place = parts.netloc.rpartition("@")[2]
+            login = f"{quote(user, safe='')}:{quote(password, safe='')}@{place}"
+            parts = parts._replace(netloc=login)
+        return urlunsplit(parts)
 
     @property
     def shown(self) -> str:

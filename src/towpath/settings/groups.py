@@ -15,6 +15,7 @@ from pydantic_settings import NoDecode
 from towpath.clock import Duration, minutes, seconds
 from towpath.durations import parse_duration
 from towpath.engine.durability import Durability
+from towpath.engine.tls import Tls, Verify
 from towpath.errors import InvalidOption
 from towpath.ids import queue_name, stream_name, worker_name
 
@@ -130,6 +131,26 @@ class LogLevel(StrEnum):
 
 
 # ── the tree ─────────────────────────────────────────────────────────────────────────────
+
+
+class TlsSettings(BaseModel):
+    """TLS to the server, for rediss:// URLs. The paths are those of PEM files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    ca: str | None = None
+    """Authorities to trust besides those that this machine trusts."""
+    cert: str | None = None
+    """The client certificate, for servers that ask for one."""
+    key: str | None = None
+    """Its private key; none = it is in the file of the certificate."""
+    verify: Verify = Verify.FULL
+    """How the server's certificate is checked: full; authority (host names don't matter); none
+    (anybody may answer)."""
+
+    @property
+    def wanted(self) -> Tls:
+        return Tls(ca=self.ca, cert=self.cert, key=self.key, verify=self.verify)
 
 
 class WorkerSettings(BaseModel):

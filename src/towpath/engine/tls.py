@@ -1,0 +1,137 @@
+"""TLS to the server: whom we trust, what we show, and what a handshake that failed means."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from towpath.errors import InvalidOption, TlsFailed
+
+
+class Verify(StrEnum):
+    """How far a server's certificate is looked at."""
+
+    FULL = "full"
+    """It must come from a trusted authority, and be for the host that was asked for."""
+    AUTHORITY = "authority"
+    """It must come from a trusted authority; which host it is for does not matter."""
+    NONE = "none"
+    """Whatever is shown is taken: the line is encrypted, but anybody may be at its other end."""
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """How connections are encrypted. The paths are those of PEM files."""
+
+    ca: str | None = None
+    """Authorities that are trusted besides those that this machine trusts."""
+    cert: str | None = None
+    """The certificate that is shown to servers that ask for one."""
+    key: str | None = None
+    """Its private key; None = it is in the certificate's file."""
+    verify: Verify = Verify.FULL
+    sentinels: bool = True
+    """Whether the sentinels are asked over TLS as well."""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Tls:
+        """What the parameters of a URL ask for. Raises ValueError, in words."""
+        files = {field: query[name] for name, field in _FILES.items() if name in query}
+        if "key" in files and "cert" not in files:
+            raise ValueError("names ssl_keyfile without ssl_certfile")
+        verify = Verify.FULL if _flag(query, "ssl_check_hostname", _YES) else Verify.AUTHORITY
+        if not _flag(query, "ssl_cert_reqs", _REQUIRED):
+            verify = Verify.NONE
+        return cls(**files, verify=verify, sentinels=_flag(query, "sentinel_ssl", _YES))
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The parameters of a URL that ask for this."""
+        asked = {name: getattr(self, field) for name, field in _FILES.items()}
+        if self.verify is Verify.AUTHORITY:
+            asked["ssl_check_hostname"] = "false"
+        if self.verify is Verify.NONE:
+            asked["ssl_cert_reqs"] = "none"
+        if not self.sentinels:
+            asked["sentinel_ssl"] = "false"
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def options(self) -> dict[str, Any]:
+        """The options of a connection. Raises InvalidOption for files that are not what they
+        should be: a connection would tell it as trouble of the network.
+        """
+        context = ssl.create_default_context()
+        if self.ca is not None:
+            _read("ssl_ca_certs", self.ca, context.load_verify_locations)
+        if self.cert is not None:
+            _read("ssl_certfile", self.cert, lambda path: context.load_cert_chain(path, self.key))
+        return {
+            "ssl": True,
+            "ssl_ca_certs": self.ca,
+            "ssl_certfile": self.cert,
+            "ssl_keyfile": self.key,
+            "ssl_cert_reqs": "none" if self.verify is Verify.NONE else "required",
+            "ssl_check_hostname": self.verify is Verify.FULL,
+        }
+
+
+_FILES = {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
+_REQUIRED = {"required": True, "cert_required": True, "none": False, "cert_none": False}
+_YES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+PARAMETERS = frozenset({*_FILES, "ssl_cert_reqs", "ssl_check_hostname"})
+"""What a URL may say about TLS, in redis-py's words."""
+SENTINEL_PARAMETER = "sentinel_ssl"
+
+
+def _flag(query: Mapping[str, str], name: str, words: Mapping[str, bool]) -> bool:
+    text = query.get(name, "true" if words is _YES else "required").lower()
+    if text not in words:
+        raise ValueError(f"has a {name} that is none of {', '.join(words)}")
+    return words[text]
+
+
+def _read(name: str, path: str, load: Callable[[str], object]) -> None:
+    try:
+        load(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        rule = f"must name a PEM file that can be read ({why})"
+        raise InvalidOption(name, path, rule=rule) from error
+
+
+# ── a handshake that failed ──────────────────────────────────────────────────────────────
+
+_REASON = re.compile(r"\[SSL: (\w+)\]([^(\[]*)")
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+_BROKEN_OFF = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
+"""The line went down in the middle of a handshake: as with any other line, that passes."""
+
+
+def failed_handshake(error: BaseException) -> TlsFailed | None:
+    """What an error of a connection says of TLS; None where it says nothing, or what passes.
+
+    redis-py wraps the error of the handshake in one of its own, and repeats its words.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        found = _REASON.search(str(cause))
+        if found and not found[1].startswith(_BROKEN_OFF):
+            return _told(found[1], found[2])
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _told(reason: str, words: str) -> TlsFailed:
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        why = words.removeprefix(" certificate verify failed:").strip()
+        return TlsFailed(f"the server's certificate was refused: {why}")
+    if reason in _NOT_TLS:
+        return TlsFailed("the server does not speak TLS on this port")
+    if "ALERT" in reason:
+        said = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return TlsFailed(f"the server refused the TLS connection: {said}")
+    return TlsFailed(f"the TLS connection failed: {words.strip() or reason.lower()}")
