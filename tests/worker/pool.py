@@ -157,3 +157,20 @@ ENDS: dict[str, Any] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "fine": lambda: "fine",
 }
+
+
+class Mute(Exception):
+    """Its words can't be had."""
+
+    def __str__(self) -> str:
+        raise SystemExit("nothing to say")
+
+
+@app.handler("bad", processes=1)
+def raise_badly(how: str) -> None:
+    """What a worker must survive."""
+    if how == "mute":
+        raise Mute
+    verdict = Retry("x") if how == "after" else Discard("x")
+    setattr(verdict, how, 5)
+    raise verdict

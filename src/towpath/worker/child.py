@@ -26,7 +26,7 @@ from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.context import Context
-from towpath.worker.endings import first_leaf, only_leaf, reason_of, writable
+from towpath.worker.endings import first_leaf, only_leaf, reason_of, words_of, writable
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
 
@@ -121,7 +121,10 @@ class Child:
         try:
             value = handler.invoke(payload, self._ctx)
         except BaseException as error:  # noqa: BLE001 -- user code: told to the runner
-            return _raised(error)
+            try:
+                return _raised(error)
+            except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+                return _raised(defect)
         try:
             return Returned(b"" if value is None else handler.result.encode(value))
         except PayloadInvalid as error:
@@ -152,10 +155,10 @@ def _raised(error: BaseException) -> Raised:
     name = type(only_leaf(error)).__qualname__
     match only_leaf(error):
         case Discard() as it:
-            return Raised("discard", "Discard", writable(it.reason))
+            return Raised("discard", "Discard", words_of(it.reason))
         case Retry() as it:
             after = None if it.after is None else duration_ms("after", it.after)
-            return Raised("retry", name, writable(it.reason), after)
+            return Raised("retry", name, words_of(it.reason), after)
         case Snooze(until=datetime() as until) as it:
             return Raised("snooze", name, str(it), instant_ms("until", until), absolute=True)
         case Snooze() as it:

@@ -18,7 +18,7 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.endings import handler_missing, stopped
+from towpath.worker.endings import handler_missing, sendable, stopped
 from towpath.worker.fetch import LOOK_EVERY, Feeder
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
@@ -237,7 +237,7 @@ class Crew:
         feeder = self._held.pop(attempt)
         attempt.ended = steady()
         # Over before: the heartbeat has failed it already.
-        settlement = None if attempt.over else settlement
+        settlement = None if attempt.over or settlement is None else sendable(settlement)
         attempt.over = True
         feeder.hand_in(attempt, settlement)
 

@@ -10,12 +10,15 @@ from random import random
 from typing import cast
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
-from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
+from towpath.engine.codec import settlement_item
+from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Settlement
+from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.verdicts import Discard, Retry, Snooze, Verdict
 
 LONGEST_MESSAGE = 1000
+_ANY = QueueOptions(max_payload=LARGEST_PAYLOAD)
 _STANDARD = (sysconfig.get_path("stdlib"), "<frozen ")
 
 
@@ -45,11 +48,12 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
         case Snooze():
             return Release(lease, _snoozed(attempt, raised.until))
         case Discard():
-            return Bury(lease, raised.reason or "discarded by its handler")
+            return Bury(lease, words_of(raised.reason) or "discarded by its handler")
         case PayloadInvalid() | PayloadTooLarge() if attempt.ctx is None:
             return Bury(lease, str(raised))
         case Retry():
-            return failed(attempt, raised.reason or "another attempt was asked for", raised.after)
+            reason = words_of(raised.reason) or "another attempt was asked for"
+            return failed(attempt, reason, _checked(raised.after))
         case ChildFailed():
             return failed(attempt, raised.reason)
         case _:
@@ -105,7 +109,10 @@ def failed(attempt: Attempt, reason: str, delay: Duration | None = None) -> Sett
     policy = lease.retry or handler.options.retry
     if delay is not None or policy is None:
         return Fail(lease, reason, delay)
-    delay = policy.delay(lease.attempt, random())  # noqa: S311 -- jitter
+    try:
+        delay = policy.delay(lease.attempt, random())  # noqa: S311 -- jitter
+    except Exception:  # noqa: BLE001 -- a policy of the user's own; the queue has one, too
+        return Fail(lease, reason)
     return Bury(lease, reason) if delay is None else Fail(lease, reason, delay)
 
 
@@ -123,12 +130,38 @@ def time_limit_reason(attempt: Attempt) -> str:
 def reason_of(error: BaseException) -> str:
     """An exception in one line: class, words, and where it came from; of a group, the first."""
     error, more = first_leaf(error)
-    try:
-        words = writable(str(error)[:LONGEST_MESSAGE])
-    except Exception:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
-        words = "(its message can't be read)"
+    words = words_of(error)
     name, rest = type(error).__qualname__, f", and {more} more" if more else ""
     return f"{name}: {words}{_where(error)}{rest}" if words else f"{name}{_where(error)}{rest}"
+
+
+def words_of(value: object) -> str:
+    """*value* as text that can be kept, whatever it is and whatever its own methods do."""
+    try:
+        # Not `text.encode`: a class of the user's own may have another one.
+        text = str.__str__(value if isinstance(value, str) else str(value))
+    except BaseException:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
+        return "(its message can't be read)"
+    return writable(text[:LONGEST_MESSAGE])
+
+
+def sendable(settlement: Settlement) -> Settlement:
+    """*settlement*, or a failure that says why it can't be sent: it must not end the worker."""
+    if isinstance(settlement, Complete) and type(settlement.result) is bytes:
+        return settlement
+    try:
+        settlement_item(settlement, _ANY)
+    except Exception as error:  # noqa: BLE001 -- what came from user code may be anything
+        verb = type(settlement).__name__.lower()
+        return Fail(
+            settlement.lease, f"the attempt ended with an invalid {verb}: {words_of(error)}"
+        )
+    return settlement
+
+
+def _checked(delay: Duration | None) -> Duration | None:
+    """Raises InvalidOption: a class derived from Retry may have put anything there."""
+    return None if delay is None else milliseconds(duration_ms("after", delay))
 
 
 def _where(error: BaseException) -> str:
@@ -169,7 +202,7 @@ def only_leaf(error: BaseException) -> BaseException:
 
 def writable(text: str) -> str:
     """*text* as UTF-8 can have it: names of files may hold what it can't."""
-    return text.encode(errors="backslashreplace").decode()
+    return str.encode(text, errors="backslashreplace").decode()
 
 
 def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:

@@ -218,7 +218,7 @@ def _shown(attempt: Attempt, error: BaseException) -> Exception:
     """What middleware is told of an end that is none of the handler's exceptions."""
     if isinstance(error, asyncio.CancelledError) and attempt.stop is not None:
         return AttemptStopped(attempt.stop)
-    shown = RuntimeError(f"the handler raised {error!r}")
+    shown = RuntimeError(f"the handler raised {reason_of(error)}")
     shown.__cause__ = error
     return shown
 
@@ -237,5 +237,5 @@ def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
         return stopped(attempt)  # it broke off because it was asked to
     try:
         return ending(attempt, error)
-    except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+    except BaseException as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
         return failed(attempt, reason_of(defect))

@@ -1,0 +1,149 @@
+"""Whatever a handler raises or returns ends its attempt, and nothing else."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.worker import pool
+from tests.worker.running import SOON, Lines, looked_at, working
+from towpath.app import Towpath
+from towpath.clock import seconds
+from towpath.engine.retry import Fixed
+from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import Middleware
+from towpath.worker.verdicts import Discard, Retry, Snooze
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("nothing to say")
+
+    __repr__ = __str__
+
+
+class Shifty(str):
+    """Text that can't be written."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self
+
+    def encode(self, *_: Any, **__: Any) -> bytes:
+        raise RuntimeError("no")
+
+    def __getitem__(self, _: Any) -> str:
+        raise RuntimeError("no")
+
+
+class Moody(Fixed, frozen=True):
+    def delay(self, attempt: int, chance: float) -> Any:
+        raise RuntimeError("no policy today")
+
+
+def changed(verdict: Exception, **fields: object) -> Exception:
+    """A verdict as classes derived from it, or careless hands, may make it."""
+    for name, value in fields.items():
+        setattr(verdict, name, value)
+    return verdict
+
+
+BAD: dict[str, Callable[[], BaseException]] = {
+    "a numeric after": lambda: changed(Retry("x"), after=5),
+    "a negative after": lambda: changed(Retry("x"), after=seconds(-5)),
+    "an after for ever": lambda: changed(Retry("x"), after=seconds(1e12)),
+    "a number for a reason": lambda: changed(Discard("x"), reason=7),
+    "bytes for a reason": lambda: changed(Discard("x"), reason=b"x"),
+    "no reason": lambda: changed(Discard("x"), reason=None),
+    "a reason that can't be read": lambda: changed(Retry("x"), reason=Mute()),
+    "a reason that can't be written": lambda: changed(Discard("x"), reason=Shifty("x")),
+    "half a character": lambda: Discard("\ud800"),
+    "a long reason": lambda: Discard("x" * 5_000_000),
+    "a snooze until a word": lambda: changed(Snooze(seconds(1)), until="soon"),
+    "a snooze without a zone": lambda: changed(Snooze(seconds(1)), until=datetime(2030, 1, 1)),  # noqa: DTZ001
+    "a message that can't be read": Mute,
+    "a message that can't be written": lambda: ValueError(Shifty("x")),
+    "half a character in a message": lambda: ValueError("\udfff"),
+    "a group": lambda: BaseExceptionGroup("g", [SystemExit(1), Mute()]),
+    "SystemExit": lambda: SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "CancelledError": asyncio.CancelledError,
+    "StopIteration": lambda: StopIteration(1),
+}
+
+
+class TestAWorkerGoesOn:
+    @pytest.mark.parametrize("place", ["loop", "thread"])
+    async def test_whatever_a_handler_raises(self, app: Towpath, lines: Lines, place: str) -> None:
+        """Every one of them ends an attempt of its own, and the last job is done."""
+
+        def sell(kind: str) -> str:
+            if kind in BAD:
+                error = BAD[kind]()
+                raise error
+            return kind
+
+        async def sell_in_loop(kind: str) -> str:
+            return sell(kind)
+
+        function: Any = sell if place == "thread" else sell_in_loop
+        handler = app.add("shop", function, HandlerOptions(retry=Fixed(seconds(600))))
+        async with working(app, concurrency=4):
+            tickets = {kind: await handler.submit(kind) for kind in BAD}
+            assert await (await handler.submit("fine")).result(within=SOON) == "fine"
+            for kind, ticket in tickets.items():
+                job = await looked_at(ticket, lambda it: it.state in ("delayed", "dead"))
+                assert job.reason, kind
+        assert lines.of("worker.stopped")[0]["code"] == 0
+
+    async def test_whatever_a_handler_in_a_process_raises(self, app: Towpath) -> None:
+        handler = app.add(
+            "pool", pool.raise_badly.function, HandlerOptions(processes=1, max_attempts=1)
+        )
+        async with working(app):
+            for kind in ("after", "reason", "mute"):
+                ticket = await handler.submit(kind)
+                job = await looked_at(ticket, lambda it: it.state == "dead")
+                assert job.reason, kind
+
+    async def test_whatever_a_policy_raises(self, app: Towpath) -> None:
+        @app.handler("shop", retry=Moody())
+        async def sell(n: int) -> int:
+            return 1 // n
+
+        async with working(app):
+            bad = await sell.submit(0)
+            assert await (await sell.submit(1)).result(within=SOON) == 1
+            job = await looked_at(bad, lambda it: it.state == "delayed")
+        assert "ZeroDivisionError" in (job.reason or "")
+
+    @pytest.mark.parametrize("when", ["before", "after", "error"])
+    async def test_whatever_middleware_raises(self, app: Towpath, when: str) -> None:
+        class Bad(Middleware):
+            async def before(self, ctx: Context) -> None:
+                self.bad(ctx, "before")
+
+            async def after(self, ctx: Context, result: Any) -> None:
+                self.bad(ctx, "after")
+
+            async def error(self, ctx: Context, error: Exception) -> None:
+                self.bad(ctx, "error")
+
+            def bad(self, ctx: Context, at: str) -> None:
+                if ctx.id.startswith("bad") and at == when:
+                    raise Mute
+
+        @app.handler("shop", max_attempts=1)
+        async def sell(n: int) -> int:
+            return 1 // n
+
+        async with working(app, middleware=[Bad()]):
+            bad = await sell.submit(0 if when == "error" else 1, id="bad")
+            assert await (await sell.submit(1)).result(within=SOON) == 1
+            job = await looked_at(bad, lambda it: it.state == "dead")
+        assert job.reason
