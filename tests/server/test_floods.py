@@ -2,6 +2,7 @@
 means well is served.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from tests.apps.reviews.deliveries import GITHUB_SECRET, github, payload
 from tests.server.serving import Line, Serving, memory, processor_time, serve
+from tests.spec.deployment import Deployment
+from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
 
 MB = 1024 * 1024
@@ -83,6 +86,23 @@ class TestEndsThatAreHeldBack:
             answer = it.client(key).post(JOBS, json={"payload": "x" * 500_000})
             assert answer.status_code == 202, answer.text
         assert memory(it) - before < 90 * MB
+
+
+def test_waiting_claims_on_many_queues_take_few_connections(
+    it: Serving, lines: Any, running_server: EmbeddedServer
+) -> None:
+    """A key may make up names: each would cost a connection to the store for good."""
+    store = Deployment.of(running_server)
+    before = store.connections()
+    body = json.dumps({"worker": "w", "wait": 30})
+    for n in range(60):
+        more = f"X-API-Key: {it.key}", "Content-Type: application/json"
+        size = f"Content-Length: {len(body)}"
+        lines().send(head(f"/api/v1/queues/made-up-{n}/claim", *more, size) + body)
+    meta = "{made-up-59}:meta"
+    eventually(lambda: running_server.ask("HGET", meta, "asked_at") and store.blocked() >= 10)
+    assert store.connections() - before < 40
+    assert it.client().get("/readyz").status_code == 200
 
 
 HOSTILE = {

@@ -72,6 +72,11 @@ class Deployment:
         assert isinstance(now[0], bytes)
         return instant(int(now[0]) * 1000)
 
+    def connections(self) -> int:
+        """Clients that are connected."""
+        infos = (fields(master.ask("INFO", "clients")) for master in self.masters)
+        return sum(int(info["connected_clients"]) for info in infos)
+
     def blocked(self) -> int:
         """Clients that wait in a blocking command."""
         infos = (fields(master.ask("INFO", "clients")) for master in self.masters)

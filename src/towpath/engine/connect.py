@@ -176,6 +176,11 @@ class Link:
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
+    @property
+    def in_slots(self) -> bool:
+        """Whether the keys of one command must share a slot."""
+        return isinstance(self._layout, Cluster)
+
     def line(self) -> Line:
         line = Line(self, self._layout)
         self._lines.append(line)

@@ -81,6 +81,11 @@ class Keys:
         return f"{self.tag}:call:{channel}"
 
 
+def recall_key(name: str) -> str:
+    """list: calls back the blocking read of one process that waits for many queues."""
+    return f"towpath:recall:{name}"
+
+
 def stream_key(stream: StreamName) -> str:
     """The stream that outsiders read; it belongs to no queue."""
     return f"towpath:stream:{stream}"

@@ -1,21 +1,27 @@
-"""Waiting without polling: one blocking read per queue tells who waits that there is work.
+"""Waiting without polling: a blocking read tells who waits that there is work.
 
 A script that makes work visible pushes a token to the queue's wake list, at most one; the read
 takes it and one waiter looks. A claim that leaves work behind pushes it again, so that waiters
 wake one after the other. A lost token costs seconds, never for ever: nobody waits longer than
 the cap without looking.
+
+Connections are bounded, whatever the number of queues. The first queues that are waited on have a
+read each, so that one whose read fails is no trouble of the others. All beyond share one read,
+which is called back to take in another queue: for those it is one more command, and in a cluster,
+where a read can't span slots, they look now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
-from contextlib import suppress
+from typing import Any
 
-from towpath.clock import Clock, Duration, seconds
+from towpath.clock import Clock, Duration, milliseconds, seconds
 from towpath.engine.check import whole
 from towpath.engine.connect import Line, Link
-from towpath.engine.keys import keys_of
+from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.layout import TROUBLE
 from towpath.engine.model import Call
 from towpath.ids import QueueName
@@ -24,6 +30,15 @@ WAIT_CAP = seconds(5)
 _SLACK = 3.0
 """A server's blocking time-outs fire late; a reply later than this is no reply."""
 
+
+_OWN_MOST, _SHARED_MOST = 16, 1000
+"""Queues with a read of their own, and those that share one."""
+_LOOK_EVERY = milliseconds(500)
+"""How often those look for whom there is no read."""
+_IDLE = 10.0
+"""Seconds after which the connection of a read that nobody needs is closed."""
+_AFTER_TROUBLE = 0.05
+_RECALL_KEPT_MS = 60_000
 
 _LOOKS_MOST = 2**20
 _NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
@@ -58,89 +73,199 @@ class Waker:
 
     def __init__(self, link: Link, clock: Clock) -> None:
         self._link, self._clock = link, clock
-        self._listeners: dict[QueueName, _Listener] = {}
+        self._pushes = _Pushes(link)
+        self._own: list[_Listener] = []
+        self._shared: _Listener | None = None
 
     async def wait(self, queue: QueueName, pause: Duration) -> None:
         """Return when there may be work in *queue*, at the latest after *pause* on the clock."""
-        listener = self._listeners.get(queue)
+        listener = self._listener(queue)
         if listener is None:
-            listener = self._listeners[queue] = _Listener(self._link.line(), keys_of(queue).wake)
-        called = listener.enlist()
+            await self._clock.sleep(min(pause, _LOOK_EVERY))
+            return
+        called = listener.enlist(queue)
         timer = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if called.done():
-                listener.hand_on()
+            if called.done() and not listener.call_one(queue):
+                # Who was called went away without looking: another must, elsewhere.
+                self._pushes.push(keys_of(queue).wake)
             raise
         finally:
             timer.cancel()
             called.cancel()
 
     async def close(self) -> None:
-        for listener in self._listeners.values():
-            await listener.close()
+        for listener in (*self._own, self._shared):
+            if listener is not None:
+                await listener.close()
+        await self._pushes.close()
+
+    def _listener(self, queue: QueueName) -> _Listener | None:
+        """Who listens for *queue*, or can; None = there are too many."""
+        mine = next((it for it in self._own if it.listens_for(queue)), None)
+        if mine is not None:
+            return mine
+        if self._shared is not None and self._shared.listens_for(queue):
+            return self._shared
+        mine = next((it for it in self._own if it.free), None)
+        if mine is None and len(self._own) < _OWN_MOST:
+            mine = _Listener(self._link.line())
+            self._own.append(mine)
+        if mine is not None or self._link.in_slots:
+            return mine
+        if self._shared is None:
+            recall = recall_key(secrets.token_hex(8))
+            self._shared = _Listener(self._link.line(), self._pushes, recall)
+        return self._shared if self._shared.queues < _SHARED_MOST else None
 
 
-class _Listener:
-    """The blocking read of one queue, under way while somebody waits."""
+class _Pushes:
+    """Tokens that are put into lists, on a connection of their own: a listener's may be blocked."""
 
-    def __init__(self, line: Line, wake: str) -> None:
-        self._line, self._wake = line, wake
-        self._waiters: deque[asyncio.Future[None]] = deque()
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._line: Line | None = None
+        self._wanted: deque[tuple[Any, ...]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def enlist(self) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+    def push(self, key: str, *, keep_ms: int | None = None) -> None:
+        """Put a token into the list *key*, soon; one that is lost costs whoever waits seconds."""
+        self._wanted.append(("RPUSH", key, "1"))
+        if keep_ms is not None:
+            self._wanted.append(("PEXPIRE", key, keep_ms))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._listen())
-        return waiter
-
-    def hand_on(self) -> None:
-        """Who was called went away without looking: another must, here or elsewhere."""
-        if not self._call_one():
-            self._task = asyncio.create_task(self._give_back(self._task))
+            self._task = asyncio.create_task(self._send_all())
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        await self._line.hang_up()
+
+    async def _send_all(self) -> None:
+        line = self._line = self._line or self._link.line()
+        while self._wanted:
+            try:
+                async with asyncio.timeout(_SLACK):
+                    await line.send(*self._wanted.popleft())
+            except TROUBLE:
+                await line.hang_up()
+
+
+class _Listener:
+    """A blocking read, under way while somebody waits.
+
+    With a list *recall*, whose token ends the read, it serves many queues: it is called back when
+    one comes that it does not listen for yet.
+    """
+
+    def __init__(
+        self, line: Line, pushes: _Pushes | None = None, recall: str | None = None
+    ) -> None:
+        self._line, self._pushes, self._recall = line, pushes, recall
+        self._waiters: dict[QueueName, deque[asyncio.Future[None]]] = {}
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._read: tuple[str, ...] = ()
+        """The lists that the read under way waits for."""
+        self._recalled = False
+
+    # ── for those who wait ───────────────────────────────────────────────────────────────
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody waits and no read is under way."""
+        return not self._read and not self._queues()
+
+    @property
+    def queues(self) -> int:
+        return len(self._waiters)
+
+    def listens_for(self, queue: QueueName) -> bool:
+        return queue in self._waiters or keys_of(queue).wake in self._read
+
+    def enlist(self, queue: QueueName) -> asyncio.Future[None]:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(queue, deque()).append(waiter)
+        self._wanted.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._listen())
+        elif self._read and keys_of(queue).wake not in self._read:
+            self._call_back()
+        return waiter
+
+    def call_one(self, queue: QueueName) -> bool:
+        """Let one of those look who wait for *queue*; False = nobody does."""
+        waiters = self._waiters.get(queue, ())
+        while waiters and waiters[0].done():
+            waiters.popleft()
+        if not waiters:
+            self._waiters.pop(queue, None)
+            return False
+        waiters.popleft().set_result(None)
+        return True
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        await self._line.close()
+
+    # ── the read ─────────────────────────────────────────────────────────────────────────
+
+    def _call_back(self) -> None:
+        if not self._recalled and self._recall is not None and self._pushes is not None:
+            self._recalled = True
+            self._pushes.push(self._recall, keep_ms=_RECALL_KEPT_MS)
 
     async def _listen(self) -> None:
-        block = WAIT_CAP.total_seconds()
-        while self._anybody():
+        while await self._is_wanted():
             try:
-                async with asyncio.timeout(block + _SLACK):
-                    token = await self._line.send("BLPOP", self._wake, block)
-                if token and not self._call_one():
-                    await self._push()
+                await self._read_once()
             except TROUBLE:
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
                 await self._line.hang_up()
-                while self._call_one():
-                    pass
+                for queue in list(self._waiters):
+                    while self.call_one(queue):
+                        pass
+                await asyncio.sleep(_AFTER_TROUBLE)
 
-    async def _give_back(self, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait((before,))
-        with suppress(*TROUBLE):
-            async with asyncio.timeout(_SLACK):
-                await self._push()
-        await self._listen()
-
-    async def _push(self) -> None:
-        # Taken for nobody: somebody elsewhere may wait for it.
-        await self._line.send("RPUSH", self._wake, "1")
-
-    def _anybody(self) -> bool:
-        while self._waiters and self._waiters[0].done():
-            self._waiters.popleft()
-        return bool(self._waiters)
-
-    def _call_one(self) -> bool:
-        if not self._anybody():
-            return False
-        self._waiters.popleft().set_result(None)
+    async def _is_wanted(self) -> bool:
+        """Return as soon as somebody waits; False if nobody did for a while."""
+        while not self._queues():
+            self._wanted.clear()
+            try:
+                async with asyncio.timeout(_IDLE):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await self._line.close()
+                if not self._queues():
+                    return False
         return True
+
+    async def _read_once(self) -> None:
+        """Wait for a token, and let one look who waits for it."""
+        block = WAIT_CAP.total_seconds()
+        queues = {keys_of(queue).wake: queue for queue in self._queues()}
+        recall = () if self._recall is None else (self._recall,)
+        self._read = (*recall, *queues)
+        try:
+            async with asyncio.timeout(block + _SLACK):
+                answer = await self._line.send("BLPOP", *self._read, block)
+        finally:
+            self._read, self._recalled = (), False
+        if answer:
+            queue = queues.get(answer[0].decode())
+            if queue is not None and not self.call_one(queue):
+                # Taken for nobody: somebody elsewhere may wait for it.
+                await self._line.send("RPUSH", keys_of(queue).wake, "1")
+
+    def _queues(self) -> list[QueueName]:
+        """The queues that somebody waits for."""
+        for queue, waiters in list(self._waiters.items()):
+            while waiters and waiters[0].done():
+                waiters.popleft()
+            if not waiters:
+                del self._waiters[queue]
+        return list(self._waiters)
