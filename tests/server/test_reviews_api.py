@@ -122,7 +122,7 @@ class TestAskingForOne:
             {"repository": "octo"}, {"repository": "octo/../etc"}, {"repository": None},
             {"head": "main"}, {"head": "0" * 40}, {"head": ""}, {"head": None},
             {"number": 0}, {"number": 2**31}, {"number": None}, {"number": "seven"},
-            {"ref": "a..b"}, {"ref": "--upload-pack=x"}, {"base": "x"}, {"url": "ftp://x/"},
+            {"ref": "a..b"}, {"base": "x"}, {"url": "ftp://x/"},
             {"clone_url": "https://me:secret@example.com/"}, {"clone_url": "x" * 2001},
             {"id": ""}, {"id": "a\nb"}, {"id": "x" * 401}, {"priority": 101}, {"unknown": 1},
         ],
@@ -272,6 +272,7 @@ def test_a_function_reviews_on_postgresql(on_postgres: Serving) -> None:
     [
         ({"function": "nowhere:review"}, "there is no module nowhere"),
         ({"command": "no-such-program x"}, "there is no such program"),
+        ({"command": "python reviewer.py"}, "'reviewer.py': there is no such file"),
         ({"url": "canary"}, "must begin with http:// or https://"),
         ({"command": "true", "url": "https://canary.example/"}, "choose one"),
     ],

@@ -13,8 +13,11 @@ import msgspec
 import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_push, a_review, a_task, an_attempt
+from towpath import Towpath
 from towpath.apps.reviews.errors import ReviewInvalid
+from towpath.apps.reviews.handlers import add_reviews
 from towpath.apps.reviews.model import Review, ReviewTask, Verdict
+from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.reviewers.command import NEVER_AGAIN, CommandReviewer
 from towpath.apps.reviews.reviewers.errors import (
     ReviewerFailed,
@@ -192,3 +195,48 @@ class TestAConfiguration:
         review = await CommandReviewer(["echo", "fine"]).review(a_task(), an_attempt())
         assert review.summary == "fine"
         assert "PATH" not in os.environ
+
+
+class TestBeforeTheFirstTask:
+    @pytest.mark.parametrize(
+        ("argv", "missing"),
+        [
+            (["towpath-no-such-program"], "towpath-no-such-program"),
+            (["./absent", "x"], "./absent"),
+            ([sys.executable, "absent.py"], "absent.py"),
+            ([sys.executable, "-u", "-I", "absent.py", "x.py"], "absent.py"),
+            ([sys.executable, "-m", "towpath_no_such_module"], "towpath_no_such_module"),
+            ([sys.executable, "-B", "-m", "towpath.no_such"], "towpath.no_such"),
+            (["sh", "-e", "absent.sh"], "absent.sh"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, tmp_path: Path, argv: list[str], missing: str) -> None:
+        reviewer = CommandReviewer(argv, directory=tmp_path)
+        with pytest.raises(ReviewerUnavailable, match="there is no such") as raised:
+            reviewer.require_program()
+        assert raised.value.program == missing
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            [sys.executable, "here.py"],
+            [sys.executable, "-c", "print()", "absent.py"],
+            [sys.executable, "-m", "towpath.apps.reviews.linter", "--clones", "absent"],
+            [sys.executable, "-m", "here"],
+            [sys.executable, "-X", "dev", "absent.py"],
+            ["sh", "-c", "absent"],
+            ["sh", "./here.py"],
+            ["echo", "absent.py"],
+        ],
+    )
+    def test_what_is_there_is_left_alone(self, tmp_path: Path, argv: list[str]) -> None:
+        (tmp_path / "here.py").touch()
+        CommandReviewer(argv, directory=tmp_path).require_program()
+
+    def test_an_app_with_such_a_reviewer_does_not_start(self) -> None:
+        with pytest.raises(ReviewerUnavailable, match=r"absent\.py"):
+            add_reviews(
+                Towpath("redis://localhost"),
+                CommandReviewer(["python", "absent.py"]),
+                ReviewsOptions(),
+            )

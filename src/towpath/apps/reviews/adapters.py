@@ -91,5 +91,5 @@ def _command(options: ReviewsOptions) -> CommandReviewer:
     try:
         reviewer.require_program()
     except ReviewerUnavailable as error:
-        raise InvalidOption("command", options.command[0], rule=error.reason) from error
+        raise InvalidOption("command", error.program, rule=error.reason) from error
     return reviewer

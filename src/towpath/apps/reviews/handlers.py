@@ -17,6 +17,7 @@ from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
 from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.posting.port import Posted, Poster
+from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.reviewers.port import Reviewer
 from towpath.apps.reviews.service import RECORD_ID
 from towpath.clock import ZERO, hours, minutes, seconds
@@ -39,8 +40,11 @@ def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> No
     """Let *app*, which must have a ledger, review what is in the queue `reviews`.
 
     Reviews of the forges that the options have tokens for are to be posted: by `add_posting`,
-    here or elsewhere. Tasks of other hosts are not.
+    here or elsewhere. Tasks of other hosts are not. Raises ReviewerUnavailable for a command that
+    is not there: else every task would fail, one by one.
     """
+    if isinstance(reviewer, CommandReviewer):
+        reviewer.require_program()
     desk = _Desk(app, reviewer, options)
     app.handler(
         REVIEWS,

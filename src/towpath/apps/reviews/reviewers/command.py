@@ -29,7 +29,7 @@ from towpath.apps.reviews.reviewers.errors import (
     ReviewerRefused,
     verdict,
 )
-from towpath.apps.reviews.reviewers.program import Ended, Program, find, run
+from towpath.apps.reviews.reviewers.program import Ended, Program, require_script, run
 from towpath.apps.reviews.reviewers.reading import printed
 from towpath.clock import Duration, duration_ms, milliseconds, minutes
 from towpath.engine.check import whole
@@ -76,9 +76,9 @@ class CommandReviewer:
         return self._within
 
     def require_program(self) -> None:
-        """Raises ReviewerUnavailable if the program is not there now."""
-        path = (_inherited() | self._environment)["PATH"]
-        find(self._argv[0], path=path, directory=self._directory)
+        """Raises ReviewerUnavailable if the program is not there now, or the script that it is to
+        run. Costs a short process for `python -m`."""
+        require_script(self._run_with(_inherited() | self._environment))
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """What the program printed. Raises Retry or Discard, because of a ReviewerError."""
@@ -91,9 +91,12 @@ class CommandReviewer:
 
     def _program(self, task: ReviewTask, ctx: Context) -> Program:
         told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
+        return self._run_with({**_inherited(), **_fields(task), **told, **self._environment})
+
+    def _run_with(self, environment: Mapping[str, str]) -> Program:
         return Program(
             argv=self._argv,
-            environment={**_inherited(), **_fields(task), **told, **self._environment},
+            environment=environment,
             directory=self._directory,
             within=self._within,
             largest=self._largest,

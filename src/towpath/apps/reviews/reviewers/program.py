@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,22 @@ _GRACE = 1.0
 _LAST_WORDS = 2.0
 """Seconds for what is left in the pipes, if one who left the group holds them open."""
 _UNKILLABLE = 5.0
+_PROBED_WITHIN = 10.0
+_INTERPRETERS = (
+    (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[bBdEIOPqsSuv]+")),
+    (re.compile(r"(?:ba|da|z|k)?sh"), re.compile(r"-[aefhnuvxC]+")),
+    (re.compile(r"perl|ruby|php"), re.compile(r"-w")),
+)
+"""Programs that run other programs, and their flags that may stand before the name of one."""
+_NO_MODULE = 3
+_HAS_MODULE = f"""
+import importlib.util, sys
+try:
+    found = importlib.util.find_spec(sys.argv[1])
+except ModuleNotFoundError:
+    found = None
+sys.exit(0 if found else {_NO_MODULE})
+"""
 _COMPLAINT_BYTES = 4096
 _COMPLAINT_SHOWN = 600
 
@@ -151,6 +168,49 @@ def find(name: str, *, path: str | None, directory: Path) -> str:
     if found is None:
         raise ReviewerUnavailable(name, "there is no such program")
     return str(Path(found).absolute())
+
+
+def require_script(program: Program) -> None:
+    """Raises ReviewerUnavailable if the program is an interpreter and what it is to run is missing.
+
+    Seen are the usual ways to say it: `python script.py`, `python -m module`, `sh script`. Whatever
+    else its arguments mean is its own to say.
+    """
+    name, *rest = program.argv
+    found = find(name, path=program.environment.get("PATH"), directory=program.directory)
+    flags = next((it for kind, it in _INTERPRETERS if kind.fullmatch(Path(name).name)), None)
+    if flags is None:
+        return
+    while rest and flags.fullmatch(rest[0]):
+        del rest[0]
+    match rest:
+        case ["-m", module, *_]:
+            asked = [found, "-c", _HAS_MODULE, module]
+            if _exit_code(asked, program) == _NO_MODULE:
+                raise ReviewerUnavailable(module, "there is no such module")
+        case [script, *_] if not script.startswith("-"):
+            on_path = os.sep not in script and shutil.which(script, path=os.defpath)
+            if not (program.directory / script).exists() and not on_path:
+                raise ReviewerUnavailable(script, "there is no such file")
+        case _:
+            return
+
+
+def _exit_code(argv: Sequence[str], program: Program) -> int:
+    """That of a short program, in the other one's place; 0 if it takes too long."""
+    try:
+        ran = subprocess.run(
+            argv,
+            env=dict(program.environment),
+            cwd=program.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBED_WITHIN,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return ran.returncode
 
 
 @contextmanager
