@@ -29,7 +29,7 @@ from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.recording import Recording
 from towpath.submitting import NOTHING, AppHandler
-from towpath.telemetry.logs import Log
+from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
 from towpath.way import Way
 from towpath.worker.context import Context
@@ -268,9 +268,15 @@ class Towpath:
         return self._recording
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
-        """Another engine on the same server, not yet entered."""
+        """Another engine on the same server, not yet entered; one with *limits* of its own is for
+        a part that tells of its trouble itself.
+        """
         return self._make_engine(
-            self.url, clock=self._clock, limits=limits or self._limits, declared=self._declared
+            self.url,
+            clock=self._clock,
+            limits=limits or self._limits,
+            declared=self._declared,
+            log=None if limits is None else Silent(),
         )
 
     @contextmanager

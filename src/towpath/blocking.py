@@ -104,8 +104,12 @@ class BlockingEngine:
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server said about itself when the engine was entered."""
+        """What the server said about itself when it was last asked."""
         return self._engine.facts
+
+    def check(self) -> ServerFacts:
+        """Ask the server about itself now. Raises ServerUnreachable, EvictionUnsafe."""
+        return self._run(self._engine.check())
 
     def configure(self, queue: str, options: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""

@@ -6,8 +6,8 @@ import pytest
 
 from towpath.embedded import EmbeddedServer
 from towpath.engine import codec, record
-from towpath.engine.channel import CALL_WORDS
 from towpath.engine.keys import TYPES, Keys
+from towpath.engine.refusals import CALL_WORDS
 from towpath.engine.script import ARGS, Header, header_of, lua_text, pieces_of
 from towpath.engine.states import MOVES
 from towpath.ids import queue_name

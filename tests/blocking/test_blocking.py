@@ -7,7 +7,7 @@ import pytest
 
 from towpath import BlockingEngine, Engine, Limits, QueueOptions, State, hours, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.errors import JobNotFound, ServerUnreachable, StillOpen
+from towpath.errors import JobNotFound, ServerRefused, ServerUnreachable, StillOpen
 
 MAILS = "mails"
 
@@ -71,11 +71,19 @@ class TestABlockingEngineThatIsNotThere:
     def test_leaves_no_thread_behind_when_its_server_is_gone(self) -> None:
         before = threading.active_count()
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
-        with (
-            pytest.raises(ServerUnreachable),
-            BlockingEngine("unix:///nowhere/at.all", limits=limits),
-        ):
-            raise AssertionError("entered without a server")
+        with BlockingEngine("unix:///nowhere/at.all", limits=limits) as engine:
+            for ask in (engine.check, lambda: engine.submit(MAILS, b"hello")):
+                with pytest.raises(ServerUnreachable):
+                    ask()
+        assert threading.active_count() == before
+
+    def test_leaves_no_thread_behind_when_its_server_refuses_it(
+        self, server: EmbeddedServer
+    ) -> None:
+        before = threading.active_count()
+        url = server.url.replace("unix://", "unix://nobody:secret@")
+        with pytest.raises(ServerRefused), BlockingEngine(url):
+            raise AssertionError("entered without a login")
         assert threading.active_count() == before
 
 

@@ -20,13 +20,18 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted, new_job
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import DurabilityNotReached, ServerError, ServerUnreachable
+from towpath.errors import (
+    DurabilityNotReached,
+    DurabilityUnavailable,
+    ServerError,
+    ServerUnreachable,
+)
 from towpath.ids import JobId
 
 QUEUE = "failover"
 OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
 LIMITS = Limits(answer=seconds(2), give_up=seconds(25))
-ONE_REPLICA = Durability.parse("replica:1")
+MEMORY, DISK, ONE_REPLICA = map(Durability.parse, ("memory", "disk", "replica:1"))
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -123,6 +128,23 @@ class TestSentinel:
                 else:
                     assert await engine.state(answer.job) is State.READY
 
+    async def test_a_class_is_that_of_the_server_that_acknowledges(
+        self, group: EmbeddedSentinel
+    ) -> None:
+        """The primary wrote everything down, the one after it does not: what it can't promise it
+        is not asked for, and a submit that asks for no class goes on.
+        """
+        old, _ = group.servers
+        writes_everything_down(old)
+        async with Engine(group.url, limits=LIMITS) as engine:
+            await engine.submit(QUEUE, b"x", durability=DISK)
+            fail_over(group)
+            with pytest.raises(DurabilityUnavailable):
+                await engine.submit(QUEUE, b"lost with the server", durability=DISK)
+            await engine.submit(QUEUE, b"x", durability=MEMORY)
+            writes_everything_down(group.primary)
+            await engine.submit(QUEUE, b"x", durability=DISK)
+
     async def test_submits_that_none_confirmed_may_not(self, group: EmbeddedSentinel) -> None:
         """The check can fail: without the class, what a lagging replica never saw is lost."""
         old, new = group.servers
@@ -132,6 +154,11 @@ class TestSentinel:
             lost = [await engine.submit(QUEUE, b"x") for _ in range(5)]
             fail_over(group)
             assert await missing(engine, frozenset(it.id for it in lost)) == {it.id for it in lost}
+
+
+def writes_everything_down(server: EmbeddedServer) -> None:
+    server.ask("CONFIG", "SET", "appendfsync", "always")
+    server.ask("CONFIG", "SET", "appendonly", "yes")
 
 
 def cut_off(primary: EmbeddedServer, *replicas: EmbeddedServer) -> None:

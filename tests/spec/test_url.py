@@ -140,8 +140,11 @@ class TestConnecting:
     async def test_to_nobody_is_given_up_in_time(self) -> None:
         with EmbeddedServer() as server:
             url = server.url
-        with pytest.raises(ServerUnreachable):
-            await Engine(url, limits=QUICK).__aenter__()
+        async with Engine(url, limits=QUICK) as engine:
+            with pytest.raises(ServerUnreachable):
+                await engine.check()
+            with pytest.raises(ServerUnreachable):
+                await engine.submit(REVIEWS, b"")
 
     async def test_to_a_frozen_server_is_given_up_in_time(self) -> None:
         with EmbeddedServer() as server:

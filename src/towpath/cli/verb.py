@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -72,12 +73,18 @@ class Session:
 
         return load(self.flags())
 
-    def engine(self) -> Engine:
-        """An engine to enter: `async with session.engine() as engine`."""
+    @asynccontextmanager
+    async def engine(self) -> AsyncGenerator[Engine]:
+        """An engine whose server answers. Raises ServerUnreachable: nobody waits at a prompt."""
         from towpath.engine.engine import Engine  # noqa: PLC0415 -- slow to import
+        from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
 
         it = self.settings
-        return Engine(it.server, limits=it.limits, declared=it.declared)
+        async with Engine(
+            it.server, limits=it.limits, declared=it.declared, log=Silent()
+        ) as engine:
+            _ = engine.facts
+            yield engine
 
     def refused(self, error: TowpathError) -> None:
         """Tell why it did not work, and what to do."""

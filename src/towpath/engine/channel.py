@@ -9,55 +9,43 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
     ResponseError,
-    TryAgainError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from towpath.clock import Clock, Duration, seconds, steady
-from towpath.engine.connect import Line, Link
-from towpath.engine.durability import Durability, ServerFacts, probe
-from towpath.engine.keys import keys_of
-from towpath.engine.layout import TROUBLE
+from towpath.engine.connect import Line, Link, Wire
+from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
+from towpath.engine.keys import PROBE, keys_of, probe_key
+from towpath.engine.layout import TROUBLE, Place, key_of
 from towpath.engine.limit import Watch
 from towpath.engine.model import Call
+from towpath.engine.refusals import translated
 from towpath.engine.script import Script
-from towpath.engine.tls import failed_handshake
+from towpath.engine.target import Channel, Target
 from towpath.errors import (
-    CallStale,
-    CallTaken,
+    DurabilityUnavailable,
     EngineClosed,
     InvalidOption,
-    MemoryFull,
-    ScriptDefect,
     ServerError,
-    ServerRefused,
     ServerUnreachable,
 )
 from towpath.ids import QueueName
+from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 
+_CHECK_S = 2.0
 _KEYS = 2
 """Every script declares a key that is always there and one that never is: while their slot is on
 its way to another node, the server then refuses the call whole, and it is sent again."""
@@ -71,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     give_up: Duration = seconds(15)
     """For a call with all its repeats; then ServerUnreachable."""
     channels: int = 4
-    """Calls in flight at once."""
+    """Calls in flight at once; on a cluster, to each master."""
 
     def __post_init__(self) -> None:
         if not seconds(0) < self.answer <= self.give_up:
@@ -80,54 +68,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("limits.channels", self.channels, rule="must be from 1 to 1000")
 
 
-class QueueUnknown(ServerError):
-    """The server knows no options of the queue: it is new there. The engine introduces it."""
-
-    code = "queue_unknown"
-
-
-class QueueChanged(ServerError):
-    """The queue has other options than the caller went by. The engine asks for them."""
-
-    code = "queue_changed"
-
-
-_PASSING = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    TimeoutError,
-    OSError,
-    ReadOnlyError,
-    BusyLoadingError,
-    TryAgainError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    AskError,
-    RedisClusterException,
-)
-"""Trouble that passes by itself: a fail-over, a start, a slot on its way, a disk that is full."""
-_PASSING_TEXT = re.compile(
-    r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
-    r"|non local key|read only replica"
-)
-"""The same, where an error inside a script is told in the words of another."""
-
-_NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't access)\b")
-
-
 class Channels:
-    """The calls of one engine to its server."""
+    """The calls of one engine to its servers."""
 
-    def __init__(self, link: Link, clock: Clock, limits: Limits) -> None:
-        self._link, self._clock = link, clock
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        limits: Limits,
+        *,
+        declared: Durability | None,
+        log: Log,
+    ) -> None:
+        self._link, self._clock, self._limits = link, clock, limits
+        self._declared, self._log = declared, log
         self._answer_s = limits.answer.total_seconds()
         self._watch = Watch(limits.answer, link.look_again)
         self._give_up_s = limits.give_up.total_seconds()
-        name = secrets.token_hex(8)
-        self._idle = [_Channel(f"{name}.{i}", link.line()) for i in range(limits.channels)]
-        self._queued: deque[asyncio.Future[_Channel]] = deque()
-        self._closed = False
+        self._check_s = min(_CHECK_S, self._give_up_s)
+        self._own = secrets.token_hex(8)
+        self._numbers = itertools.count()
+        self._targets: dict[Place | None, Target] = {}
+        self._is_closed = False
+        self.facts: ServerFacts | None = None
+        """What the servers said about themselves when they were last asked."""
+        self.trouble: ServerUnreachable | None = None
+        """Why they said nothing at the beginning."""
 
     async def call(
         self, script: Script, queue: QueueName, body: bytes, version: str, call: Call | None
@@ -137,13 +103,12 @@ class Channels:
         Raises ServerUnreachable when the time is up, QueueUnknown, QueueChanged, MemoryFull,
         CallStale.
         """
-        give_up_at = steady() + self._give_up_s
-        channel = await self._take(give_up_at)
-        try:
+
+        def send(channel: Channel) -> Callable[[], Awaitable[Any]]:
             args = self._named(channel, queue, body, version, call)
-            return await self._answer(channel.line, script, args, give_up_at)
-        finally:
-            self._give_back(channel)
+            return lambda: _send(channel.line.send, script, args)
+
+        return await self._answer(keys_of(queue).meta, send)
 
     async def confirmed_call(
         self,
@@ -153,49 +118,61 @@ class Channels:
         version: str,
         call: Call | None,
         *,
-        replicas: int,
+        durability: Durability,
         written: Callable[[], None],
     ) -> tuple[Any, int]:
-        """The same, and how many replicas have what it wrote; *written* is called before that.
+        """The same by a server that gives *durability*, and how many replicas have what it wrote;
+        *written* is called before they are counted.
 
-        The call is repeated on the connection that then asks for the count: so it is the
-        server that has the answer which counts, not one that was promoted meanwhile.
+        The server is asked what it gives, and how many have it, on the connection that takes the
+        call: so it is the server that has the answer which counts, not one that was promoted
+        meanwhile. Raises DurabilityUnavailable.
         """
-        give_up_at = steady() + self._give_up_s
-        channel = await self._take(give_up_at)
-        line = channel.line
+        await self._require_replicas(durability)
         limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
-        try:
+
+        def send(channel: Channel) -> Callable[[], Awaitable[tuple[Any, int]]]:
+            line, trust = channel.line, partial(self._trust, durability)
             args = self._named(channel, queue, body, version, call)
             key = keys_of(queue).call(f"{channel.name}.confirm")
 
-            async def send() -> tuple[Any, int]:
-                await _send(line, script, args)
+            async def sent() -> tuple[Any, int]:
+                answer = await _send(lambda *it: line.send_trusted(it, trust), script, args)
                 written()
+                if not durability.replicas:
+                    return answer, 0
                 command = ("EVALSHA", script.sha, _KEYS, *args)
-                return await line.confirmed(command, key, replicas, limit_ms)
+                return await line.confirmed(command, trust, key, durability.replicas, limit_ms)
 
-            return await self._until_answered(send, line.hang_up, give_up_at)
-        finally:
-            self._give_back(channel)
+            return sent
+
+        return await self._answer(keys_of(queue).meta, send)
 
     def _named(
-        self, channel: _Channel, queue: QueueName, body: bytes, version: str, call: Call | None
+        self, channel: Channel, queue: QueueName, body: bytes, version: str, call: Call | None
     ) -> tuple[Any, ...]:
         name, number = (call.channel, call.number) if call else channel.next_call()
         keys = keys_of(queue)
         return (keys.meta, keys.never, self._clock.stamp(), name, number, body, version)
 
+    async def _trust(self, wanted: Durability, wire: Wire) -> None:
+        wire.facts = await require(wire.ask, wire.facts, wanted, self._declared)
+
+    async def _require_replicas(self, wanted: Durability) -> None:
+        """Refuse before anything is sent what too few replicas are attached for."""
+        facts = self.facts
+        if wanted.replicas and (facts is None or wanted.replicas > facts.replicas):
+            facts = await self.check()  # one may have been attached since
+            if wanted.replicas > facts.replicas:
+                raise DurabilityUnavailable(str(wanted), f"replica:{facts.replicas}")
+
     async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
-        give_up_at = steady() + self._give_up_s
-        channel = await self._take(give_up_at)
         keys = keys_of(queue)
-        try:
-            args = (keys.meta, keys.never, *args)
-            return await self._answer(channel.line, script, args, give_up_at)
-        finally:
-            self._give_back(channel)
+        words = (keys.meta, keys.never, *args)
+        return await self._answer(
+            keys.meta, lambda channel: lambda: _send(channel.line.send, script, words)
+        )
 
     async def clocked(self, script: Script, queue: QueueName, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
@@ -203,129 +180,127 @@ class Channels:
 
     async def command(self, *command: Any) -> Any:
         """The answer to a plain command that may be repeated."""
-        give_up_at = steady() + self._give_up_s
-        channel = await self._take(give_up_at)
-        try:
-            return await self._answer(channel.line, None, command, give_up_at)
-        finally:
-            self._give_back(channel)
-
-    async def probe(self, declared: Durability | None) -> ServerFacts:
-        """What the servers say about themselves, within the same time limits."""
-        give_up_at = steady() + self._give_up_s
-        return await self._until_answered(lambda: probe(self._link, declared), _nothing, give_up_at)
-
-    def close(self) -> None:
-        """From now on every call is refused."""
-        self._closed = True
-        self._watch.close()
-
-    async def _take(self, give_up_at: float) -> _Channel:
-        if self._closed:
-            raise EngineClosed("the engine was left")
-        if self._idle:
-            return self._idle.pop()
-        turn: asyncio.Future[_Channel] = asyncio.get_running_loop().create_future()
-        self._queued.append(turn)
-        try:
-            async with asyncio.timeout(give_up_at - steady()):
-                return await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self._give_back(turn.result())
-            if isinstance(error, TimeoutError):
-                text = f"all channels were waiting for {self._give_up_s} s"
-                raise ServerUnreachable(text) from error
-            raise
-
-    def _give_back(self, channel: _Channel) -> None:
-        while self._queued:
-            turn = self._queued.popleft()
-            if not turn.done():
-                turn.set_result(channel)
-                return
-        self._idle.append(channel)
-
-    async def _answer(self, line: Line, script: Script | None, args: Any, give_up_at: float) -> Any:
-        return await self._until_answered(
-            lambda: _send(line, script, args), line.hang_up, give_up_at
+        return await self._answer(
+            key_of(command), lambda channel: lambda: channel.line.send(*command)
         )
+
+    # ── whether the servers answer ───────────────────────────────────────────────────────
+
+    async def check(self) -> ServerFacts:
+        """What the servers that answer say about themselves, within two seconds or so.
+
+        Raises ServerUnreachable if none answers, EvictionUnsafe, DurabilityUnknown, ServerRefused.
+        """
+        self.facts = await self._until_answered(
+            lambda: probe(self._link, self._declared), _nothing, steady(), self._check_s
+        )
+        return self.facts
+
+    def are_away(self, trouble: ServerUnreachable) -> None:
+        """None answered: say so, and probe until one does."""
+        self.trouble = trouble
+        self._target(PROBE).is_away(trouble, PROBE)
+
+    async def _probe(self, line: Line, key: str) -> None:
+        """See that the server of *key* takes a write and is fit; then ask all about themselves."""
+        command = ("SET", probe_key(key, f"{self._own}.probe"), "1", "PX", 1)
+
+        async def fit(wire: Wire) -> None:
+            wire.facts = await ask_facts(wire.ask, self._declared)
+
+        async def send() -> None:
+            # That it is full, or that the key is not allowed, is an answer too.
+            with suppress(OutOfMemoryError, NoPermissionError):
+                await line.send_trusted(command, fit)
+
+        await self._until_answered(send, line.hang_up, steady(), self._check_s)
+        with suppress(ServerError):
+            await self.check()
+
+    async def close(self) -> None:
+        """From now on every call is refused."""
+        self._is_closed = True
+        self._watch.close()
+        for target in self._targets.values():
+            await target.close()
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _answer(
+        self, key: str, prepare: Callable[[Channel], Callable[[], Awaitable[T]]]
+    ) -> T:
+        """The answer to what *prepare* makes for a channel: made once, sent until answered."""
+        if self._is_closed:
+            raise EngineClosed("the engine was left")
+        began = steady()
+        target = self._target(key)
+        channel = await target.take(began + self._give_up_s)
+        try:
+            return await self._until_answered(
+                prepare(channel), channel.line.hang_up, began, self._give_up_s,
+                lambda: target.reconnected(key),
+            )  # fmt: skip
+        except ServerUnreachable:
+            target.gave_up(key, began)
+            raise
+        finally:
+            target.give_back(channel)
+
+    def _target(self, key: str) -> Target:
+        place = self._link.target(key)
+        target = self._targets.get(place)
+        if target is None:
+            channels = [
+                Channel(f"{self._own}.{next(self._numbers)}", self._link.line())
+                for _ in range(self._limits.channels)
+            ]
+            probe = partial(self._probe, self._link.line())
+            target = Target(self._link.name(place), channels, probe, self._log)
+            self._targets[place] = target
+        return target
 
     async def _until_answered(
         self,
         send: Callable[[], Awaitable[T]],
         hang_up: Callable[[], Awaitable[None]],
-        give_up_at: float,
+        began: float,
+        give_up_s: float,
+        reconnected: Callable[[], None] | None = None,
     ) -> T:
         for attempt in itertools.count():
             try:
-                return await self._watch.within(send(), give_up_at)
+                answer = await self._watch.within(send(), began + give_up_s)
             except TROUBLE as error:
-                trouble = _translated(error)
+                trouble = translated(error)
                 # After a reply that refuses the call, its connection is as good as before.
                 if trouble is None or not isinstance(error, ResponseError):
                     await hang_up()
                 if trouble is not None:
                     raise trouble from error
                 pause = min(0.02 * 2**attempt, 0.5)
-                if steady() + pause >= give_up_at:
+                if steady() + pause >= began + give_up_s:
                     raise ServerUnreachable(
-                        f"no answer within {self._give_up_s} s: {error or type(error).__name__}"
+                        f"no answer within {give_up_s} s: {error or type(error).__name__}"
                     ) from error
+            except ServerError:
+                if attempt and reconnected is not None:
+                    reconnected()  # it can't give what was asked for: it may be another than before
+                raise
+            else:
+                if attempt and reconnected is not None:
+                    reconnected()
+                return answer
             await asyncio.sleep(pause)
         raise AssertionError("unreachable")
-
-
-class _Channel:
-    __slots__ = ("_number", "line", "name")
-
-    def __init__(self, name: str, line: Line) -> None:
-        self.name, self.line = name, line
-        self._number = 0
-
-    def next_call(self) -> tuple[str, int]:
-        self._number += 1
-        return self.name, self._number
 
 
 async def _nothing() -> None:
     """There is no line to hang up."""
 
 
-async def _send(line: Line, script: Script | None, args: Any) -> Any:
-    if script is None:
-        return await line.send(*args)
+async def _send(send: Callable[..., Awaitable[Any]], script: Script, args: Any) -> Any:
     try:
-        return await line.send("EVALSHA", script.sha, _KEYS, *args)
+        return await send("EVALSHA", script.sha, _KEYS, *args)
     except NoScriptError:
         # A new or restarted server, or one that was promoted: it learns the script this way.
-        return await line.send("EVAL", script.source, _KEYS, *args)
-
-
-CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
-    "QUEUE_UNKNOWN": QueueUnknown,
-    "QUEUE_CHANGED": QueueChanged,
-    "CALL_TAKEN": lambda text: CallTaken(f"the call was a {text.split()[1]} before"),
-    "CALL_STALE": lambda text: CallStale(int(text.split()[1])),
-}
-"""The words by which a script refuses a whole call; a test compares them with the Lua."""
-
-
-def _translated(error: Exception) -> ServerError | None:
-    """Towpath's error for the server's; None for what passes by itself."""
-    text = str(error)
-    # A refused login comes wrapped in an error of the connection.
-    for cause in (error, error.__cause__):
-        if isinstance(cause, AuthenticationError | AuthorizationError):
-            return ServerRefused(str(cause))
-    if (failed := failed_handshake(error)) is not None:
-        return failed
-    if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
-        return None
-    if (word := text.partition(" ")[0]) in CALL_WORDS:
-        return CALL_WORDS[word](text)
-    if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
-        return MemoryFull("the server's memory is full")
-    # What a user may not do in a script, the server tells as an error of the script.
-    defect = "user_script" in text and not _NOT_ALLOWED.search(text)
-    return ScriptDefect(text) if defect else ServerRefused(text)
+        return await send("EVAL", script.source, _KEYS, *args)

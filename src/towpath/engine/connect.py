@@ -8,7 +8,7 @@ script twice. Time limits are the caller's too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -33,6 +33,8 @@ class Wire:
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
+        self.facts: object = None
+        """What its server said about itself since it was connected."""
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
@@ -63,6 +65,7 @@ class Wire:
             # A server that is frozen accepts, and then says nothing.
             async with asyncio.timeout(CONNECT_SECONDS):
                 await connection.connect()
+            self.facts = None
         await connection.send_packed_command(packed, check_health=False)
 
     def cut(self) -> None:
@@ -88,6 +91,10 @@ def _reset(error: RuntimeError) -> RedisConnectionError:
     return RedisConnectionError(f"the connection was reset: {error}")
 
 
+Trust = Callable[[Wire], Awaitable[None]]
+"""Raises if the server on that connection is not to be asked."""
+
+
 class Line:
     """One command at a time, to whichever server is responsible for its key."""
 
@@ -102,10 +109,21 @@ class Line:
         try:
             return await wire.ask(command)
         except AskError as error:
-            return await self._redirected(error, command)
+            return await self._redirected(error, command, None)
+
+    async def send_trusted(self, command: tuple[Any, ...], trust: Trust) -> Any:
+        """The reply of a server that *trust* lets pass: it is asked first, on the connection that
+        the command then takes.
+        """
+        wire = await self._wire_of(command)
+        try:
+            await trust(wire)
+            return await wire.ask(command)
+        except AskError as error:
+            return await self._redirected(error, command, trust)
 
     async def confirmed(
-        self, command: tuple[Any, ...], key: str, replicas: int, limit_ms: int
+        self, command: tuple[Any, ...], trust: Trust, key: str, replicas: int, limit_ms: int
     ) -> tuple[Any, int]:
         """The reply to *command*, and how many replicas have all that its server has written.
 
@@ -113,6 +131,7 @@ class Line:
         repeated call writes nothing: so *key*, which nobody reads, is written in between.
         """
         wire = await self._wire_of(command)
+        await trust(wire)
         answer = await wire.ask(command)
         wrote = ("SET", key, "1", "PX", _CONFIRM_KEPT_MS)
         return answer, int(await wire.ask_both(wrote, ("WAIT", replicas, limit_ms)))
@@ -148,7 +167,9 @@ class Line:
             wire = self.wires[place] = self._link.wire(place)
         return wire
 
-    async def _redirected(self, told: AskError, command: tuple[Any, ...]) -> Any:
+    async def _redirected(
+        self, told: AskError, command: tuple[Any, ...], trust: Trust | None
+    ) -> Any:
         for _ in range(_REDIRECTIONS):
             # A server that does not know the other one's name means its own.
             host = cast("str", told.host) or (self._at or ("", 0))[0]  # pyright: ignore[reportUnknownMemberType] -- redis-py leaves it untyped
@@ -158,6 +179,8 @@ class Line:
                 self._layout.moved(told.slot_id, place)
             wire = self._wire_at(place)
             try:
+                if trust is not None:
+                    await trust(wire)
                 return await (wire.ask(command) if has_moved else wire.ask_both(_ASKING, command))
             except AskError as error:
                 told = error
@@ -170,8 +193,10 @@ _ASKING = ("ASKING",)
 class Link:
     """The way to one deployment of Redis or Valkey. Nothing is connected before it is used."""
 
-    def __init__(self, layout: Layout, connect: Callable[[Place], AbstractConnection]) -> None:
-        self._layout, self._connect = layout, connect
+    def __init__(
+        self, url: ServerUrl, layout: Layout, connect: Callable[[Place], AbstractConnection]
+    ) -> None:
+        self._layout, self._connect, self._url = layout, connect, url
         self._lines: list[Line] = []
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -187,12 +212,19 @@ class Link:
         return line
 
     async def primaries(self) -> list[Line]:
-        """A line to each server that takes writes."""
-        if not self._layout.primaries():
-            await self.learn()
-        lines = [Line(self, OneServer(it)) for it in self._layout.primaries()]
-        self._lines += lines
-        return lines
+        """A line to each server that takes writes now; whoever asks for them closes them."""
+        await self.learn()
+        return [Line(self, OneServer(it)) for it in self._layout.primaries()]
+
+    def target(self, key: str) -> Place | None:
+        """Which server calls about *key* are for, as far as known: its trouble is theirs."""
+        return self._layout.target(("GET", key))
+
+    def name(self, target: Place | None) -> str:
+        """A target as people know it."""
+        if target is None or self._url.topology is not Topology.CLUSTER:
+            return str(self._url)
+        return f"{target[0]}:{target[1]}"
 
     def wire(self, place: Place) -> Wire:
         return Wire(self._connect(place))
@@ -248,14 +280,14 @@ def open_link(url: ServerUrl) -> Link:
     connect = _connecting({**usual, **login, **tls, "db": url.db})
     match url.topology:
         case Topology.CLUSTER:
-            return Link(Cluster(url.hosts, _asking(connect)), connect)
+            return Link(url, Cluster(url.hosts, _asking(connect)), connect)
         case Topology.SENTINEL:
             encrypted = tls if url.tls is not None and url.tls.sentinels else {}
             ask = _asking(_connecting({**usual, **watching, **encrypted}))
-            return Link(Sentinels(url.hosts, url.path, ask), connect)
+            return Link(url, Sentinels(url.hosts, url.path, ask), connect)
         case Topology.SINGLE:
             [place] = url.hosts or ((url.path, 0),)
-            return Link(OneServer(place), connect)
+            return Link(url, OneServer(place), connect)
 
 
 def _connecting(options: dict[str, Any]) -> Callable[[Place], AbstractConnection]:

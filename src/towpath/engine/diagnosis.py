@@ -64,7 +64,7 @@ async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
     link = open_link(url)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            servers = [await _examined(line) for line in await link.primaries()]
+            servers = [await _examined_once(line) for line in await link.primaries()]
             return Checkup(servers, await _refusal(lambda: _write(link.line())))
     except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
         # A login that fails while connecting is told as a lost connection.
@@ -73,6 +73,13 @@ async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
         raise ServerUnreachable(f"no answer from {url}: {error or type(error).__name__}") from error
     finally:
         await link.close()
+
+
+async def _examined_once(line: Line) -> ServerState:
+    try:
+        return await _examined(line)
+    finally:
+        await line.close()
 
 
 async def _examined(line: Line) -> ServerState:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Any, Self
 
@@ -9,7 +11,14 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from towpath.engine.connect import Line, Link
+from towpath.engine.layout import TROUBLE
+from towpath.engine.refusals import translated
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
+
+Ask = Callable[[tuple[Any, ...]], Awaitable[Any]]
+"""The reply of one server to a command, always on the same connection."""
+_ANSWER_WITHIN = 1.5
+"""Seconds for a server to tell about itself: it has nothing to look for."""
 
 
 class Disk(IntEnum):
@@ -55,34 +64,60 @@ class ServerFacts(msgspec.Struct, frozen=True):
     eviction: str
     servers: int
 
-    def require(self, wanted: Durability) -> None:
-        """Raise DurabilityUnavailable unless a submit can ask for *wanted* here."""
-        if wanted.disk > self.durability.disk:
-            raise DurabilityUnavailable(str(wanted), str(self.durability))
-        if wanted.replicas > self.replicas:
-            raise DurabilityUnavailable(str(wanted), f"replica:{self.replicas}")
-
 
 async def probe(link: Link, declared: Durability | None) -> ServerFacts:
-    """Ask every primary. Where CONFIG is denied, *declared* says the class.
+    """Ask every primary that answers. Where CONFIG is denied, *declared* says the class.
 
-    Raises EvictionUnsafe, and DurabilityUnknown where nobody tells.
+    Raises EvictionUnsafe, and DurabilityUnknown where nobody tells; one of TROUBLE if no primary
+    answers.
     """
-    facts = [await _probe_server(line, declared) for line in await link.primaries()]
+    lines = await link.primaries()
+    asked = (_asked_within(line, declared) for line in lines)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    facts = [it for it in answers if isinstance(it, ServerFacts)]
+    passing: BaseException | None = None
+    for answer in answers:
+        if isinstance(answer, TROUBLE) and translated(answer) is None:
+            passing = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+    if passing is not None and not facts:
+        raise passing
     weakest = min(facts, key=lambda it: it.durability.disk)
     return msgspec.structs.replace(
         weakest, replicas=min(it.replicas for it in facts), servers=len(facts)
     )
 
 
-async def _probe_server(line: Line, declared: Durability | None) -> ServerFacts:
+async def require(
+    ask: Ask, known: object, wanted: Durability, declared: Durability | None
+) -> ServerFacts:
+    """The facts of the server behind *ask* if it can give *wanted*, else DurabilityUnavailable.
+
+    Asked once per connection (*known*), and again before it is refused: a setting may have been
+    changed. Of replicas only those count that confirm: see `Channels.confirmed_call`.
+    """
+    if isinstance(known, ServerFacts) and wanted.disk <= known.durability.disk:
+        return known
+    facts = await ask_facts(ask, declared)
+    if wanted.disk > facts.durability.disk:
+        raise DurabilityUnavailable(str(wanted), str(facts.durability))
+    return facts
+
+
+async def _asked_within(line: Line, declared: Durability | None) -> ServerFacts:
     try:
-        info = _parsed(await line.send("INFO"))
-        policy = info.get("maxmemory_policy", "")
-        settings = await _settings(line)
+        async with asyncio.timeout(_ANSWER_WITHIN):
+            return await ask_facts(lambda command: line.send(*command), declared)
     finally:
-        await line.hang_up()
-    policy = settings.get("maxmemory-policy", policy)
+        await line.close()
+
+
+async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:
+    """What one server says about itself. Raises EvictionUnsafe, DurabilityUnknown."""
+    info = _parsed(await ask(("INFO",)))
+    settings = await _settings(ask)
+    policy = settings.get("maxmemory-policy", info.get("maxmemory_policy", ""))
     if policy != "noeviction":
         raise EvictionUnsafe(policy or "not known")
     durability = _class_of(settings) if settings else declared
@@ -99,12 +134,12 @@ async def _probe_server(line: Line, declared: Durability | None) -> ServerFacts:
     )
 
 
-async def _settings(line: Line) -> dict[str, str]:
+async def _settings(ask: Ask) -> dict[str, str]:
     """The settings that matter; empty where CONFIG is denied."""
     found: dict[str, str] = {}
     try:
         for name in ("maxmemory-policy", "appendonly", "appendfsync"):
-            flat: list[Any] = await line.send("CONFIG", "GET", name)
+            flat: list[Any] = await ask(("CONFIG", "GET", name))
             found |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     except ResponseError:
         return {}

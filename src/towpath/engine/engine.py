@@ -50,6 +50,7 @@ from towpath.errors import (
     TowpathError,
 )
 from towpath.ids import QueueName, lane_key, queue_name, worker_name
+from towpath.telemetry.logs import Log
 
 _WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SETTLING = "settling"
@@ -66,8 +67,10 @@ class Engine(Publishing):
             [lease] = await engine.claim("thumbnails", worker="w1", lease=seconds(30))
             await engine.complete(lease)
 
-    Entering connects, and refuses a server that may evict live jobs (EvictionUnsafe) or does
-    not tell its durability class (DurabilityUnknown; *declared* says it then).
+    Entering asks the server about itself, for two seconds at most, and refuses one that may evict
+    live jobs (EvictionUnsafe), does not tell its durability class (DurabilityUnknown; *declared*
+    says it then) or refuses the login (ServerRefused). A server that is away is no reason not to
+    begin: *log* says so once, and calls work when it is back.
     """
 
     def __init__(
@@ -78,18 +81,25 @@ class Engine(Publishing):
         limits: Limits | None = None,
         declared: Durability | None = None,
         scripts: Scripts | None = None,
+        log: Log | None = None,
     ) -> None:
         self.url = parse_url(url)
         self._clock = clock or ServerClock()
         self._limits = limits or Limits()
         self._declared = declared
         self._scripts = scripts or _shipped_scripts()
-        self._facts: ServerFacts | None = None
+        self._log = log or Log()
+        self._is_entered = False
 
     async def __aenter__(self) -> Self:
         self._link = open_link(self.url)
         self._store = Store(
-            self._link, clock=self._clock, limits=self._limits, scripts=self._scripts
+            self._link,
+            clock=self._clock,
+            limits=self._limits,
+            scripts=self._scripts,
+            declared=self._declared,
+            log=self._log,
         )
         self._waker = Waker(self._link, self._clock)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
@@ -97,25 +107,36 @@ class Engine(Publishing):
             self._send_submits, self._store.largest_payload, give_up=self._limits.give_up
         )
         try:
-            self._facts = await self._store.probe(self._declared)
+            await self._store.connect()
         except BaseException:
+            await self._store.close()
             await self._link.close()
             raise
+        self._is_entered = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._batcher.close()
-        self._store.close()
+        await self._store.close()
         await self._feeds.close()
         await self._waker.close()
         await self._link.close()
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server said about itself when the engine was entered."""
-        if self._facts is None:
+        """What the server said about itself when it was last asked: at the beginning, and again
+        after each reconnect. Raises ServerUnreachable while it never answered.
+        """
+        if not self._is_entered:
             raise RuntimeError("the engine was not entered: use `async with Engine(…)`")
-        return self._facts
+        return self._store.facts
+
+    async def check(self) -> ServerFacts:
+        """Ask the server about itself now, for two seconds at most; on a cluster, every master.
+
+        Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
+        """
+        return await self._store.check()
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
 
@@ -343,22 +364,14 @@ class Engine(Publishing):
         call: Call | None,
         written: Callable[[], None],
     ) -> list[Any]:
-        if durability is not None:
-            await self._require(durability)
-        if durability is None or not durability.replicas:
+        if durability is None:
             return await self._store.write("submit", queue, lambda _: jobs, call)
         answers, confirmed = await self._store.write_confirmed(
-            "submit", queue, lambda _: jobs, call, replicas=durability.replicas, written=written
+            "submit", queue, lambda _: jobs, call, durability=durability, written=written
         )
         if confirmed < durability.replicas:
             raise DurabilityNotReached(durability.replicas, confirmed)
         return answers
-
-    async def _require(self, durability: Durability) -> None:
-        if durability.replicas > self.facts.replicas:
-            # One may have been attached since.
-            self._facts = await self._store.probe(self._declared)
-        self.facts.require(durability)
 
 
 @lru_cache(maxsize=1)

@@ -91,6 +91,12 @@ def stream_key(stream: StreamName) -> str:
     return f"towpath:stream:{stream}"
 
 
+def probe_key(key: str, channel: str) -> str:
+    """A key in the slot of *key* that only *channel* writes, to see whether the server takes it."""
+    tag = key.partition("{")[2].partition("}")[0] or key
+    return f"{{{tag}}}:call:{channel}"
+
+
 @lru_cache(maxsize=1024)
 def keys_of(queue: QueueName) -> Keys:
     return Keys(queue)

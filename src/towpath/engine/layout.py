@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from redis.crc import key_slot  # pyright: ignore[reportUnknownVariableType] -- redis-py types it in part
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -24,8 +25,10 @@ Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
 TROUBLE = (TimeoutError, OSError, RedisError, RedisClusterException)
 """What a command may end with instead of a reply. An error of the transport is one of these."""
 _SLOTS = 16_384
-_ASKED_FOR = 1.0
-"""Seconds for one server to tell who is responsible; then another is asked."""
+_ASKED_FOR, _NEXT_AFTER = 1.0, 0.25
+"""Seconds for one server to tell who is responsible, and until another is asked as well."""
+
+T = TypeVar("T")
 
 
 class Layout(Protocol):
@@ -33,6 +36,10 @@ class Layout(Protocol):
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
         """Where *command* belongs, as far as known and not in doubt."""
+        ...
+
+    def target(self, command: tuple[Any, ...]) -> Place | None:
+        """What stands for the server that *command* is for, in doubt or not; None = not known."""
         ...
 
     def doubt(self, place: Place) -> None:
@@ -61,6 +68,8 @@ class OneServer:
     def place(self, command: tuple[Any, ...]) -> Place | None:
         return self._place
 
+    target = place
+
     def doubt(self, place: Place) -> None:
         """There is nobody to ask."""
 
@@ -85,6 +94,9 @@ class Sentinels:
     def place(self, command: tuple[Any, ...]) -> Place | None:
         return None if self._doubted else self._primary
 
+    def target(self, command: tuple[Any, ...]) -> Place | None:
+        return (self._service, 0)
+
     def doubt(self, place: Place) -> None:
         self._doubted = self._doubted or place == self._primary
 
@@ -93,28 +105,14 @@ class Sentinels:
 
     async def learn(self) -> None:
         """Ask all sentinels at once; the first that knows a primary is believed."""
-        asked = [asyncio.ensure_future(self._told_by(it)) for it in self._sentinels]
-        trouble: Exception | None = None
-        try:
-            for answer in asyncio.as_completed(asked):
-                try:
-                    self._primary = await answer
-                except TROUBLE as error:
-                    trouble = error
-                else:
-                    self._doubted = False
-                    return
-        finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
-        raise RedisConnectionError(f"no sentinel knows a primary: {trouble}") from trouble
+        self._primary = await _first([partial(self._told_by, it) for it in self._sentinels], 0)
+        self._doubted = False
 
     def primaries(self) -> list[Place]:
         return [self._primary] if self._primary else []
 
     async def _told_by(self, sentinel: Place) -> Place:
-        flat = await _within(self._ask(sentinel, ("SENTINEL", "MASTER", self._service)))
+        flat = await self._ask(sentinel, ("SENTINEL", "MASTER", self._service))
         told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
         flags = told[b"flags"].split(",")
         if {"s_down", "o_down"} & set(flags) or "master" not in flags:
@@ -132,8 +130,11 @@ class Cluster:
         self._doubted: set[Place] = set()
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
-        place = self._owners[key_slot(_key_of(command).encode())]
+        place = self.target(command)
         return None if place in self._doubted else place
+
+    def target(self, command: tuple[Any, ...]) -> Place | None:
+        return self._owners[key_slot(key_of(command).encode())]
 
     def doubt(self, place: Place) -> None:
         self._doubted.add(place)
@@ -144,27 +145,22 @@ class Cluster:
             self._nodes.append(place)
 
     async def learn(self) -> None:
-        """Ask one node after the other, in any order, until one tells: it may be the frozen one
-        that is asked first, or one that has not heard of a change.
-        """
+        """Ask one node, and soon another if that keeps silent: it may be the frozen one."""
         nodes = random.sample(self._nodes, len(self._nodes))
         nodes += [it for it in self._seeds if it not in self._nodes]
-        trouble: Exception | None = None
-        for node in nodes:
-            try:
-                self._believe(await _within(self._ask(node, ("CLUSTER", "SLOTS"))), node)
-            except TROUBLE as error:
-                trouble = error
-            else:
-                return
-        raise RedisClusterException(f"no node tells who serves which slot: {trouble}") from trouble
+        node, told = await _first([partial(self._told_by, it) for it in nodes], _NEXT_AFTER)
+        self._believe(told, node)
 
     def primaries(self) -> list[Place]:
         return list({it: None for it in self._owners if it is not None})
 
-    def _believe(self, told: list[Any], node: Place) -> None:
+    async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
+        told = await self._ask(node, ("CLUSTER", "SLOTS"))
         if not told:
             raise SlotNotCoveredError("the node knows of no slots")
+        return node, told
+
+    def _believe(self, told: list[Any], node: Place) -> None:
         owners: list[Place | None] = [None] * _SLOTS
         nodes: dict[Place, None] = {}
         for first, last, *servers in told:
@@ -176,7 +172,8 @@ class Cluster:
         self._doubted.clear()
 
 
-def _key_of(command: tuple[Any, ...]) -> str:
+def key_of(command: tuple[Any, ...]) -> str:
+    """The key that decides where *command* belongs."""
     match command[0]:
         case "EVALSHA" | "EVAL":
             return command[3]
@@ -186,6 +183,35 @@ def _key_of(command: tuple[Any, ...]) -> str:
             return command[1]
 
 
-async def _within(answer: Awaitable[Any]) -> Any:
+async def _first(asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
+    """The first good answer; the next one is asked after *every* seconds too, or when one fails."""
+    left, running = iter(asks), set[asyncio.Task[T]]()
+    trouble: BaseException | None = None
+    try:
+        while True:
+            ask = next(left, None)
+            if ask is not None:
+                running.add(asyncio.create_task(_within(ask())))
+            elif not running:
+                raise RedisConnectionError(
+                    f"nobody knows who is responsible: {trouble}"
+                ) from trouble
+            limit = None if ask is None else every
+            done, running = await asyncio.wait(
+                running, timeout=limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                trouble = task.exception()
+                if trouble is None:
+                    return task.result()
+                if not isinstance(trouble, TROUBLE):
+                    raise trouble
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _within(answer: Awaitable[T]) -> T:
     async with asyncio.timeout(_ASKED_FOR):
         return await answer

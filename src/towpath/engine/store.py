@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
 from towpath.clock import Clock
-from towpath.engine.channel import Channels, Limits, QueueChanged, QueueUnknown
+from towpath.engine.channel import Channels, Limits
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
+from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
-from towpath.errors import MemoryFull, PayloadTooLarge, QueueDiffers, ScriptDefect
+from towpath.errors import (
+    PayloadTooLarge,
+    QueueDiffers,
+    ScriptDefect,
+    ServerError,
+    ServerUnreachable,
+)
 from towpath.ids import QueueName
+from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 
@@ -36,22 +43,58 @@ _CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
 
 
+_LISTED_S = 1.0
+
+
 class Store:
     """One deployment of Redis or Valkey, asked by script."""
 
-    def __init__(self, link: Link, *, clock: Clock, limits: Limits, scripts: Scripts) -> None:
+    def __init__(
+        self,
+        link: Link,
+        *,
+        clock: Clock,
+        limits: Limits,
+        scripts: Scripts,
+        declared: Durability | None,
+        log: Log,
+    ) -> None:
         self._scripts = scripts
-        self._channels = Channels(link, clock, limits)
+        self._channels = Channels(link, clock, limits, declared=declared, log=log)
+        self._listing: set[asyncio.Task[None]] = set()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
 
-    async def probe(self, declared: Durability | None) -> ServerFacts:
-        """What the servers say about themselves. Raises EvictionUnsafe, DurabilityUnknown."""
-        return await self._channels.probe(declared)
+    @property
+    def facts(self) -> ServerFacts:
+        """What the servers said about themselves when they were last asked.
 
-    def close(self) -> None:
+        Raises ServerUnreachable while none ever answered.
+        """
+        if self._channels.facts is None:
+            trouble = self._channels.trouble or ServerUnreachable("the server was not asked yet")
+            raise trouble.with_traceback(None)
+        return self._channels.facts
+
+    async def check(self) -> ServerFacts:
+        """What the servers say about themselves now. Raises EvictionUnsafe, DurabilityUnknown,
+        ServerRefused, ServerUnreachable.
+        """
+        return await self._channels.check()
+
+    async def connect(self) -> None:
+        """The same once, at the beginning; servers that are away are probed until they are back."""
+        try:
+            await self._channels.check()
+        except ServerUnreachable as error:
+            self._channels.are_away(error)
+
+    async def close(self) -> None:
         """From now on every call is refused."""
-        self._channels.close()
+        await self._channels.close()
+        for task in self._listing:
+            task.cancel()
+        await asyncio.gather(*self._listing, return_exceptions=True)
 
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
@@ -72,16 +115,18 @@ class Store:
         body: Body,
         call: Call | None,
         *,
-        replicas: int,
+        durability: Durability,
         written: Callable[[], None],
     ) -> tuple[Any, int]:
-        """The same, and how many replicas have what it wrote; *written* is called before that."""
+        """The same at *durability*, and how many replicas have what it wrote; *written* is called
+        before they are counted.
+        """
         script, channels = self._scripts[verb], self._channels
 
         async def ask(known: InForce) -> tuple[Any, int]:
             packed = pack(body(known.options))
             return await channels.confirmed_call(
-                script, queue, packed, known.version, call, replicas=replicas, written=written
+                script, queue, packed, known.version, call, durability=durability, written=written
             )
 
         return await self._introduced(queue, ask)
@@ -177,7 +222,26 @@ class Store:
         stored, found = await self._channels.read(self._scripts["configure"], queue, *args)
         in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), found.decode())
         self._in_force[queue] = in_force
-        # A directory for people: with memory full, work goes on without it.
-        with suppress(MemoryFull):
-            await self._channels.command("HSET", REGISTRY, queue, stored)
+        await self._list(queue)
         return in_force
+
+    async def _list(self, queue: QueueName) -> None:
+        """Write *queue* into the directory for people. On a cluster another server may have that:
+        nobody waits for it for long, and work goes on without it.
+        """
+        task = asyncio.create_task(self._keep_listing(queue))
+        self._listing.add(task)
+        task.add_done_callback(self._listing.discard)
+        await asyncio.wait((task,), timeout=_LISTED_S)
+
+    async def _keep_listing(self, queue: QueueName) -> None:
+        while True:
+            shown = msgspec.json.encode(self._in_force[queue].options)
+            try:
+                await self._channels.command("HSET", REGISTRY, queue, shown)
+            except ServerUnreachable:
+                await asyncio.sleep(_LISTED_S)
+            except ServerError:
+                return  # full, or not allowed
+            else:
+                return

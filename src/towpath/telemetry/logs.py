@@ -76,6 +76,20 @@ class Log:
         self._logger.handle(record)
 
 
+class Silent(Log):
+    """For a part whose trouble somebody else tells."""
+
+    __slots__ = ()
+
+    def wants(self, event: LogEvent) -> bool:
+        return False
+
+    def emit(
+        self, event: LogEvent, raised: BaseException | None = None, /, **fields: object
+    ) -> None:
+        """Write nothing."""
+
+
 def _mismatch(event: LogEvent, fields: dict[str, object]) -> str:
     lacks = ", ".join(sorted(set(event.fields) - set(fields))) or "none"
     unknown = ", ".join(sorted(set(fields) - set(event.fields))) or "none"

@@ -1,0 +1,102 @@
+"""What a server's errors mean: trouble that passes, a refusal of the call, or a defect."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    TryAgainError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from towpath.engine.tls import failed_handshake
+from towpath.errors import (
+    CallStale,
+    CallTaken,
+    MemoryFull,
+    ScriptDefect,
+    ServerError,
+    ServerRefused,
+)
+
+
+class QueueUnknown(ServerError):
+    """The server knows no options of the queue: it is new there. The engine introduces it."""
+
+    code = "queue_unknown"
+
+
+class QueueChanged(ServerError):
+    """The queue has other options than the caller went by. The engine asks for them."""
+
+    code = "queue_changed"
+
+
+_PASSING = (
+    RedisConnectionError,
+    RedisTimeoutError,
+    TimeoutError,
+    OSError,
+    ReadOnlyError,
+    BusyLoadingError,
+    TryAgainError,
+    ClusterDownError,
+    MasterDownError,
+    MovedError,
+    AskError,
+    RedisClusterException,
+)
+"""Trouble that passes by itself: a fail-over, a start, a slot on its way, a disk that is full."""
+_PASSING_TEXT = re.compile(
+    r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
+    r"|non local key|read only replica"
+)
+"""The same, where an error inside a script is told in the words of another."""
+_NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't access)\b")
+
+CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
+    "QUEUE_UNKNOWN": QueueUnknown,
+    "QUEUE_CHANGED": QueueChanged,
+    "CALL_TAKEN": lambda text: CallTaken(f"the call was a {text.split()[1]} before"),
+    "CALL_STALE": lambda text: CallStale(int(text.split()[1])),
+}
+"""The words by which a script refuses a whole call; a test compares them with the Lua."""
+
+
+def translated(error: Exception) -> ServerError | None:
+    """Towpath's error for the server's; None for what passes by itself."""
+    text = str(error)
+    if cause := is_refused(error):
+        return ServerRefused(str(cause))
+    if (failed := failed_handshake(error)) is not None:
+        return failed
+    if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
+        return None
+    if (word := text.partition(" ")[0]) in CALL_WORDS:
+        return CALL_WORDS[word](text)
+    if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
+        return MemoryFull("the server's memory is full")
+    # What a user may not do in a script, the server tells as an error of the script.
+    defect = "user_script" in text and not _NOT_ALLOWED.search(text)
+    return ScriptDefect(text) if defect else ServerRefused(text)
+
+
+def is_refused(error: BaseException) -> BaseException | None:
+    """The refusal of the login behind *error*; None if that is not what it is."""
+    # It may come wrapped in an error of the connection.
+    for cause in (error, error.__cause__):
+        if isinstance(cause, AuthenticationError | AuthorizationError):
+            return cause
+    return None

@@ -1,0 +1,133 @@
+"""One server as its callers see it: the channels to it, and whether it answers.
+
+Every server of a cluster is a target of its own: calls to one that is away take no channel from
+calls to the others. Once a call was given up, the server is probed; if the probe is not answered
+either, calls fail at once until one is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from towpath.clock import steady
+from towpath.engine.connect import Line
+from towpath.errors import ServerError, ServerUnreachable
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+
+_PROBE_EVERY = 1.0
+
+Probe = Callable[[str], Awaitable[None]]
+"""Sees that the server responsible for a key answers. Raises ServerError."""
+
+
+class Channel:
+    """One call at a time, under a name and a number that the server remembers."""
+
+    __slots__ = ("_number", "line", "name")
+
+    def __init__(self, name: str, line: Line) -> None:
+        self.name, self.line = name, line
+        self._number = 0
+
+    def next_call(self) -> tuple[str, int]:
+        self._number += 1
+        return self.name, self._number
+
+
+class Target:
+    """The channels to one server, and whether it answers."""
+
+    def __init__(self, name: str, channels: Sequence[Channel], probe: Probe, log: Log) -> None:
+        self._name, self._probe, self._log = name, probe, log
+        self._idle = list(channels)
+        self._queued: deque[asyncio.Future[Channel]] = deque()
+        self._probing: asyncio.Task[None] | None = None
+        self._probed_at = float("-inf")
+        self._away_since: float | None = None
+        self._is_given_up = False
+        self._refusal: ServerError | None = None
+
+    async def take(self, give_up_at: float) -> Channel:
+        """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        if self._idle:
+            return self._idle.pop()
+        turn: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+        self._queued.append(turn)
+        try:
+            async with asyncio.timeout(give_up_at - steady()):
+                return await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():
+                self.give_back(turn.result())
+            if isinstance(error, TimeoutError):
+                raise ServerUnreachable("all channels were waiting for answers") from error
+            raise
+
+    def give_back(self, channel: Channel) -> None:
+        while self._queued:
+            turn = self._queued.popleft()
+            if not turn.done():
+                turn.set_result(channel)
+                return
+        self._idle.append(channel)
+
+    # ── whether it answers ───────────────────────────────────────────────────────────────
+
+    def gave_up(self, key: str, since: float) -> None:
+        """A call about *key* that began at *since* was given up. If a probe isn't answered either,
+        calls fail at once: it was not the call's own fault.
+        """
+        self._is_given_up = True
+        self._start(key, since)
+
+    def reconnected(self, key: str) -> None:
+        """A call was answered after trouble: it may be another server now, or one changed."""
+        if steady() - self._probed_at >= _PROBE_EVERY:
+            self._start(key, steady())
+
+    def is_away(self, trouble: ServerError, key: str) -> None:
+        """Nobody has called yet, and it does not answer: say so, and probe until it does."""
+        self._say(trouble, steady())
+        self._start(key, steady())
+
+    async def close(self) -> None:
+        if self._probing is not None:
+            self._probing.cancel()
+            await asyncio.wait((self._probing,))
+
+    def _start(self, key: str, since: float) -> None:
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.create_task(self._probe_until_answered(key, since))
+
+    async def _probe_until_answered(self, key: str, since: float) -> None:
+        while (trouble := await self._probed(key)) is not None:
+            self._say(trouble, since)
+            # What waiting can't mend is told to every caller; to the first ones, so is silence
+            # only when their time is up.
+            if self._is_given_up or not isinstance(trouble, ServerUnreachable):
+                self._refusal = trouble
+            await asyncio.sleep(_PROBE_EVERY)
+        self._refusal, self._is_given_up, self._probed_at = None, False, steady()
+        if self._away_since is not None:
+            away, self._away_since = steady() - self._away_since, None
+            self._log.emit(events.SERVER_BACK, server=self._name, away=away)
+
+    async def _probed(self, key: str) -> ServerError | None:
+        try:
+            await self._probe(key)
+        except ServerError as error:
+            return error
+        return None
+
+    def _say(self, trouble: ServerError, since: float) -> None:
+        if self._away_since is None:
+            self._away_since = since
+            name = type(trouble).__qualname__
+            self._log.emit(
+                events.SERVER_UNREACHABLE, server=self._name, error=name, reason=str(trouble)
+            )

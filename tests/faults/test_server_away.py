@@ -1,0 +1,234 @@
+"""Engines that are entered while their server is away, and calls while one server of several is."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.census import census
+from tests.faults.load import Load, under_load
+from tests.faults.meanwhile import meanwhile
+from tests.faults.slots import slot_of
+from tests.waiting import eventually_async
+from towpath.clock import hours, milliseconds, minutes, seconds, steady
+from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
+from towpath.embedded.cluster import SLOTS
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+from towpath.errors import (
+    DurabilityUnavailable,
+    DurabilityUnknown,
+    EvictionUnsafe,
+    ServerRefused,
+    ServerUnreachable,
+)
+from towpath.telemetry.lines import Line
+
+QUEUE = "away"
+OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
+HASTY = Limits(answer=milliseconds(300), give_up=seconds(1))
+DISK = Durability.parse("disk")
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+    """The events that were logged, by name."""
+    names: list[str] = []
+
+    class Names(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if isinstance(record.msg, Line):
+                names.append(str(record.msg["event"]))
+
+    handler = Names()
+    logging.getLogger("towpath").addHandler(handler)
+    caplog.set_level(logging.INFO, "towpath")
+    yield names
+    logging.getLogger("towpath").removeHandler(handler)
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A server that has an address and does not run."""
+    with EmbeddedServer(data=tmp_path, listen=Listen.PORT) as server:
+        server.stop()
+        yield server
+
+
+class TestOneServerThatIsAway:
+    async def test_is_no_reason_not_to_begin(self, away: EmbeddedServer, told: list[str]) -> None:
+        """It is said once; the first calls wait for it, and work when it is back."""
+        async with Engine(away.url) as engine:
+            assert told == ["server.unreachable"]
+            with pytest.raises(ServerUnreachable):
+                _ = engine.facts
+            with pytest.raises(ServerUnreachable):
+                await engine.check()
+            submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=DISK))
+            await asyncio.to_thread(away.start)
+            assert not (await submit).existed
+            await meanwhile(lambda: told == ["server.unreachable", "server.back"])
+            assert engine.facts.durability == DISK
+            assert (await engine.check()).durability == DISK
+
+    async def test_makes_calls_fail_at_once_after_one_was_given_up(
+        self, away: EmbeddedServer, told: list[str]
+    ) -> None:
+        async with Engine(away.url, limits=HASTY) as engine:
+            with pytest.raises(ServerUnreachable, match="no answer within 1"):
+                await engine.submit(QUEUE, b"x")
+
+            async def at_once() -> bool:
+                began = steady()
+                with pytest.raises(ServerUnreachable):
+                    await engine.submit(QUEUE, b"x")
+                return steady() - began < 0.1
+
+            await eventually_async(at_once)
+            await asyncio.to_thread(away.start)
+            await meanwhile(lambda: told == ["server.unreachable", "server.back"])
+            await engine.submit(QUEUE, b"x")
+        assert told == ["server.unreachable", "server.back"]
+
+    async def test_is_asked_again_whether_it_is_fit(
+        self, away: EmbeddedServer, told: list[str]
+    ) -> None:
+        """What came back may evict jobs: nothing is written there until that was changed."""
+        async with Engine(away.url) as engine:
+            submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
+            with EmbeddedServer(
+                listen=Listen.PORT, port=away.port, options={"maxmemory-policy": "allkeys-lru"}
+            ) as other:
+                await asyncio.gather(submit, return_exceptions=True)
+
+                async def refuses() -> bool:
+                    try:
+                        await engine.submit(QUEUE, b"x")
+                    except EvictionUnsafe:
+                        return True
+                    return False
+
+                await eventually_async(refuses)
+                other.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+                await meanwhile(lambda: told[-1] == "server.back")
+                await engine.submit(QUEUE, b"x")
+
+
+class TestWhatWaitingCanNotMend:
+    """Is raised at the beginning, by one server, by Sentinel's primary, by any master."""
+
+    async def test_eviction_of_a_sentinel_primary(self) -> None:
+        with EmbeddedSentinel(replicas=1) as group:
+            group.primary.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+            with pytest.raises(EvictionUnsafe):
+                await Engine(group.url).__aenter__()
+
+    async def test_eviction_of_one_master_while_another_is_away(self) -> None:
+        options = {"cluster-require-full-coverage": "no"}
+        with EmbeddedCluster(masters=3, options=options) as cluster:
+            cluster.masters[0].pause()
+            cluster.masters[2].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+            with pytest.raises(EvictionUnsafe):
+                await Engine(cluster.url).__aenter__()
+            cluster.masters[0].unpause()
+
+    async def test_a_login(self, server: EmbeddedServer) -> None:
+        url = server.url.replace("unix://", "unix://nobody:secret@")
+        with pytest.raises(ServerRefused):
+            await Engine(url).__aenter__()
+
+    async def test_an_unknown_class(self, server: EmbeddedServer) -> None:
+        server.ask("ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@all", "-config")
+        url = server.url.replace("unix://", "unix://reader:secret@")
+        with pytest.raises(DurabilityUnknown):
+            await Engine(url).__aenter__()
+        server.ask("ACL", "DELUSER", "reader")
+
+
+@asynccontextmanager
+async def one_shard_away(cluster: EmbeddedCluster) -> AsyncGenerator[tuple[str, list[str]]]:
+    """A queue whose master is frozen, and one on each of the others."""
+    queues: dict[int, str] = {}
+    for n in range(100):
+        at = slot_of(cluster, f"{{q{n}}}:queue") * len(cluster.masters) // SLOTS
+        queues.setdefault(at, f"q{n}")
+    frozen = cluster.masters[0]
+    frozen.pause()
+    try:
+        yield queues[0], [queues[1], queues[2]]
+    finally:
+        frozen.unpause()
+
+
+@pytest.fixture(scope="module")
+def shards() -> Iterator[EmbeddedCluster]:
+    """Three masters without replicas, each for itself."""
+    with EmbeddedCluster(masters=3, options={"cluster-require-full-coverage": "no"}) as cluster:
+        yield cluster
+
+
+class TestAShardThatIsAway:
+    async def test_takes_nothing_from_calls_to_the_others(self, shards: EmbeddedCluster) -> None:
+        """However many wait for it: each shard has channels of its own."""
+        async with Engine(shards.url) as engine, one_shard_away(shards) as (bad, healthy):
+            stuck = [asyncio.create_task(engine.counts(bad)) for _ in range(10)]
+            for queue in healthy:
+                await engine.configure(queue, OPTIONS)
+                load = Load(engine, queue)
+                async with under_load(load):
+                    await load.more(100)
+                assert load.losses(await census(engine, queue)) == {}
+            assert not any(task.done() for task in stuck)
+            for task in stuck:
+                task.cancel()
+            await asyncio.gather(*stuck, return_exceptions=True)
+
+    async def test_keeps_no_engine_from_beginning(self, shards: EmbeddedCluster) -> None:
+        async with one_shard_away(shards) as (_, healthy), Engine(shards.url) as engine:
+            assert engine.facts.servers == 2
+            for queue in healthy:
+                await engine.submit(queue, b"x")
+                [lease] = await engine.claim(queue, worker="w", lease=minutes(1))
+                await engine.complete(lease)
+
+    async def test_is_waited_for_by_nobody_once_a_call_was_given_up(
+        self, shards: EmbeddedCluster
+    ) -> None:
+        async with Engine(shards.url, limits=HASTY) as engine:
+            async with one_shard_away(shards) as (bad, healthy):
+                with pytest.raises(ServerUnreachable):
+                    await engine.submit(bad, b"x")
+                for queue in healthy:
+                    await engine.submit(queue, b"x")
+            await eventually_async(lambda: _answers(engine, bad))
+
+
+async def _answers(engine: Engine, queue: str) -> bool:
+    try:
+        await engine.submit(queue, b"x")
+    except ServerUnreachable:
+        return False
+    return True
+
+
+class TestTheClassOfAServer:
+    async def test_is_asked_anew_of_one_that_was_started_again(
+        self, away: EmbeddedServer, tmp_path: Path
+    ) -> None:
+        away.start()
+        async with Engine(away.url) as engine:
+            await engine.submit(QUEUE, b"x", durability=DISK)
+            away.stop()
+            with EmbeddedServer(listen=Listen.PORT, port=away.port):
+                with pytest.raises(DurabilityUnavailable):
+                    await engine.submit(QUEUE, b"x", durability=DISK)
+                await eventually_async(lambda: _is_memory(engine))
+
+
+async def _is_memory(engine: Engine) -> bool:
+    return str(engine.facts.durability) == "memory"
