@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -45,6 +46,16 @@ def sell(order: Order, ctx: Context) -> Receipt:
 @app.handler("pids", processes=1)
 def own_pid(_: int) -> int:
     return os.getpid()
+
+
+@app.handler("lines", processes=1)
+def log_lines(ctx: Context) -> None:
+    logging.getLogger("mine").info("sold %s", 7)
+    logging.getLogger("mine").debug("not wanted")
+    try:
+        int("nine")
+    except ValueError:
+        logging.getLogger("mine").exception("failed")
 
 
 @app.handler("notes", processes=1)

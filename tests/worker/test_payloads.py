@@ -20,6 +20,7 @@ from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, PayloadInvalid
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.payload import form
 
 
 class Order(BaseModel):
@@ -314,3 +315,13 @@ class TestPayloadsThatDoNotFit:
         assert dead.state is State.DEAD
         assert dead.reason == "payload of sell: item: Field required"
         assert lines.of("payload.invalid")
+
+
+class TestNumbersThatAreNone:
+    @pytest.mark.parametrize(
+        "value", [math.nan, [math.inf], {"a": [1, -math.inf]}, (math.nan, None)]
+    )
+    def test_are_refused_instead_of_sent_as_null(self, value: Any) -> None:
+        with pytest.raises(PayloadInvalid, match="no number that JSON has"):
+            form(Any, "result of sell").encode(value)
+        assert form(Any, "result of sell").encode([None, 1.5]) == b"[null,1.5]"

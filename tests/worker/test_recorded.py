@@ -339,3 +339,21 @@ class TestBytesForAQueueOfNamedHandlers:
 
         assert anything.named is None
         await app.ledger.jobs.submit("shop", b"1")
+
+
+class TestASupersededRecord:
+    async def test_is_skipped_and_said_so(self, app: Towpath, lines: Lines) -> None:
+        ran: list[int] = []
+
+        @app.handler("shop", record=True)
+        async def sell(number: int) -> None:
+            ran.append(number)
+
+        await sell.submit(1, id="old", subject="order", version=1)
+        new = await sell.submit(2, id="new", subject="order", version=2)
+        async with working(app):
+            await new.result(within=SOON)
+            skipped = await lines.next("job.skipped")
+        assert skipped["job"] == "old"
+        assert [it["job"] for it in lines.of("job.completed")] == ["new"]
+        assert ran == [2]

@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 
 from tests.telemetry.streams import ROOT
 from tests.waiting import eventually_async
+from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, working
 from towpath.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
@@ -24,6 +25,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.telemetry import logs
 from towpath.worker.context import Context
+from towpath.worker.handler import HandlerOptions
 from towpath.worker.verdicts import Discard, Snooze
 from towpath.worker.worker import Worker
 
@@ -159,6 +161,18 @@ class TestLines:
         assert [mine[it]["handler"] for it in said] == ["sell", "sell", "count"]
         assert (mine["counted 3"]["queue"], mine["counted 3"]["attempt"]) == ("till", 1)
         assert "job" not in mine["closed"]
+
+    async def test_of_handlers_in_processes_are_written_by_the_worker(self, app: Towpath) -> None:
+        log_lines = app.add("lines", pool.log_lines.function, HandlerOptions(processes=1))
+        with written() as stream:
+            async with working(app):
+                job = await log_lines.submit()
+                await job.result(within=SOON)
+        found = [json.loads(line) for line in stream.getvalue().splitlines()]
+        mine = [it for it in found if it.get("logger") == "mine"]
+        assert [it["event"].partition("\n")[0] for it in mine] == ["sold 7", "failed"]
+        assert [(it["job"], it["handler"]) for it in mine] == [(job.id, "log_lines")] * 2
+        assert "ValueError: invalid literal" in mine[1]["event"]
 
 
 @contextmanager

@@ -31,12 +31,26 @@ def _duration(value: object) -> object:
     return value
 
 
+_BY_HANDLERS = 0
+"""The weight of a queue for which none is given."""
+
+
 def _queues(value: object) -> object:
     """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
-    if not isinstance(value, str):
+    said: dict[str, object] = {}
+    wanted: dict[str, object] = {}
+    if isinstance(value, str):
+        parts = [part.strip().partition("=") for part in value.split(",") if part.strip()]
+        said = {name.strip(): weight.strip() for name, equals, weight in parts if equals}
+        wanted = {name.strip(): _BY_HANDLERS for name, _, _ in parts} | said
+    elif isinstance(value, dict):
+        said = wanted = cast("dict[str, object]", value)
+    else:
         return value
-    parts = (part.strip().partition("=") for part in value.split(",") if part.strip())
-    return {name.strip(): (weight.strip() if equals else 0) for name, equals, weight in parts}
+    for name, weight in said.items():
+        if not str(weight).strip("+-0 "):
+            raise ValueError(f"{name} has the weight {weight!r}, it must be from 1 to 1000")
+    return wanted
 
 
 def _queue_names(value: dict[str, int]) -> dict[str, int]:

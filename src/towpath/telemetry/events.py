@@ -124,6 +124,11 @@ JOB_COMPLETED = LogEvent(
     "The handler returned and the store accepted it.",
     ("job", "queue", "handler", "attempt", "waited", "ran"),
 )
+JOB_SKIPPED = LogEvent(
+    "job.skipped",
+    "Its record wants no attempt now: it has ended, for example superseded. Nothing was run.",
+    ("job", "queue", "handler", "attempt"),
+)
 JOB_FAILED = LogEvent(
     "job.failed",
     "The handler failed; another attempt was planned.",

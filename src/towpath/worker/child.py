@@ -7,6 +7,7 @@ nothing is ever pickled. It ends when the other end is gone, in the middle of a 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import runpy
 import signal
@@ -15,6 +16,7 @@ import struct
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from queue import SimpleQueue
@@ -42,6 +44,8 @@ class Order(msgspec.Struct, frozen=True, tag="run"):
     lease: Lease
     waited: float
     """Seconds from its claim to its start."""
+    log_level: int
+    """From which on the worker's process writes lines."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -56,6 +60,14 @@ class Note(msgspec.Struct, frozen=True, tag="note"):
     """Progress."""
 
     note: bytes
+
+
+class Logged(msgspec.Struct, frozen=True, tag="logged"):
+    """A line of one of the handler's own loggers."""
+
+    logger: str
+    level: int
+    text: str
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
@@ -77,7 +89,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     """The end of the traceback of a failure."""
 
 
-Said = Ready | Note | Returned | Raised
+Said = Ready | Note | Logged | Returned | Raised
 Told = Order | Cancel
 _encode = msgspec.msgpack.encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode
@@ -97,16 +109,23 @@ class Child:
         self._orders: SimpleQueue[Order] = SimpleQueue()
         self._ctx: Context | None = None
         self._saying = threading.Lock()
+        self._lines: logging.Handler | None = None
 
     def serve(self) -> None:
         """Run jobs until the other end is gone."""
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
+        root = logging.getLogger()
+        if not root.handlers:  # a module that has its own way to write them keeps it
+            self._lines = _Lines(self._say)
+            root.addHandler(self._lines)
         self._say(Ready())
         while True:
             self._say(self._answer(self._orders.get()))
 
     def _answer(self, order: Order) -> Returned | Raised:
         handler, lease = self._handler, order.lease
+        if self._lines is not None:
+            logging.getLogger().setLevel(order.log_level)
         try:
             payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         except PayloadInvalid as error:
@@ -149,6 +168,18 @@ class Child:
         if os.getpgrp() == os.getpid():
             os.killpg(0, signal.SIGKILL)  # with what it has started itself
         os._exit(1)
+
+
+class _Lines(logging.Handler):
+    """Sends lines to the worker, which writes them where its own go."""
+
+    def __init__(self, say: Callable[[Said], None]) -> None:
+        super().__init__()
+        self._send = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = writable(self.format(record)[:_LONGEST_TRACE])
+        self._send(Logged(record.name, record.levelno, text))
 
 
 def _raised(error: BaseException) -> Raised:

@@ -6,8 +6,9 @@ read back before it is sent: a value that the handler could not take never leave
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -52,6 +53,8 @@ class Json(Generic[T]):
             data = msgspec.json.encode(value)
         except (TypeError, ValueError, RecursionError) as error:
             raise PayloadInvalid(self._named, str(error)) from error
+        if b"null" in data:
+            _refuse_no_numbers(self._named, value)
         self.decode(data)
         return data
 
@@ -60,6 +63,19 @@ class Json(Generic[T]):
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PayloadInvalid(self._named, str(error)[:500]) from error
+
+
+def _refuse_no_numbers(named: str, value: Any) -> None:
+    """NaN and infinity would be written as null, and read back as nothing at all."""
+    left: list[Any] = [msgspec.to_builtins(value, str_keys=True)]
+    while left:
+        part = left.pop()
+        if isinstance(part, float) and not math.isfinite(part):
+            raise PayloadInvalid(named, f"{part} is no number that JSON has")
+        if isinstance(part, dict):
+            left += cast("dict[str, Any]", part).values()
+        elif isinstance(part, list | tuple):
+            left += cast("list[Any]", part)
 
 
 class WithDefault:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from towpath.clock import instant, milliseconds
 from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
-from towpath.worker.child import LENGTH, Cancel, Note, Order, Raised, Returned, Said, framed
+from towpath.worker.child import LENGTH, Cancel, Logged, Note, Order, Raised, Returned, Said, framed
 from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
 from towpath.worker.verdicts import Discard, Retry, Snooze
@@ -113,13 +114,16 @@ class _Process:
         if self._child is None:
             await self._start()
         lease = msgspec.structs.replace(attempt.lease, headers=dict(attempt.lease.headers))
-        self.tell(Order(lease, attempt.idled))
+        level = logging.getLogger().getEffectiveLevel()
+        self.tell(Order(lease, attempt.idled, level))
         while True:
             match await self._hear():
                 case Note(text):
                     if attempt.ctx is not None:
                         attempt.ctx.noted = True
                     note(attempt, text)
+                case Logged(name, level, text):
+                    _write_line(name, level, text)
                 case Returned(result):
                     return result
                 case Raised() as raised:
@@ -174,6 +178,13 @@ class _Process:
             return _decode_said(await self._reader.readexactly(*LENGTH.unpack(head)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise ProcessDied(await self._end()) from error
+
+
+def _write_line(name: str, level: int, text: str) -> None:
+    """A line of a handler's own logger, as if it ran here: it names the job that it is about."""
+    logger = logging.getLogger(name)
+    if logger.isEnabledFor(level):
+        logger.handle(logging.LogRecord(name, level, "", 0, text, None, None))
 
 
 def _kill_group(leader: int) -> None:

@@ -26,6 +26,8 @@ from towpath.worker.endings import reason_of, stopped
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""
 _LONGEST_BACKOFF = 5.0
+SKIPPED = "RecordEnded"
+"""Instead of what a handler raised: the row let none begin."""
 
 Run = Callable[[Attempt], Awaitable[Settlement | None]]
 
@@ -56,6 +58,7 @@ class RecordedRuns:
         try:
             begun = await self._recorder.begin(attempt.lease)
             if not isinstance(begun, Lease):
+                attempt.error = SKIPPED
                 return begun
             attempt.lease = await self._limited(attempt, begun)
         except asyncio.CancelledError:

@@ -13,6 +13,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import HandlerMetrics, Metrics
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.endings import server_now
+from towpath.worker.recorded import SKIPPED
 
 Ended = tuple[Attempt, Settlement]
 """An attempt that is over, and how."""
@@ -43,7 +44,9 @@ class Report:
         """The server's word on each settlement."""
         done: dict[HandlerMetrics, list[Attempt]] = {}
         for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
-            if outcome is State.DONE:
+            if outcome is State.DONE and attempt.error == SKIPPED:
+                self.log.emit(events.JOB_SKIPPED, **_named(attempt))
+            elif outcome is State.DONE:
                 done.setdefault(self._of(attempt), []).append(attempt)
             elif isinstance(outcome, TowpathError):
                 self._refused(attempt, settlement)
