@@ -90,6 +90,19 @@ class TestCancellingAJobThatRuns:
             await job.cancel()
             assert await job.result(within=SOON) == "it was cancelled"
 
+    async def test_a_process_that_does_not_heed_it_is_killed(
+        self, app: Towpath, tmp_path: Path
+    ) -> None:
+        loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
+        async with working(app, lease=LEASE, concurrency=1):
+            job = await loop.submit(str(tmp_path / "begun"), keep=hours(1))
+            await meanwhile((tmp_path / "begun").exists)
+            await job.cancel()
+            with pytest.raises(JobUnfinished, match="cancelled"):
+                await job.result(within=SOON)
+            pids = (tmp_path / "begun").read_text().split()
+            await meanwhile(lambda: all(is_gone(pid) for pid in pids))
+
     async def test_a_cancelled_job_has_no_result(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...

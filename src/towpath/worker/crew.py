@@ -33,6 +33,9 @@ from towpath.worker.runner import Runner
 from towpath.worker.slots import Slots
 from towpath.worker.threads import Threads
 
+_TO_NOTICE = 5.0
+"""Seconds in which a handler in a process may end by itself once its job was cancelled."""
+
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """How a worker works."""
@@ -252,11 +255,17 @@ class Crew:
         place = attempt.handler.place if attempt.handler else Place.LOOP
         if place is Place.PROCESS and why is Stop.CANCELLED:
             self._processes.cancel(attempt)
+            asyncio.get_running_loop().call_later(_TO_NOTICE, self._end_process, attempt)
         elif place is Place.THREAD and why is not Stop.TIMED_OUT and attempt.ctx is not None:
             pass  # it can't be ended: it sees its Context, and its slot stays taken
         elif attempt.task is not None and attempt.entered:  # else it sees it when it begins
             if place is Place.THREAD and why is Stop.TIMED_OUT:
                 self._say_lost(attempt)
+            attempt.task.cancel()
+
+    def _end_process(self, attempt: Attempt) -> None:
+        """It was told of its cancel and goes on: its process is killed, its job let go of."""
+        if attempt in self._held and attempt.task is not None and not attempt.over:
             attempt.task.cancel()
 
     def _abandon(self, attempt: Attempt) -> None:
