@@ -9,6 +9,7 @@ TowpathError
 │   └── HandlerInvalid      a function that can't be a handler, or a name that is taken
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
+│   ├── JobDiffers          the id is that of a job with another payload
 │   ├── JobDone · JobDead · JobCancelled
 │   ├── JobNotDead          retry is for dead jobs
 │   ├── JobOpen             delete is for jobs that have ended
@@ -153,6 +154,18 @@ class JobNotFound(JobError):
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "not found")
+
+
+class JobDiffers(JobError):
+    """A job of that id exists, with another payload; nothing was changed."""
+
+    code = "job_differs"
+    remedy = (
+        'Use another id, or send the same payload. `on_conflict="keep"` takes the one there is.'
+    )
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "exists with another payload")
 
 
 class JobDone(JobError):

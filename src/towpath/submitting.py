@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from towpath.engine.durability import Durability
-from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted, new_job
+from towpath.engine.model import JobOptions, JobRef, NewJob, OnConflict, Submitted, new_job
 from towpath.engine.retry import own_attempts
-from towpath.errors import HandlerInvalid, InvalidOption, TowpathError
+from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
 from towpath.ticket import STATES, RecordTicket, Ticket, Uncommitted
 from towpath.way import Way
@@ -66,32 +66,40 @@ class AppHandler(Handler[T, R, C]):
         *,
         durability: Durability | None = None,
         in_transaction: Transaction | None = None,
+        on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> Ticket[R]:
         """Take a job in for this handler. Options and refusals are those of `Engine.submit`.
 
         *in_transaction* is an AsyncSession or AsyncConnection of SQLAlchemy on the ledger's
         database: the job is there if and when that commits. It takes a handler with `record=True`.
-        Raises PayloadInvalid, before anything is sent, for what the handler could not take.
+        Raises PayloadInvalid, before anything is sent, for what the handler could not take, and
+        JobDiffers where the id is that of a job with another payload: *on_conflict*="keep" is for
+        those who want the job that is there then.
         """
         if in_transaction is not None:
-            return (await self._submit_in(in_transaction, [payload], durability, options))[0]
+            made = self._submit_in(in_transaction, [payload], durability, on_conflict, options)
+            return (await made)[0]
         if self.options.record:
-            return await self._record(payload, durability, options)
+            return await self._record(payload, durability, on_conflict, options)
         with traces.producer_span(self.queue, handler=self.name):
             submitted = await self._way.engine.submit(
                 self.queue, self.encode(payload), durability=durability, **self.completed(options)
             )
-        return self.ticket(submitted)
+        return self.ticket(submitted.checked(on_conflict))
 
     async def _record(
-        self, payload: T, durability: Durability | None, options: RecordOptions
+        self,
+        payload: T,
+        durability: Durability | None,
+        on_conflict: OnConflict,
+        options: RecordOptions,
     ) -> Ticket[R]:
         _refuse_durability(durability)
         with traces.producer_span(self.queue, handler=self.name):
             jobs, data = self._way.ledger.jobs, self.encode(payload)
             made = await jobs.submit(self.queue, data, **self.completed(options))
-        self._way.tell(_submitted(made, data), self.name)
+        self._way.tell(_submitted(made, data).checked(on_conflict), self.name)
         return self._record_ticket(made, data)
 
     async def _submit_in(
@@ -99,12 +107,13 @@ class AppHandler(Handler[T, R, C]):
         transaction: Transaction,
         payloads: Sequence[T],
         durability: Durability | None,
+        on_conflict: OnConflict,
         options: RecordOptions,
     ) -> list[Ticket[R]]:
         with traces.producer_span(self.queue, handler=self.name, jobs=len(payloads)):
             wanted = self.new_records(payloads, durability, options)
             made = await self._way.transactions.take(transaction, wanted, self.tell_made)
-        return self.record_tickets(made, wanted)
+        return self.record_tickets(made, wanted, on_conflict)
 
     async def submit_many(
         self,
@@ -112,6 +121,7 @@ class AppHandler(Handler[T, R, C]):
         *,
         durability: Durability | None = None,
         in_transaction: Transaction | None = None,
+        on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> list[Ticket[R] | TowpathError]:
         """Take many jobs in with the same options, answered one by one, in order.
@@ -121,14 +131,16 @@ class AppHandler(Handler[T, R, C]):
         """
         values = list(payloads)
         if in_transaction is not None:
-            return [*await self._submit_in(in_transaction, values, durability, options)]
+            return [
+                *await self._submit_in(in_transaction, values, durability, on_conflict, options)
+            ]
         if self.options.record:
-            made = [self._record(value, durability, options) for value in values]
-            return [_or_error(it) for it in await asyncio.gather(*made, return_exceptions=True)]
+            each = [self._record(value, durability, on_conflict, options) for value in values]
+            return [_or_error(it) for it in await asyncio.gather(*each, return_exceptions=True)]
         with traces.producer_span(self.queue, handler=self.name, jobs=len(values)):
             jobs = self.new_jobs(values, options)
             answers = await self._way.engine.submit_many(self.queue, jobs, durability=durability)
-        return self.tickets(answers)
+        return self.tickets(answers, on_conflict)
 
     # ── what both ways of submitting share ───────────────────────────────────────────────
 
@@ -184,10 +196,15 @@ class AppHandler(Handler[T, R, C]):
         for made in recorded:
             self._way.tell(_submitted(made, made.record.payload), self.name)
 
-    def record_tickets(self, made: Made, wanted: Sequence[NewRecord]) -> list[Ticket[R]]:
+    def record_tickets(
+        self, made: Made, wanted: Sequence[NewRecord], on_conflict: OnConflict
+    ) -> list[Ticket[R]]:
+        both = list(zip(made.recorded, wanted, strict=True))
+        for recorded, new in both:
+            _submitted(recorded, new.job.payload).checked(on_conflict)
         return [
             self._record_ticket(it, new.job.payload, Uncommitted(it.record, made.transaction))
-            for it, new in zip(made.recorded, wanted, strict=True)
+            for it, new in both
         ]
 
     def _record_ticket(
@@ -196,8 +213,22 @@ class AppHandler(Handler[T, R, C]):
         submitted = _submitted(made, data)
         return RecordTicket(submitted, self._way, self.result, made.record.id, uncommitted)
 
-    def tickets(self, answers: list[Submitted | TowpathError]) -> list[Ticket[R] | TowpathError]:
-        return [it if isinstance(it, TowpathError) else self.ticket(it) for it in answers]
+    def tickets(
+        self, answers: list[Submitted | TowpathError], on_conflict: OnConflict
+    ) -> list[Ticket[R] | TowpathError]:
+        return [self._ticket_or_error(answer, on_conflict) for answer in answers]
+
+    def _ticket_or_error(
+        self, answer: Submitted | TowpathError, on_conflict: OnConflict
+    ) -> Ticket[R] | TowpathError:
+        try:
+            return (
+                answer
+                if isinstance(answer, TowpathError)
+                else self.ticket(answer.checked(on_conflict))
+            )
+        except JobDiffers as error:
+            return error
 
 
 class BlockingHandler(Generic[T, R]):
@@ -212,6 +243,7 @@ class BlockingHandler(Generic[T, R]):
         *,
         durability: Durability | None = None,
         in_transaction: BlockingTransaction | None = None,
+        on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> Ticket[R]:
         """Take a job in. `ticket.wait(within=…)` waits for its result.
@@ -220,7 +252,7 @@ class BlockingHandler(Generic[T, R]):
         this thread: the job is there if and when that commits. The app need not be entered.
         """
         if in_transaction is not None:
-            return self._submit_in(in_transaction, [payload], durability, options)[0]
+            return self._submit_in(in_transaction, [payload], durability, on_conflict, options)[0]
         handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name):
             submitted = self._way.blocking.submit(
@@ -229,7 +261,7 @@ class BlockingHandler(Generic[T, R]):
                 durability=durability,
                 **handler.completed(options),
             )
-        return handler.ticket(submitted)
+        return handler.ticket(submitted.checked(on_conflict))
 
     def submit_many(
         self,
@@ -237,30 +269,32 @@ class BlockingHandler(Generic[T, R]):
         *,
         durability: Durability | None = None,
         in_transaction: BlockingTransaction | None = None,
+        on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> list[Ticket[R] | TowpathError]:
         """Take many jobs in, answered one by one; in a transaction all of them, or none."""
         values = list(payloads)
         if in_transaction is not None:
-            return [*self._submit_in(in_transaction, values, durability, options)]
+            return [*self._submit_in(in_transaction, values, durability, on_conflict, options)]
         handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name, jobs=len(values)):
             jobs = handler.new_jobs(values, options)
             answers = self._way.blocking.submit_many(handler.queue, jobs, durability=durability)
-        return handler.tickets(answers)
+        return handler.tickets(answers, on_conflict)
 
     def _submit_in(
         self,
         transaction: BlockingTransaction,
         payloads: Sequence[T],
         durability: Durability | None,
+        on_conflict: OnConflict,
         options: RecordOptions,
     ) -> list[Ticket[R]]:
         handler = self._handler
         with traces.producer_span(handler.queue, handler=handler.name, jobs=len(payloads)):
             wanted = handler.new_records(payloads, durability, options)
             made = self._way.transactions.take_blocking(transaction, wanted, handler.tell_made)
-        return handler.record_tickets(made, wanted)
+        return handler.record_tickets(made, wanted, on_conflict)
 
     def _unrecorded(self) -> AppHandler[T, R, Any]:
         if self._handler.options.record:

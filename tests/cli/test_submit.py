@@ -28,9 +28,23 @@ class TestOneJob:
         self, towpath: Command, engine: Engine
     ) -> None:
         await engine.submit("mails", b"1", id="m-1")
-        told = towpath("submit", "mails", "2", "--id", "m-1", "--json").object
-        assert (told["existed"], told["same_payload"]) == (True, False)
+        told = towpath("submit", "mails", "1", "--id", "m-1", "--json").object
+        assert (told["existed"], told["same_payload"]) == (True, True)
         assert (await engine.counts("mails")).ready == 1
+
+    async def test_with_another_payload_is_refused_unless_it_is_asked_for(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await engine.submit("mails", b"1", id="m-1")
+        words = ("submit", "mails", "2", "--id", "m-1", "--json")
+        assert (towpath(*words).code, towpath(*words).refusal["refused"]) == (4, "job_differs")
+        told = towpath(*words, "--keep-existing").object
+        assert (told["existed"], told["same_payload"]) == (True, False)
+        await engine.submit("mails", b"1", id="line.2")
+        lines = ("submit", "mails", "--lines", "--id", "line", "--json")
+        ran = towpath(*lines, input=b"7\n8\n9\n")
+        assert (ran.code, [it["id"] for it in ran.objects]) == (4, ["line.1", "line.3"])
+        assert towpath(*lines, "--keep-existing", input=b"7\n8\n9\n").code == 0
 
     async def test_comes_from_a_file_or_from_standard_input(
         self, towpath: Command, engine: Engine

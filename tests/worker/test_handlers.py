@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from towpath.clock import Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.errors import HandlerInvalid, JobUnfinished
+from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished
 from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
@@ -232,6 +234,10 @@ class TestSeveralHandlersOfAQueue:
             async def send_too(to: str) -> None: ...
 
 
+def in_a_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    return lambda *words, **options: asyncio.to_thread(call, *words, **options)
+
+
 class TestSubmitting:
     async def test_takes_the_options_of_a_submit(self, app: Towpath) -> None:
         @app.handler("shop")
@@ -242,6 +248,33 @@ class TestSubmitting:
         found = await app.engine.job(job.job)
         assert (found.state, found.lane, found.priority) == (State.DELAYED, "ada", HIGH)
         assert (job.existed, again.existed) == (False, True)
+
+    async def test_another_payload_under_the_same_id_is_refused(self, app: Towpath) -> None:
+        """The result of the first would be told as that of the second."""
+
+        @app.handler("sums")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        first = await double.submit(10, id="x")
+        for submit in (double.submit, in_a_thread(double.blocking.submit)):
+            with pytest.raises(JobDiffers, match="another payload"):
+                await submit(20, id="x")
+            again = await submit(20, id="x", on_conflict="keep")
+            assert (again.job, again.existed) == (first.job, True)
+
+    async def test_of_many_under_one_id_the_first_counts(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def double(n: int) -> int:
+            return 2 * n
+
+        for submit in (double.submit_many, in_a_thread(double.blocking.submit_many)):
+            first, second, third, same = await submit([1, 2, 3, 1], id="same")
+            assert isinstance(first, Ticket)
+            assert [type(second), type(third)] == [JobDiffers, JobDiffers]
+            assert isinstance(same, Ticket)
+        kept = await double.submit_many([2, 3], id="same", on_conflict="keep")
+        assert [it.existed for it in kept if isinstance(it, Ticket)] == [True, True]
 
     async def test_many_are_answered_in_order(self, app: Towpath) -> None:
         @app.handler("sums")

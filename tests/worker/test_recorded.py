@@ -18,6 +18,7 @@ from towpath.engine.states import State
 from towpath.errors import (
     HandlerInvalid,
     InvalidOption,
+    JobDiffers,
     JobUnfinished,
     ServerUnreachable,
     StillOpen,
@@ -81,7 +82,11 @@ class TestAHandlerWithARecord:
 
         async with working(app):
             await (await sell.submit(1, id="a")).result(within=SOON)
-            again = await sell.submit(2, id="a")
+            with pytest.raises(JobDiffers):
+                await sell.submit(2, id="a")
+            [refused] = await sell.submit_many([2], id="a")
+            assert isinstance(refused, JobDiffers)
+            again = await sell.submit(2, id="a", on_conflict="keep")
             assert again.existed
             assert again.submitted.same_payload is False
             assert again.submitted.state is State.DONE

@@ -32,6 +32,10 @@ Lane = Annotated[str | None, typer.Option(help="Jobs of one lane run one at a ti
 Id = Annotated[
     str | None, typer.Option("--id", help="Same id, same job; with --lines: ID.1, ID.2, …")
 ]
+KeepExisting = Annotated[
+    bool,
+    typer.Option("--keep-existing", help="Take a job of that id as it is, whatever its payload."),
+]
 MaxAttempts = Annotated[int | None, typer.Option(min=1, help="Deliveries before it is dead.")]
 Keep = Annotated[
     str | None, typer.Option(metavar="TIME", help="How long it can be looked at after its end.")
@@ -57,6 +61,7 @@ async def submit(
     due: Due = None,
     lane: Lane = None,
     id: Id = None,
+    keep_existing: KeepExisting = False,
     max_attempts: MaxAttempts = None,
     keep: Keep = None,
     header: Headers = None,
@@ -65,7 +70,8 @@ async def submit(
 ) -> None:
     """Take jobs in. When this returns they exist.
 
-    With --id a repeat is harmless: the same id is the same job, and the answer says `existed`.
+    With --id a repeat is harmless: the same id is the same job, and the answer says `existed`. With
+    another payload it is refused (exit code 4), and the job that exists stays as it is.
     With --wait the exit code tells the end: 0 done, 4 dead or cancelled, 75 not ended in time.
     """
     from towpath.cli.taking import Taking  # noqa: PLC0415 -- slow to import
@@ -81,7 +87,8 @@ async def submit(
         "headers": headers or None,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    taking = Taking(session, queue, options, id=id, raw=raw)
+    on_conflict = "keep" if keep_existing else "refuse"
+    taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
     if lines:
         taking.refuse_waiting(wait)
         await taking.every_line(payload)

@@ -18,19 +18,27 @@ from towpath.clock import Duration, minutes
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
-from towpath.engine.model import JobOptions, Submitted, new_job
+from towpath.engine.model import JobOptions, OnConflict, Submitted, new_job
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, TowpathError
+from towpath.errors import InvalidOption, JobDiffers, TowpathError
 
 
 class Taking:
     """Jobs with the same options on their way into one queue."""
 
     def __init__(
-        self, session: Session, queue: str, options: dict[str, Any], *, id: str | None, raw: bool
+        self,
+        session: Session,
+        queue: str,
+        options: dict[str, Any],
+        *,
+        id: str | None,
+        raw: bool,
+        on_conflict: OnConflict,
     ) -> None:
         self._session, self._queue, self._id, self._raw = session, queue, id, raw
         self._options = cast("JobOptions", options)
+        self._on_conflict: OnConflict = on_conflict
         self._taken = self._existed = 0
 
     # ── one job ──────────────────────────────────────────────────────────────────────────
@@ -45,7 +53,8 @@ class Taking:
             # A job that leaves nothing behind could not be told from one that never was.
             options.setdefault("keep", max(wait, minutes(1)))
         async with self._session.engine() as engine:
-            submitted = await engine.submit(self._queue, payload, **options)
+            answer = await engine.submit(self._queue, payload, **options)
+            submitted = answer.checked(self._on_conflict)
             if wait is None:
                 self._tell(submitted)
             else:
@@ -112,7 +121,7 @@ class Taking:
             new_job(self._checked(line.strip(), f"line {number}"), **self._for_line(number))
             for number, line in batch
         ]
-        answers = await engine.submit_many(self._queue, jobs)
+        answers = [self._checked_answer(it) for it in await engine.submit_many(self._queue, jobs)]
         for answer in answers:
             if isinstance(answer, TowpathError):
                 continue
@@ -124,6 +133,12 @@ class Taking:
             if isinstance(answer, TowpathError):
                 self._session.out.note(f"line {number} was not taken")
                 raise answer
+
+    def _checked_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:
+        try:
+            return answer if isinstance(answer, TowpathError) else answer.checked(self._on_conflict)
+        except JobDiffers as error:
+            return error
 
     def _for_line(self, number: int) -> JobOptions:
         if self._id is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -14,7 +14,7 @@ from towpath.clock import ZERO, Duration, duration_ms, instant, instant_ms, mill
 from towpath.engine.check import whole
 from towpath.engine.retry import RetryPolicy, retry_policy
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, TowpathError
+from towpath.errors import InvalidOption, JobDiffers, TowpathError
 from towpath.ids import (
     JobId,
     LaneKey,
@@ -152,6 +152,17 @@ class Submitted(msgspec.Struct, frozen=True):
     @property
     def id(self) -> JobId:
         return self.job.id
+
+    def checked(self, on_conflict: OnConflict = "refuse") -> Submitted:
+        """Itself. Raises JobDiffers for another payload than this, unless that is to be kept."""
+        if self.same_payload is False and on_conflict == "refuse":
+            raise JobDiffers(self.job)
+        return self
+
+
+OnConflict = Literal["refuse", "keep"]
+"""What becomes of a submit whose id is that of a job with another payload: it is refused, or the
+job that was there first is the answer."""
 
 
 class Lease(msgspec.Struct, frozen=True):

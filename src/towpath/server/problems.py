@@ -139,16 +139,6 @@ def _more(error: TowpathError) -> dict[str, Any]:
     return {}
 
 
-class JobDiffers(errors.JobError):
-    """A job of that id exists, with another payload; nothing was changed."""
-
-    code = "job_differs"
-    remedy = "Use another id or Idempotency-Key, or send the same payload."
-
-    def __init__(self, job: object) -> None:
-        super().__init__(job, "exists with another payload")
-
-
 class Refused(Exception):
     """A refusal that is the server's own: no key, no scope, too much at once."""
 

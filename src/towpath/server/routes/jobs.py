@@ -31,7 +31,7 @@ from towpath.server.models import (
 )
 from towpath.server.parts import Named, Repeatable, TheEngine
 from towpath.server.paths import Id, Queue
-from towpath.server.problems import JobDiffers, documented
+from towpath.server.problems import documented
 
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
@@ -153,9 +153,7 @@ def _taken(answer: Submitted | TowpathError) -> Submitted:
     """The job that exists now. Raises why not."""
     if isinstance(answer, TowpathError):
         raise answer
-    if answer.same_payload is False:
-        raise JobDiffers(answer.job)
-    return answer
+    return answer.checked()
 
 
 def _listed(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
