@@ -77,6 +77,19 @@ class TestAClaim:
         assert ids_of(first) == ids_of(again) == ["0"]
 
 
+class TestSettling:
+    async def test_of_large_results_is_several_calls(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """What is sent is bounded as well."""
+        await submit(engine, {"keep": 60_000}, 0, 0, 0, 0, 0)
+        leases = await claim(engine, 5)
+        before = deployment.calls("evalsha", "eval")
+        outcomes = await engine.settle([Complete(it, bytes(3 * MEBIBYTE)) for it in leases])
+        assert outcomes == [State.DONE] * 5
+        assert deployment.calls("evalsha", "eval") - before >= 3
+
+
 class TestAList:
     async def test_of_large_records_is_several_pages(self, engine: Engine) -> None:
         ids = await submit(engine, None, *[0] * 130)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from towpath.clock import Duration, steady
 from towpath.engine.codec import too_large
 from towpath.engine.durability import Durability
-from towpath.engine.model import Call, NewJob
+from towpath.engine.model import Call, Complete, NewJob, Settlement
 from towpath.errors import ScriptDefect, ServerUnreachable
 from towpath.ids import QueueName
+
+T = TypeVar("T")
 
 LARGEST_BATCH = 500
 """Jobs in one script call. A longer list of submits becomes several calls."""
@@ -176,7 +178,7 @@ class Batcher:
         written: Written,
     ) -> list[Any]:
         answers: list[Any] = []
-        send, (*before, last) = self._send_fitting, portions(jobs)
+        send, (*before, last) = self._send_fitting, submits(jobs)
         for portion in before:
             answers += await send(line.queue, portion, durability, call, _nobody_waits)
         answers += await send(line.queue, last, durability, call, written)
@@ -244,13 +246,27 @@ def _bytes_of(jobs: list[NewJob]) -> int:
     return sum(len(job.payload) for job in jobs)
 
 
-def portions(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
-    """*jobs* in portions that are one script call each: bounded in number and in bytes."""
+def submits(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
+    """*jobs* in portions that are one script call each."""
+    return _portions(jobs, [len(job.payload) for job in jobs])
+
+
+def settling(settlements: Sequence[T], of: Callable[[T], Settlement]) -> Iterator[list[T]]:
+    """The same for what is settled; *of* tells the settlement."""
+    return _portions(list(settlements), [_bytes_in(of(it)) for it in settlements])
+
+
+def _bytes_in(settlement: Settlement) -> int:
+    return len(settlement.result) if isinstance(settlement, Complete) else 0
+
+
+def _portions(items: list[T], sizes: list[int]) -> Iterator[list[T]]:
+    """*items* in portions that one call carries: bounded in number and in bytes."""
     start = size = 0
-    for i, job in enumerate(jobs):
-        size += len(job.payload)
+    for i, more in enumerate(sizes):
+        size += more
         if i - start == LARGEST_BATCH or (i > start and size > _LARGEST_CALL_BYTES):
-            yield jobs[start:i]
-            start, size = i, len(job.payload)
-    if start < len(jobs):
-        yield jobs[start:]
+            yield items[start:i]
+            start, size = i, more
+    if start < len(items):
+        yield items[start:]

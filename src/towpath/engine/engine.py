@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
 from towpath.engine import codec
-from towpath.engine.batcher import LARGEST_BATCH, Batcher, portions
+from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
 from towpath.engine.channel import Limits
 from towpath.engine.check import whole
 from towpath.engine.connect import open_link
@@ -179,7 +179,7 @@ class Engine(Publishing):
         LARGEST_BATCH jobs are one atomic step, a longer list is several. One round trip per step.
         """
         name, wanted = queue_name(queue), list(jobs)
-        if call is not None and len(list(portions(wanted))) > 1:
+        if call is not None and len(list(submits(wanted))) > 1:
             raise InvalidOption(
                 "call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs"
             )
@@ -315,12 +315,14 @@ class Engine(Publishing):
         return codec.exchanged(name, worker, list(settlements), answer)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """Settle leases of any queues: one round trip per queue; answered one by one, in order."""
+        """Settle leases of any queues, answered one by one, in order.
+
+        One round trip per queue, and for what one call carries: 500 of them, about 8 MiB.
+        """
         outcomes: dict[int, Outcome] = {}
         for queue in {it.lease.queue for it in settlements}:
             mine = [(i, it) for i, it in enumerate(settlements) if it.lease.queue == queue]
-            for start in range(0, len(mine), LARGEST_BATCH):
-                part = mine[start : start + LARGEST_BATCH]
+            for part in settling(mine, lambda one: one[1]):
                 exchanged = await self.exchange(
                     queue, [it for _, it in part], worker=_SETTLING, lease=milliseconds(1), count=0
                 )

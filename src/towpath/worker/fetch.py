@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import uniform
 
-from towpath.clock import Duration, seconds, steady
-from towpath.engine.batcher import LARGEST_BATCH
+from towpath.clock import ZERO, Duration, seconds, steady
+from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.engine import Engine
 from towpath.engine.model import (
     Bury,
@@ -150,7 +150,11 @@ class Feeder:
         return self._stopping and not self._outbox and not self._share.held
 
     def _next_batch(self) -> list[Ended]:
-        return [self._outbox.popleft() for _ in range(min(len(self._outbox), LARGEST_BATCH))]
+        """What has ended, as far as one call carries it."""
+        batch = next(settling(self._outbox, lambda ended: ended[1]), list[Ended]())
+        for _ in batch:
+            self._outbox.popleft()
+        return batch
 
     def _next_claim(self, batch: list[Ended]) -> int:
         """How many to claim; the slots for them are taken."""
@@ -168,7 +172,8 @@ class Feeder:
         """Start what came. *count* is what was asked for; by now the slots may be lent."""
         leases, kept, self._asked = exchanged.leases, self._asked, 0
         # If it only settled, or was late, whether there is more to claim is not known.
-        self._hungry = len(leases) == count or kept < count
+        # If there was more than one answer carries, there is more now.
+        self._hungry = len(leases) == count or kept < count or exchanged.due_in == ZERO
         if len(leases) > kept:
             kept += self._slots.take(self._share, len(leases) - kept)
         for lease in leases[:kept]:
@@ -209,9 +214,9 @@ class Feeder:
                     count=asked, call=call,
                 )  # fmt: skip
             except PayloadTooLarge as error:
-                # The queue's limit was lowered since the result was checked.
+                # The queue's limit was lowered since the result was checked. The name stays: if an
+                # earlier try came through, its answer and its claims are the ones that count.
                 settlements = [_fitting(it, error.limit) for it in settlements]
-                call = self._named()
             except ServerError as error:
                 self._lend()
                 wait = self._failed(error, sent)
