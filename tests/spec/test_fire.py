@@ -51,7 +51,8 @@ class TestRecurringWork:
     async def test_begins_where_it_was_first_seen(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
         known = await engine.recurring(REVIEWS)
-        assert known == RecurringWork(clock.now, {NIGHTLY: LastFiring(first, "0 3 * * *")})
+        seen = LastFiring(first, "0 3 * * *", fired=False)
+        assert known == RecurringWork(clock.now, {NIGHTLY: seen})
         assert (await engine.counts(REVIEWS)).ready == 0
 
     async def test_begins_once(self, engine: Engine, clock: ManualClock) -> None:

@@ -19,6 +19,7 @@ from towpath.worker.schedule import (
     Every,
     Missed,
     Schedule,
+    described,
     due,
     schedule,
 )
@@ -262,3 +263,27 @@ def test_instants_are_in_utc() -> None:
     }
     tokyo = datetime(2026, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))
     assert {it.tzinfo for it in first(Every(hours(1), tokyo), 2, after=instant(0))} == {UTC}
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        Cron("0 3 * * *", "Europe/Berlin"),
+        Cron("*/5  * * * * *"),
+        Every(minutes(5)),
+        Every(seconds(1.5), datetime(2030, 1, 1, 7, tzinfo=UTC)),
+        Every(hours(49)),
+    ],
+    ids=str,
+)
+def test_is_known_again_by_its_words(when: Schedule) -> None:
+    """So that its next firing can be told without the app."""
+    again = described(str(when))
+    assert again is not None
+    now = datetime(2031, 5, 6, tzinfo=UTC)
+    assert list(islice(again.after(now), 5)) == list(islice(when.after(now), 5))
+
+
+@pytest.mark.parametrize("words", ["", "now and then", "every 0:00:00", "0 3 * * * Mars/Base"])
+def test_words_of_another_release_are_no_schedule(words: str) -> None:
+    assert described(words) is None

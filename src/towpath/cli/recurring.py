@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -14,25 +15,30 @@ app = typer.Typer(help="Recurring work: list it, forget it.")
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The recurring work.")]
 
 
+_COLUMNS = ("queue", "recurring", "schedule", "next", "last")
+
+
 @noun(app, examples="towpath recurring\ntowpath recurring forget reports nightly")
 async def recurring(session: Session) -> None:
-    """Show all recurring work: its queue, its schedule, and what it was last fired for.
+    """Show all recurring work: its queue, its schedule, when it comes next and came last.
 
-    The schedules themselves are in the apps; a worker of the app fires them.
+    The schedules themselves are in the apps; a worker of the app fires them. Where NEXT is past,
+    none has done so yet.
     """
+    from towpath.worker.schedule import described  # noqa: PLC0415 -- slow to import
+
+    rows: list[tuple[str, str, str, datetime | None, datetime | None]] = []
     async with session.engine() as engine:
-        found = [
-            (queue, name, last)
-            for queue in sorted(await engine.queues())
-            for name, last in sorted((await engine.recurring(queue)).last.items())
-        ]
+        for queue in sorted(await engine.queues()):
+            for name, last in sorted((await engine.recurring(queue)).last.items()):
+                when = described(last.about)
+                coming = next(when.after(last.at), None) if when else None
+                rows.append((queue, name, last.about, coming, last.at if last.fired else None))
     if session.out.as_json:
-        for queue, name, last in found:
-            told = {"queue": queue, "recurring": name, "schedule": last.about, "last": last.at}
-            session.out.object(told)
+        for row in rows:
+            session.out.object(dict(zip(_COLUMNS, row, strict=True)))
         return
-    rows = [(queue, name, last.about, last.at) for queue, name, last in found]
-    session.out.table(("QUEUE", "RECURRING", "SCHEDULE", "LAST"), rows)
+    session.out.table([column.upper() for column in _COLUMNS], rows)
     if not rows:
         session.out.note("none yet: @app.recurring declares some, a worker of the app fires it")
 

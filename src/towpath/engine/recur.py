@@ -32,15 +32,20 @@ from towpath.errors import (
 from towpath.ids import QueueName, queue_name, recurrence_name
 
 LONGEST_ABOUT = 512
+_NOT_YET_FIRED = ", not fired yet"
+"""What is stored behind the words of a schedule that was only seen so far. Releases that do not
+know it show it, and it is true."""
 
 
 class LastFiring(msgspec.Struct, frozen=True):
     """What a queue knows of one recurring work."""
 
     at: datetime
-    """The instant it was last fired for; at first, when it was first seen."""
+    """Where it has got to: the instant it was last fired for; at first, when it was first seen."""
     about: str
     """Its schedule in words, as whoever fired last has it."""
+    fired: bool = True
+    """Whether it was ever fired; until then it was only seen."""
 
 
 class RecurringWork(msgspec.Struct, frozen=True):
@@ -86,7 +91,8 @@ class Recurring(Operating):
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
         if len(jobs) > LARGEST_BATCH:
             raise InvalidOption("jobs", len(jobs), rule=f"at most {LARGEST_BATCH} in one step")
-        item = [name, last_ms, upto_ms, _about(about), list(jobs)]
+        words = _about(about) + ("" if after else _NOT_YET_FIRED)
+        item = [name, last_ms, upto_ms, words, list(jobs)]
 
         def body(options: QueueOptions) -> Any:
             for job in jobs:
@@ -112,7 +118,9 @@ class Recurring(Operating):
 
 def _last_firing(value: bytes) -> LastFiring:
     ms, _, about = value.partition(b" ")
-    return LastFiring(instant(int(ms)), about.decode(errors="replace"))
+    text = about.decode(errors="replace")
+    words = text.removesuffix(_NOT_YET_FIRED)
+    return LastFiring(instant(int(ms)), words, fired=words == text)
 
 
 def _about(text: str) -> str:

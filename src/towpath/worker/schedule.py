@@ -6,6 +6,7 @@ last firing come to the same instants.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
@@ -119,6 +120,27 @@ def schedule(when: str | Schedule, *, tz: str | None = None) -> Schedule:
     if tz is not None:
         raise InvalidOption("tz", tz, rule="belongs to a cron expression given as text")
     return when
+
+
+_EVERY = re.compile(
+    r"every (?:(?P<days>\d+) days?, )?(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>[\d.]+)"
+    r"(?: from (?P<anchor>\S+))?"
+)
+
+
+def described(words: str) -> Schedule | None:
+    """The schedule whose `str` is *words*; None where they are those of another release."""
+    try:
+        if found := _EVERY.fullmatch(words):
+            parts = {
+                name: float(text) for name, text in found.groupdict("0").items() if name != "anchor"
+            }
+            anchor = datetime.fromisoformat(found["anchor"]) if found["anchor"] else instant(0)
+            return Every(timedelta(**parts), anchor)
+        expression, _, tz = words.rpartition(" ")
+        return Cron(expression, tz)
+    except (InvalidOption, ValueError, OverflowError):
+        return None
 
 
 class Due(msgspec.Struct, frozen=True):
