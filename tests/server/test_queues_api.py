@@ -91,3 +91,17 @@ def test_a_key_sees_only_its_queues(running: Serving, api: Api) -> None:
     _, other = running.make_key("read", queues=(f"{api.queue}-*",))
     seen = running.client(other).get("/api/v1/queues").json()["queues"]
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/jobs?state=ready", "/jobs/nobody", "/jobs/nobody/explain", "/dead", "/events"]
+)
+def test_looking_at_a_queue_that_nobody_used_makes_none(
+    running: Serving, queue: str, path: str
+) -> None:
+    _, secret = running.make_key("read")
+    client = running.client(secret)
+    with client.stream("GET", f"/api/v1/queues/{queue}{path}") as answer:
+        assert answer.status_code in (200, 404)
+    known = client.get("/api/v1/queues").json()["queues"]
+    assert queue not in [it["queue"] for it in known]

@@ -20,7 +20,7 @@ MEMORY = Durability.parse("memory")
 async def known(engine: Engine) -> None:
     """The queue is in use, and the server has the script."""
     await engine.submit("warm", b"")
-    await engine.options(REVIEWS)
+    await engine.configure(REVIEWS, QueueOptions())
 
 
 async def listed(engine: Engine, queue: str, state: State) -> list[str]:

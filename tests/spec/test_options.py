@@ -222,11 +222,12 @@ class TestTheLargestPayload:
         """All that is asked is whether the limit is still the same."""
         await engine.configure(REVIEWS, QueueOptions(max_payload=10))
         await engine.submit(REVIEWS, b"x" * 10)
-        before = deployment.calls("evalsha", "eval")
+        scripts, looks = deployment.calls("evalsha", "eval"), deployment.calls("hmget")
         with pytest.raises(PayloadTooLarge) as refusal:
             await engine.submit(REVIEWS, b"x" * 11)
         assert (refusal.value.size, refusal.value.limit) == (11, 10)
-        assert deployment.calls("evalsha", "eval") == before + 1
+        assert deployment.calls("evalsha", "eval") == scripts
+        assert deployment.calls("hmget") == looks + 1
 
     async def test_that_was_raised_elsewhere_is_noticed(
         self, engine: Engine, other_engine: Engine, clock: ManualClock

@@ -51,7 +51,7 @@ class Operating(Following):
         return await self._store.change_options(queue_name(queue), change)
 
     async def options(self, queue: str) -> QueueOptions:
-        """The options of *queue*; a queue that is new gets the defaults."""
+        """The options of *queue*; those of one that nobody used yet are the defaults."""
         return await self._store.options(queue_name(queue))
 
     async def known_options(self, queue: str) -> QueueOptions:

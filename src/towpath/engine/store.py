@@ -13,7 +13,7 @@ from towpath.clock import Clock
 from towpath.engine.channel import Channels, Limits
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.keys import REGISTRY
+from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
@@ -162,8 +162,12 @@ class Store:
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
     async def known_options(self, queue: QueueName) -> QueueOptions:
-        """The options of *queue* as last heard of: what a caller's values are checked with."""
-        return (self._in_force.get(queue) or await self._first_use(queue)).options
+        """The options of *queue* as last heard of: what a caller's values are checked with.
+
+        A queue that is not there has the defaults, and is not there afterwards either.
+        """
+        known = self._in_force.get(queue)
+        return known.options if known else await self.options(queue)
 
     async def largest_payload(self, queue: QueueName, size: int) -> int:
         """Bytes that *queue* takes: as last heard of, asked for anew if *size* is beyond that."""
@@ -171,8 +175,18 @@ class Store:
         return limit if size <= limit else (await self.options(queue)).max_payload
 
     async def options(self, queue: QueueName) -> QueueOptions:
-        """The options of *queue* now; the defaults if this is its first use. One round trip."""
-        return (await self._options_now(queue)).options
+        """The options of *queue* now; the defaults if nobody used it yet. One round trip.
+
+        Nothing is written: whoever may only look makes no queue.
+        """
+        stored, version = await self.command("HMGET", keys_of(queue).meta, "whole", "version")
+        if stored is not None and version is not None:
+            options = msgspec.json.decode(stored, type=QueueOptions)
+            self._in_force[queue] = InForce(options, version.decode())
+        known = self._in_force.get(
+            queue
+        )  # where the server has lost them, the next call restores them
+        return known.options if known else QueueOptions()
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
