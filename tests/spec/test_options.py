@@ -17,7 +17,7 @@ from tests.spec.jobs import (
 )
 from towpath.clock import ManualClock, days, hours, minutes, seconds
 from towpath.engine.engine import Engine
-from towpath.engine.model import Submitted, new_job
+from towpath.engine.model import Call, Submitted, new_job
 from towpath.engine.options import LARGEST_PAYLOAD, LanePolicy, QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
@@ -132,6 +132,14 @@ class TestReconfiguring:
         await engine.reconfigure(REVIEWS, QueueOptions(retry=Fixed(hours(7))))
         await other_engine.fail(lease, "503")
         assert (await engine.job(lease.job)).due_at == clock.now + hours(7)
+
+    async def test_gives_events_to_an_engine_that_knows_of_none(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(events=0))
+        await other_engine.reconfigure(REVIEWS, QueueOptions(events=10))
+        async with engine.follow(REVIEWS):
+            pass
 
     async def test_makes_a_queue_that_is_new(self, engine: Engine) -> None:
         await engine.reconfigure("new", EVERY_OPTION)
@@ -249,6 +257,18 @@ class TestTheLargestPayload:
             await verb()
         assert (await engine.counts(REVIEWS)).ready == 3
         assert (await engine.job(lease.job)).result == b"4" * 7
+
+    async def test_is_judged_by_the_server_where_a_call_has_a_name(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        """It may be a repeat: what was taken in before the limit was lowered is not refused now."""
+        jobs, call = [new_job(b"four", id="a"), new_job(b"1", id="b")], Call("client-7", 1)
+        answers = await engine.submit_many(REVIEWS, jobs, call=call)
+        await other_engine.reconfigure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.options(REVIEWS)
+        assert await engine.submit_many(REVIEWS, jobs, call=call) == answers
+        [refused] = await engine.submit_many(REVIEWS, jobs[:1], call=Call("client-7", 2))
+        assert isinstance(refused, PayloadTooLarge)
 
     async def test_is_that_of_the_queue_for_results_too(self, engine: Engine) -> None:
         size = 1024 * 1024 + 1
