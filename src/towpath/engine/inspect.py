@@ -213,12 +213,13 @@ class Inspector:
         )
 
     async def queues(self) -> dict[QueueName, QueueOptions]:
-        """Every queue that was ever used on this server, with its options."""
+        """Every queue that was ever used on this server, with its options.
+
+        What this release can't read (somebody else's, or a newer one's) is left out, and logged
+        once.
+        """
         flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
-        return {
-            queue_name(name): msgspec.json.decode(value, type=QueueOptions)
-            for name, value in pairs(flat).items()
-        }
+        return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
 
     async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)

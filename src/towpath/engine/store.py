@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,13 +20,17 @@ from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Scripts
 from towpath.engine.wire import pack
 from towpath.errors import (
+    InvalidName,
+    InvalidOption,
     PayloadTooLarge,
     QueueDiffers,
     ScriptDefect,
     ServerError,
+    ServerRefused,
     ServerUnreachable,
 )
-from towpath.ids import QueueName
+from towpath.ids import QueueName, queue_name
+from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
@@ -62,6 +66,7 @@ class Store:
         self._scripts = scripts
         self._channels = Channels(link, clock, limits, declared=declared, log=log)
         self._listing: set[asyncio.Task[None]] = set()
+        self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
 
@@ -219,6 +224,19 @@ class Store:
                 return wanted
         raise ScriptDefect(f"the options of queue {queue} change with every call")
 
+    def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
+        """The queues of the directory that this release can read."""
+        found: dict[QueueName, QueueOptions] = {}
+        for raw, value in entries.items():
+            name = raw.decode(errors="backslashreplace")
+            try:
+                found[queue_name(name)] = _decoded(name, value)
+            except (InvalidName, ServerRefused) as error:
+                if name not in self._unreadable:
+                    self._unreadable.add(name)
+                    self._log.emit(QUEUE_UNREADABLE, queue=name[:100], reason=str(error))
+        return found
+
     async def _first_use(self, queue: QueueName) -> InForce:
         """All who come at the same time share one introduction, and go on together."""
         task = self._introducing.get(queue)
@@ -234,7 +252,7 @@ class Store:
         whole = msgspec.json.encode(options)
         args = (whole, options.packed(), version or version_of(whole), over)
         stored, found = await self._channels.read(self._scripts["configure"], queue, *args)
-        in_force = InForce(msgspec.json.decode(stored, type=QueueOptions), found.decode())
+        in_force = InForce(_decoded(queue, stored), found.decode())
         self._in_force[queue] = in_force
         await self._list(queue)
         return in_force
@@ -259,3 +277,12 @@ class Store:
                 return  # full, or not allowed
             else:
                 return
+
+
+def _decoded(queue: str, stored: bytes) -> QueueOptions:
+    """Options as they are stored. Raises ServerRefused for those of a release that knows more."""
+    try:
+        return msgspec.json.decode(stored, type=QueueOptions)
+    except (msgspec.MsgspecError, InvalidOption) as error:
+        text = f"this release can't read the options of queue {queue}: {error}"
+        raise ServerRefused(text) from error

@@ -248,9 +248,16 @@ HEARTBEAT_FAILED = LogEvent(
 )
 SERVER_UNREACHABLE = LogEvent(
     "server.unreachable",
-    "The server gave no answer; the worker tries on.",
+    "The server gave no answer, or is not fit; it is asked again every second.",
     ("server", "error", "reason"),
     ERROR,
+)
+QUEUE_UNREADABLE = LogEvent(
+    "queue.unreadable",
+    "An entry in the list of queues could not be read and is left out: it is somebody else's, or a "
+    "newer release's.",
+    ("queue", "reason"),
+    WARNING,
 )
 SERVER_BACK = LogEvent("server.back", "The server answered again.", ("server", "away"))
 QUEUE_FAILING = LogEvent(

@@ -163,6 +163,17 @@ class Crew:
             for feeder in self._feeders:
                 feeder.look()
 
+    def hold(self, queue: QueueName) -> None:
+        """Claim nothing from *queue* until `serve`."""
+        for feeder in self._feeders:
+            if feeder.queue == queue:
+                feeder.hold()
+
+    def serve(self, queue: QueueName) -> None:
+        for feeder in self._feeders:
+            if feeder.queue == queue:
+                feeder.serve()
+
     def claim_no_more(self) -> None:
         self._draining = True
         self._rested.set()

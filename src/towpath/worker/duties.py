@@ -14,7 +14,8 @@ from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
 from towpath.engine.spelling import written
-from towpath.errors import ServerError
+from towpath.errors import MemoryFull, RetryAdvice, ServerError, ServerUnreachable
+from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.worker.handler import Handler
@@ -23,12 +24,47 @@ from towpath.worker.registry import Registry
 KEEP = hours(1)
 """How long the runtime keeps finished jobs where nobody said anything."""
 _SWEEP_EVERY = seconds(60)
+_CONFIGURED_S = 2.0
+"""Seconds for the queues to get their options before the others are served without waiting."""
 
 
-async def configure_queues(app: Registry, queues: Iterable[str], log: Log) -> None:
-    """Give each queue the options its handlers ask for; what they leave open stays as it is."""
-    for queue in queues:
+async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log) -> list[QueueName]:
+    """Give each queue the options its handlers ask for; what they leave open stays as it is.
+
+    The answer names the queues that are to be asked again (`keep_configuring`), and not claimed
+    from before: their server does not answer, or something about them is broken. Raises what
+    waiting can't mend if it is so of all of them.
+    """
+    tasks = {asyncio.create_task(_trouble(app, it, log)): it for it in queues}
+    done, slow = await asyncio.wait(tasks, timeout=_CONFIGURED_S)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    troubles = {tasks[it]: error for it in done if (error := it.result()) is not None}
+    hopeless = [it for it in troubles.values() if it.retry is RetryAdvice.NEVER]
+    if tasks and len(hopeless) == len(tasks):
+        raise hopeless[0]
+    return [*troubles, *(tasks[it] for it in slow)]
+
+
+async def keep_configuring(app: Registry, queue: QueueName, log: Log) -> None:
+    """Return once *queue* has the options its handlers ask for, or may be served without them."""
+    while await _trouble(app, queue, log) is not None:  # noqa: ASYNC110 -- nobody tells when it is over
+        await asyncio.sleep(_CONFIGURED_S * uniform(0.5, 1.5))  # noqa: S311 -- jitter
+
+
+async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | None:
+    """Configure *queue*; what kept it from being done."""
+    try:
         await _configure(app, queue, log)
+    except ServerUnreachable as error:
+        return error  # the engine says it
+    except ServerError as error:
+        name = type(error).__qualname__
+        log.emit(events.DUTY_FAILED, duty="configure", queue=queue, error=name, reason=str(error))
+        # With memory full it is served by the options that it has: so that it can drain.
+        return None if isinstance(error, MemoryFull) else error
+    return None
 
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
@@ -75,7 +111,19 @@ async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) 
         try:
             for queue in await engine.queues():
                 if queue not in own:
-                    await sweep(engine, queue)
+                    await _sweep(engine, queue, log)
         except ServerError as error:
-            name = type(error).__qualname__
-            log.emit(events.DUTY_FAILED, duty="sweep", queue="", error=name, reason=str(error))
+            _say_unswept("", error, log)
+
+
+async def _sweep(engine: Engine, queue: str, log: Log) -> None:
+    """Trouble in one queue is no reason not to look at the next."""
+    try:
+        await sweep(engine, queue)
+    except ServerError as error:
+        _say_unswept(queue, error, log)
+
+
+def _say_unswept(queue: str, error: ServerError, log: Log) -> None:
+    name = type(error).__qualname__
+    log.emit(events.DUTY_FAILED, duty="sweep", queue=queue, error=name, reason=str(error))

@@ -114,6 +114,15 @@ class Feeder:
         self._stopping = True
         self._wake.set()
 
+    def hold(self) -> None:
+        """Claim nothing until `serve`."""
+        self._claim_at = float("inf")
+
+    def serve(self) -> None:
+        """Claim again."""
+        self._claim_at = 0.0
+        self.look()
+
     def look(self) -> None:
         """There may be work."""
         self._hungry = True

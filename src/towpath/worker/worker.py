@@ -20,7 +20,7 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.crew import Crew, Terms
-from towpath.worker.duties import configure_queues, keep_sweeping_others
+from towpath.worker.duties import configure_queues, keep_configuring, keep_sweeping_others
 from towpath.worker.executor import Unjoined
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import Middleware
@@ -100,14 +100,17 @@ class Worker:
             return runner.run(self.drain())
 
     async def run(self) -> int:
-        """Take jobs until a signal or `stop` ends it; the exit code. Raises ServerUnreachable."""
+        """Take jobs until a signal or `stop` ends it; the exit code.
+
+        A server that is away is waited for; a queue in trouble keeps no other from being served.
+        """
         try:
             return await self._run(leave_when_empty=False)
         finally:
             self._begin_anew()
 
     async def drain(self) -> int:
-        """Take jobs until there are none that could run now."""
+        """Take jobs until there are none that could run now. Raises ServerUnreachable."""
         try:
             return await self._run(leave_when_empty=True)
         finally:
@@ -126,10 +129,10 @@ class Worker:
     async def _run(self, *, leave_when_empty: bool) -> int:
         began = steady()
         async with self._app:
-            await self._app.connected()
-            await configure_queues(self._app, self.weights, self.log)
             if leave_when_empty:
+                await self._app.engine.check()  # nobody who wants to leave waits for a server
                 await self._app.fire_due(self.weights, self.log)
+            late = await configure_queues(self._app, self.weights, self.log)
             crew = Crew(
                 self._app,
                 self._terms(leave_when_empty=leave_when_empty),
@@ -141,15 +144,17 @@ class Worker:
             )
             with self._signals.heard():
                 async with crew:
+                    for queue in late:
+                        crew.hold(queue)
                     self._say_started()
-                    await self._live(crew)
+                    await self._live(crew, late)
         self._say_stopped(crew.report, began)
         return self._code
 
-    async def _live(self, crew: Crew) -> None:
+    async def _live(self, crew: Crew, late: Sequence[QueueName]) -> None:
         if self._stop.is_set():
             crew.claim_no_more()
-        beside = asyncio.create_task(self._beside(crew))
+        beside = asyncio.create_task(self._beside(crew, late))
         feeding = asyncio.create_task(crew.feed())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -163,12 +168,18 @@ class Worker:
         finally:
             await _ended([beside, stopping, feeding])
 
-    async def _beside(self, crew: Crew) -> None:
+    async def _beside(self, crew: Crew, late: Sequence[QueueName]) -> None:
         """What a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
+            for queue in late:
+                group.create_task(self._serve_later(crew, queue))
             group.create_task(self._app.keep_firing(self.weights, self.log))
             group.create_task(crew.heart_fails())
             group.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
+
+    async def _serve_later(self, crew: Crew, queue: QueueName) -> None:
+        await keep_configuring(self._app, queue, self.log)
+        crew.serve(queue)
 
     async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
