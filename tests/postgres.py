@@ -53,6 +53,11 @@ class PostgresServer:
             os.chown(self.directory, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def user(self) -> int:
+        """As whom it runs."""
+        return self._as.get("user", os.geteuid())
+
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://towpath@/{database}?host={self.directory}"
 

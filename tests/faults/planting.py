@@ -58,7 +58,7 @@ FAULTS = [
         "if row is None:",
     ),
     Planted(
-        "what has ended begins again", "attempts", "_begun", "if state not in OPEN:", "if False:"
+        "what has ended begins again", "attempts", "_over", "if state not in OPEN:", "if False:"
     ),
     Planted(
         "what has ended ends again",
@@ -75,35 +75,44 @@ FAULTS = [
         "pass",
     ),
     Planted(
+        "whoever Redis gives out begins, whoever is before it in its lane",
+        "attempts",
+        "_begun",
+        'if row["ahead"] is not None and not row["attempts"]:',
+        "if False:",
+    ),
+    Planted(
         "the relay does not look at what runs",
-        "open_records",
-        "page_of",
-        "jobs.c.state.in_(OPEN)",
-        'jobs.c.state.in_(("pending", "failed"))',
+        "filling",
+        "Filling._reconcile",
+        "found = found.and_(await self._queue(rows))",
+        "found = found.and_("
+        "await self._queue([it for it in rows if it.record.state != 'running']))",
     ),
     Planted(
         "the relay does not see that Redis is another",
-        "relay",
-        "Relay.look",
-        "if await self._connect().anchor(queue) != self._lives[queue]:",
-        "if self._lives[queue] == '':",
+        "filling",
+        "Filling.look",
+        "renewed = await self._connect().anchor(self.queue) != self._life",
+        "renewed = self._life == ''",
     ),
     Planted(
         "tokens are not kept above those of the rows",
-        "relay",
-        "Relay._reconcile",
-        "anchor(queue, floor=floor)",
-        "anchor(queue, floor=0)",
+        "filling",
+        "Filling._reconcile",
+        "anchor(self.queue, floor=floor)",
+        "anchor(self.queue, floor=0)",
     ),
 ]
 """What a random walk must find."""
 
 MARKED_EARLY = Planted(
     "the relay notes what it brings before it has brought it",
-    "open_records",
-    "take_due",
-    ".values(relay_at=now_ms() + _CLAIMED_FOR)",
-    ".values(relay_at=None)",
+    "filling",
+    "Filling._bring_missed",
+    "found = found.and_(await self._queue(rows))",
+    "await self._note([(it, None) for it in rows], seen=True);"
+    " found = found.and_(await self._queue(rows))",
 )
 NUDGED_EARLY = Planted(
     "Redis hears of a record before its transaction commits",

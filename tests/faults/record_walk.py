@@ -1,8 +1,8 @@
 """A random walk: imaginary workers on real records, while Redis forgets and its clock goes back.
 
 Whatever they do, in whatever order: an attempt begins only under a higher token than the one
-before it, the word of the last one counts, each record ends once; and when all is quiet, every
-one ends.
+before it, the word of the last one counts, each record ends once, those of a lane begin in the
+order they were made; and when all is quiet, every one ends.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Fail, Lease, Release, Settlement
 from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.record import RecordState, first_name
 from towpath.ledger.relay import Relay
 from towpath.telemetry.logs import Log
 
@@ -49,6 +49,9 @@ class Walk:
         self.began: dict[str, int] = {}
         """The token of the last attempt that began."""
         self.accepted: dict[str, set[int]] = defaultdict(set)
+        self.lanes: dict[str, str] = {}
+        self.first: dict[str, int] = defaultdict(int)
+        """The last one of each lane that has begun for the first time."""
 
     async def run(self, steps: int) -> None:
         """So many steps at random; then faults stop, and everything is checked."""
@@ -70,7 +73,10 @@ class Walk:
         self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
         for _ in range(self.chance.randrange(1, 4)):
             self.made += 1
-            await self.ledger.jobs.submit(QUEUE, b"", id=f"r{self.made}")
+            lane = self.chance.choice([None, "anna", "ben"])
+            if lane:
+                self.lanes[f"r{self.made}"] = lane
+            await self.ledger.jobs.submit(QUEUE, b"", id=f"r{self.made}", lane=lane)
         self.ledger.jobs.fastpath = None
 
     async def claim(self) -> None:
@@ -91,9 +97,15 @@ class Walk:
                 await self.settle(Complete(lease))
 
     def note_begun(self, lease: Lease) -> None:
-        if lease.token <= self.began.get(lease.id, 0):
-            raise Broken(f"{lease.id} began under {lease.token} after {self.began[lease.id]}")
-        self.began[lease.id] = lease.token
+        id = first_name(lease.id)
+        if lease.token <= self.began.get(id, 0):
+            raise Broken(f"{id} began under {lease.token} after {self.began[id]}")
+        if id not in self.began and id in self.lanes:
+            lane, number = self.lanes[id], int(id[1:])
+            if number < self.first[lane]:
+                raise Broken(f"{id} began after r{self.first[lane]} of its lane {lane}")
+            self.first[lane] = number
+        self.began[id] = lease.token
         self.running.append(lease)
 
     async def end_one(self) -> None:
@@ -116,7 +128,7 @@ class Walk:
     async def end(self, lease: Lease, word: Settlement) -> RecordState | None:
         state = await self.ledger.jobs.end(Ending(lease, word, cancelled=False))
         if state is RecordState.COMPLETED:
-            self.accepted[lease.id].add(lease.token)
+            self.accepted[first_name(lease.id)].add(lease.token)
         return state
 
     async def settle(self, word: Settlement) -> None:
@@ -158,11 +170,12 @@ class Walk:
             await self.time_passes()
             self.clock.advance(LEASE)
             await self.look()
-            for lease in await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
-                if (await self.ledger.jobs.begin(lease)).standing is Standing.BEGUN:
-                    self.note_begun(lease)
-                    await self.end(lease, self.complete(lease))
-                await self.settle(Complete(lease))
+            while leases := await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
+                for lease in leases:
+                    if (await self.ledger.jobs.begin(lease)).standing is Standing.BEGUN:
+                        self.note_begun(lease)
+                        await self.end(lease, self.complete(lease))
+                    await self.settle(Complete(lease))
         raise Broken(f"{await audit.left(self.ledger)} records do not end")
 
     async def check(self) -> None:

@@ -5,6 +5,7 @@ the row has heard of it. What could not begin in the row waits.
 """
 
 import asyncio
+import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.disk import small_disk
 from tests.faults.record_run import SLOW, Run, run_of
 from tests.postgres import PostgresServer
 from tests.waiting import eventually_async
@@ -77,6 +79,44 @@ async def test_sqlite_is_locked_by_somebody_else_for_a_while(
             await run.noticed("record.unwritten")
             foreign.rollback()
         await making
+    assert repeated(run) == set()
+
+
+async def test_the_disk_under_sqlite_is_full_for_a_while(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", megabytes=24) as disk:
+        database = f"sqlite:///{disk.folder}/ledger.db"
+        async with run_of(MANY, server.url, database, tmp_path) as run:
+            disk.fill()
+            making = asyncio.create_task(run.make_the_rest())
+            run.open_gate()
+            await run.noticed("record.unwritten")
+            disk.free()
+            await making
+    assert repeated(run) == set()
+
+
+async def test_the_disk_under_postgres_is_full_for_a_while(
+    server: EmbeddedServer, own_postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """That of its tables. Without room for its log it stops, which is a crash."""
+    own_postgres.directory.chmod(0o755)
+    with small_disk(own_postgres.directory / "disk", megabytes=48) as disk:
+        tables = disk.folder / "tables"
+        tables.mkdir()
+        tables.chmod(0o700)
+        shutil.chown(tables, own_postgres.user)
+        place = f"CREATE TABLESPACE small LOCATION '{tables}'"
+        own_postgres.tell("postgres", place, "CREATE DATABASE records TABLESPACE small")
+        async with run_of(MANY, server.url, own_postgres.url("records"), tmp_path) as run:
+            disk.fill()
+            making = asyncio.create_task(run.make_the_rest())
+            run.open_gate()
+            await run.noticed("record.unwritten")
+            disk.free()
+            await making
+        own_postgres.stop(signal.SIGQUIT)
     assert repeated(run) == set()
 
 

@@ -10,7 +10,7 @@ from tests.ledger.facts import all_gone, lines, pending
 from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, put
 from tests.ledger.shelves import Gate, Shelf
 from tests.waiting import eventually_async
-from towpath.clock import milliseconds
+from towpath.clock import milliseconds, seconds
 from towpath.ledger.courier import Courier
 from towpath.ledger.event import Event
 from towpath.ledger.ledger import Ledger
@@ -62,7 +62,7 @@ class TestSeveralCouriers:
     async def test_wait_for_one_that_takes_long(self, ledger: Ledger) -> None:
         """It keeps its lease for as long as it works."""
         gate, shelf = Gate(), Shelf()
-        brief = CourierOptions(lease=milliseconds(200), look_every=milliseconds(5))
+        brief = CourierOptions(lease=seconds(1), look_every=milliseconds(5))
         await put(ledger, parcel("a", 1))
         async with Courier(ledger, [gate], options=brief):
             await gate.reached.wait()

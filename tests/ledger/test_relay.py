@@ -97,6 +97,7 @@ class TestARelay:
         self, ledger: Ledger, relay: Relay
     ) -> None:
         """Whoever made them is bringing them: two would only do the work twice."""
+        await missed(ledger, "before")
         await relay.look()
         await ledger.jobs.submit(REVIEWS, b"1")
         assert await relay.look() == 0

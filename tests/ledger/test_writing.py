@@ -9,7 +9,12 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 
 from towpath import milliseconds
-from towpath.ledger.errors import LedgerClosed, LedgerRefused, LedgerUnreachable
+from towpath.ledger.errors import (
+    LedgerClosed,
+    LedgerRefused,
+    LedgerUnreachable,
+    LedgerUnwritable,
+)
 from towpath.ledger.ledger import Ledger
 
 KEEP = text("INSERT INTO kept (name) VALUES (:name)")
@@ -127,7 +132,7 @@ class TestOnSqlite:
         assert await kept.read(settings) == ["wal", 2, 1, 5000]
 
     async def test_a_read_can_not_write(self, kept: Ledger) -> None:
-        with pytest.raises(LedgerRefused, match="readonly"):
+        with pytest.raises(LedgerUnwritable, match="readonly"):
             await kept.read(lambda connection: connection.execute(KEEP, {"name": "x"}))
 
     async def test_reads_go_on_while_another_process_writes(

@@ -21,6 +21,7 @@ from towpath.cli import (
     jobs,
     keys,
     lanes,
+    ledger,
     migrate,
     pause,
     queues,
@@ -87,6 +88,7 @@ bench.register(app)
 app.add_typer(reviews.app, name="reviews")
 app.add_typer(events.app, name="events")
 app.add_typer(keys.app, name="keys")
+app.add_typer(ledger.app, name="ledger")
 migrate.register(app)
 version.register(app)
 

@@ -7,13 +7,13 @@ once, and a worker that was taken for dead changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from sqlalchemy import Update, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, Update, bindparam, func, select, text, update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, duration_ms
@@ -21,10 +21,20 @@ from towpath.engine.check import shortened
 from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
 from towpath.errors import InvalidOption
 from towpath.ledger.announcing import Row, Tell, nobody
-from towpath.ledger.record import OPEN, RecordState, check_counts, first_name, spoilt
-from towpath.ledger.schema import jobs, now_ms
+from towpath.ledger.record import (
+    OPEN,
+    RecordState,
+    check_counts,
+    first_name,
+    next_name,
+    spoilt,
+)
+from towpath.ledger.schema import OPEN_IN_WORDS, jobs, now_ms
 from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.subjects import Key, by_queue, supersede
+
+_FIRST_MOST = 500
+"""Of those before one that came too early, so many are looked for at once."""
 
 
 class Standing(StrEnum):
@@ -36,6 +46,8 @@ class Standing(StrEnum):
     """There is nothing left to do."""
     STALE = "stale"
     """A later attempt has begun: this lease is none any more."""
+    EARLY = "early"
+    """Others of its lane come first: it is queued again behind them, under another name."""
     MISSING = "missing"
     """There is no such row."""
 
@@ -60,11 +72,21 @@ class Ending(NamedTuple):
     """The worker gave up because somebody cancelled the job."""
 
 
-def begin(connection: Connection, leases: Sequence[Lease], tell: Tell = nobody) -> list[Beginning]:
-    """Begin an attempt for each lease whose row allows it. A few statements in all."""
-    rows = _locked(connection, [lease.job for lease in leases])
+def begin(
+    connection: Connection,
+    leases: Sequence[Lease],
+    tell: Tell = nobody,
+    *,
+    holding: Collection[str] = (),
+) -> list[Beginning]:
+    """Begin an attempt for each lease whose row allows it. A few statements in all.
+
+    *holding* are the queues whose lanes wait for a head that failed.
+    """
+    refs = [lease.job for lease in leases]
+    rows = _locked(connection, refs, _turns(holding))
     if _superseded(connection, rows, tell):
-        rows = _locked(connection, [lease.job for lease in leases])
+        rows = _locked(connection, refs, _turns(holding))
     renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
     changes: list[tuple[Row, Row]] = []
     answers: list[Beginning] = []
@@ -76,7 +98,10 @@ def begin(connection: Connection, leases: Sequence[Lease], tell: Tell = nobody) 
         answer, change = _begun(row, lease.token)
         answers.append(answer)
         if row is not None and change:
-            changed = {**row, "started_at": row["now"], **change}
+            if answer.standing is Standing.EARLY:
+                place = {"in_queue": row["queue"], "in_lane": row["lane"], "at": row["seq"]}
+                connection.execute(_looked_for_anew, place | {"now": row["now"]})
+            changed = {**row, **change}
             changes.append((row, changed))
             # The next one may be another lease of the same job.
             rows[lease.queue, lease.id] = changed
@@ -84,15 +109,17 @@ def begin(connection: Connection, leases: Sequence[Lease], tell: Tell = nobody) 
     return answers
 
 
+_ids = select(jobs.c.id).where(named(jobs.c.id))
+
+
 def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
     """Those that are names which a record had before it was queued again: nobody's any more."""
-    if not missing:
-        return set()
-    first = {(queue, first_name(job)): (queue, job) for queue, job in missing}
-    found = connection.execute(
-        select(jobs.c.queue, jobs.c.id).where(tuple_(jobs.c.queue, jobs.c.id).in_(list(first)))
-    )
-    return {first[queue, id] for queue, id in found}
+    found: set[Key] = set()
+    for queue, names in by_queue(missing):
+        first = {first_name(name): name for name in names}
+        known = connection.scalars(_ids, {"in_queue": queue, "names": list(first)})
+        found |= {(queue, first[id]) for id in known}
+    return found
 
 
 def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> bool:
@@ -108,6 +135,28 @@ def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> boo
 def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
     if row is None:
         return Beginning(Standing.MISSING), {}
+    over = _over(row)
+    if over is not None:
+        return over
+    state = RecordState(row["state"])
+    if row["fence"] > token:
+        return Beginning(Standing.STALE, state), {}
+    if row["cancel_requested"]:
+        return Beginning(Standing.ENDED, RecordState.CANCELLED), _end(row, RecordState.CANCELLED)
+    if row["ahead"] is not None and not row["attempts"]:
+        behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
+        return Beginning(Standing.EARLY, state), behind
+    again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
+    attempt = row["attempts"] + (0 if again else 1)
+    begun = Beginning(
+        Standing.BEGUN, RecordState.RUNNING, row["payload"], attempt, row["max_attempts"]
+    )
+    change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
+    return begun, change | {"started_at": row["now"]}
+
+
+def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
+    """There is nothing to begin: it has ended, or somebody has spoilt its row."""
     state = RecordState(row["state"])
     if state not in OPEN:
         return Beginning(Standing.ENDED, state, reason=row["last_error"]), {}
@@ -116,17 +165,7 @@ def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
     except InvalidOption as error:
         dead = _end(row, RecordState.DEAD) | {"last_error": _words(spoilt(error))}
         return Beginning(Standing.ENDED, RecordState.DEAD, reason=dead["last_error"]), dead
-    if row["fence"] > token:
-        return Beginning(Standing.STALE, state), {}
-    if row["cancel_requested"]:
-        return Beginning(Standing.ENDED, RecordState.CANCELLED), _end(row, RecordState.CANCELLED)
-    again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
-    attempt = row["attempts"] + (0 if again else 1)
-    begun = Beginning(
-        Standing.BEGUN, RecordState.RUNNING, row["payload"], attempt, row["max_attempts"]
-    )
-    change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
-    return begun, change
+    return None
 
 
 def end(
@@ -136,7 +175,7 @@ def end(
 
     Repeated after a lost answer it changes nothing and answers the same. Two statements in all.
     """
-    rows = _locked(connection, [it.lease.job for it in endings])
+    rows = _locked(connection, [it.lease.job for it in endings], lambda _: _held)
     changes: list[tuple[Row, Row]] = []
     answers: list[RecordState | None] = []
     for ending in endings:
@@ -193,22 +232,62 @@ _held = (
     select(jobs, now_ms().label("now"))
     .where(named(jobs.c.job))
     .order_by(jobs.c.seq)
-    .with_for_update()
+    .with_for_update(of=jobs)
 )
+_before = jobs.alias("before")
+# In the words of the index: SQLite uses it only for those.
+_still_to_end = text(f"before.{OPEN_IN_WORDS}")
 
 
-def _locked(connection: Connection, refs: Sequence[JobRef]) -> dict[Key, Row]:
+def _ahead(*others: ColumnElement[bool]) -> Select[Any]:
+    """The same, each with the first of its lane that was made before it and has still to end."""
+    first = select(func.min(_before.c.seq)).where(
+        _before.c.queue == jobs.c.queue,
+        _before.c.lane == jobs.c.lane,
+        _before.c.seq < jobs.c.seq,
+        _still_to_end,
+        *others,
+    )
+    return _held.add_columns(first.scalar_subquery().label("ahead"))
+
+
+_after_all = _ahead()
+_after_all_but_failed = _ahead(_before.c.state != RecordState.FAILED)
+_first_of_lane = (
+    select(_before.c.seq)
+    .where(
+        _before.c.queue == bindparam("in_queue"),
+        _before.c.lane == bindparam("in_lane"),
+        _before.c.seq < bindparam("at"),
+        _still_to_end,
+    )
+    .order_by(_before.c.seq)
+    .limit(_FIRST_MOST)
+)
+_looked_for_anew = (
+    update(jobs).where(jobs.c.seq.in_(_first_of_lane)).values(relay_at=bindparam("now"))
+)
+"""Redis gave out a later one: it may have lost those before it."""
+
+
+def _turns(holding: Collection[str]) -> Callable[[str], Select[Any]]:
+    return lambda queue: _after_all if queue in holding else _after_all_but_failed
+
+
+def _locked(
+    connection: Connection, refs: Sequence[JobRef], query: Callable[[str], Select[Any]]
+) -> dict[Key, Row]:
     """The rows of these jobs, held until the transaction ends; in one order for everybody."""
     found: dict[Key, Row] = {}
     for queue, names in by_queue({(ref.queue, ref.id) for ref in refs}):
-        rows = rows_of(connection.execute(_held, {"in_queue": queue, "names": names}))
+        rows = rows_of(connection.execute(query(queue), {"in_queue": queue, "names": names}))
         found |= {(queue, row["job"]): row for row in rows}
     return found
 
 
 _CHANGED = (
-    "state", "fence", "attempts", "last_error", "result", "due_at", "started_at", "finished_at",
-    "relay_at",
+    "job", "state", "fence", "attempts", "last_error", "result", "due_at", "started_at",
+    "finished_at", "relay_at",
 )  # fmt: skip
 
 

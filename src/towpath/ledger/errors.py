@@ -3,7 +3,8 @@
 TowpathError
 ├── LedgerError
 │   ├── LedgerUnreachable     no answer within the time limit
-│   │   └── LedgerBusy        another transaction held it for so long
+│   │   ├── LedgerBusy        another transaction held it for so long
+│   │   └── LedgerUnwritable  its disk is full or fails, or it is read-only
 │   ├── LedgerRefused         an answer that is an error
 │   ├── LedgerOutdated        the schema is not the one that this Towpath works with
 │   │   ├── LedgerAbsent      there is no such file
@@ -51,11 +52,18 @@ class LedgerBusy(LedgerUnreachable):
     remedy = "End the transaction that holds it (SQLite has one writer), or try again."
 
 
+class LedgerUnwritable(LedgerUnreachable):
+    """The database can't write now: its disk is full or fails, or it is read-only."""
+
+    code = "ledger_unwritable"
+    remedy = "Free space on its disk, or end its read-only mode; what waits is written then."
+
+
 class LedgerRefused(LedgerError):
     """The database answered with an error of its own; nothing was changed."""
 
     code = "ledger_refused"
-    remedy = "Read the database's message; check user, permissions and disk space."
+    remedy = "Read the database's message; check user and permissions."
 
 
 class LedgerOutdated(LedgerError):

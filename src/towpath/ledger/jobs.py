@@ -7,22 +7,25 @@ itself; if Redis forgets everything, its queue is filled again from the rows.
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from sqlalchemy import ColumnElement, delete, func, null, or_, select, update
+from sqlalchemy import (
+    delete,
+    select,
+    update,
+)
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import Duration, days, duration_ms, seconds
 from towpath.engine.check import whole
 from towpath.engine.model import JobRef, Lease
-from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.announcing import Row, ends
-from towpath.ledger.attempts import Beginning, Ending, begin, end
+from towpath.ledger.attempts import Beginning, Ending, Standing, begin, end
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.joining import Joined
+from towpath.ledger.listing import counted, newest, page
 from towpath.ledger.record import (
     OPEN,
     RESTING,
@@ -35,16 +38,14 @@ from towpath.ledger.record import (
     as_record,
     new_record,
     next_name,
-    record_state,
 )
-from towpath.ledger.schema import jobs, now_ms
+from towpath.ledger.schema import jobs, moment, now_ms
 from towpath.ledger.taking import NUDGED_WITHIN, take
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
     from towpath.ledger.sessions import Transaction
 
-LARGEST_PAGE = 1000
 NUDGE = seconds(0.25)
 """How long whoever makes a record waits for Redis to have it too."""
 KEEP = days(30)
@@ -72,6 +73,14 @@ class Fastpath(Protocol):
 
     def watch(self, queues: Iterable[QueueName]) -> None:
         """See that what is lost in these queues is queued again."""
+        ...
+
+    async def catch_up(self, queues: Collection[QueueName]) -> None:
+        """Look at these queues now: something in them is not in its place."""
+        ...
+
+    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
+        """Those of these queues whose lanes wait for a head that failed."""
         ...
 
 
@@ -221,46 +230,28 @@ class Jobs:
         subjects that begin with *prefix*, or with one of several. Their results, which may be
         large, are left out. Raises InvalidOption.
         """
-        wanted = [jobs.c.queue == queue_name(queue)]
-        if state is not None:
-            wanted.append(jobs.c.state == record_state(state))
-        if subject is not None:
-            wanted.append(jobs.c.subject.in_(_several(subject)))
-        if prefix is not None:
-            wanted.append(or_(*map(_begins, _several(prefix))))
-        if after is not None:
-            wanted.append(jobs.c.seq < _place(after))
-        size = whole("size", size, 1, LARGEST_PAGE)
-        query = select(*_BRIEF).where(*wanted).order_by(jobs.c.seq.desc()).limit(size + 1)
-
-        def read(connection: Connection) -> list[Record]:
-            return [as_record(row) for row in connection.execute(query).mappings()]
-
-        found = await self._ledger.read(read)
-        more = len(found) > size
-        return RecordPage(found[:size], _mark(found[size - 1].seq) if more else None)
+        query = newest(queue, state=state, subject=subject, prefix=prefix, after=after, size=size)
+        found = await self._ledger.read(lambda it: it.execute(query).mappings().all())
+        return page([as_record(row) for row in found], size)
 
     async def counts(self, queue: str) -> dict[RecordState, int]:
-        """How many records are in each state. O(records of the queue)."""
+        """How many records are in each state. O(records of the queue), read from an index."""
         name = queue_name(queue)
-        query = (
-            select(jobs.c.state, func.count()).where(jobs.c.queue == name).group_by(jobs.c.state)
-        )
-        found = await self._ledger.read(lambda connection: list(connection.execute(query)))
-        counted = {RecordState(state): count for state, count in found}
-        return {state: counted.get(state, 0) for state in RecordState}
+        return await self._ledger.read(lambda connection: counted(connection, name))
 
     async def prune(self, *, keep: Duration = KEEP, limit: int = 1000) -> int:
         """Remove records that ended longer ago than *keep*, at most *limit*; how many it were."""
-        old = (
-            select(jobs.c.seq)
-            .where(
-                jobs.c.state.not_in(OPEN), jobs.c.finished_at < now_ms() - duration_ms("keep", keep)
-            )
-            .limit(whole("limit", limit, 1, 10_000))
-        )
-        gone = delete(jobs).where(jobs.c.seq.in_(old))
-        return await self._ledger.write(lambda connection: connection.execute(gone).rowcount)
+        most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
+        ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
+        old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
+
+        def change(connection: Connection) -> int:
+            # In two steps: in one, PostgreSQL may read the whole table for the second.
+            found = list(connection.scalars(old))
+            gone = delete(jobs).where(jobs.c.seq.in_(found), jobs.c.state.not_in(OPEN))
+            return connection.execute(gone).rowcount if found else 0
+
+        return await self._ledger.write(change)
 
     # ── for workers ──────────────────────────────────────────────────────────────────────
 
@@ -285,9 +276,22 @@ class Jobs:
         return [(it, nudge) for it in made]
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
+        queues = {lease.queue for lease in leases}
+        holding: set[QueueName] = set()
         if self.fastpath is not None:
-            self.fastpath.watch({lease.queue for lease in leases})
-        return await self._ledger.write(lambda connection: begin(connection, leases, self.tell))
+            self.fastpath.watch(queues)
+            holding = await self.fastpath.holding(queues)
+        begun = await self._ledger.write(
+            lambda connection: begin(connection, leases, self.tell, holding=holding)
+        )
+        early = {
+            lease.queue
+            for lease, it in zip(leases, begun, strict=True)
+            if it.standing is Standing.EARLY
+        }
+        if early and self.fastpath is not None:
+            self._nudge(self.fastpath.catch_up(early))
+        return begun
 
     async def _end_many(self, endings: list[Ending]) -> list[RecordState | None]:
         return await self._ledger.write(lambda connection: end(connection, endings, self.tell))
@@ -332,18 +336,6 @@ async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
 _RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
 
 
-_BRIEF = [it if it.name != "result" else null().label("result") for it in jobs.c]
-
-
-def _several(one_or_more: str | Sequence[str]) -> Sequence[str]:
-    return [one_or_more] if isinstance(one_or_more, str) else one_or_more
-
-
-def _begins(prefix: str) -> ColumnElement[bool]:
-    # Not LIKE: it would not tell capitals from small letters on SQLite, and would on PostgreSQL.
-    return func.substr(jobs.c.subject, 1, len(prefix)) == prefix
-
-
 def _row(connection: Connection, queue: str, id: str, *, hold: bool = False) -> RowMapping:
     query = select(jobs).where(jobs.c.queue == queue, jobs.c.id == id)
     found = connection.execute(query.with_for_update() if hold else query)
@@ -356,17 +348,3 @@ def _row(connection: Connection, queue: str, id: str, *, hold: bool = False) -> 
 def _changed(connection: Connection, row: RowMapping, values: dict[str, Any]) -> RowMapping:
     change = update(jobs).where(jobs.c.seq == row["seq"]).values(values).returning(jobs)
     return connection.execute(change).mappings().one()
-
-
-def _mark(seq: int) -> str:
-    return base64.urlsafe_b64encode(str(seq).encode()).decode().rstrip("=")
-
-
-def _place(after: str) -> int:
-    try:
-        place = int(base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)))
-    except (ValueError, UnicodeError):
-        place = -1
-    if not 0 <= place < 2**63:
-        raise InvalidOption("after", after, rule="must be the mark of a page before")
-    return place

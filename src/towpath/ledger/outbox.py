@@ -12,7 +12,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import case, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import ZERO, Duration, instant, wall_ms
@@ -26,12 +36,14 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 LARGEST_PAGE = 1000
+COUNTED_MOST = 100_000
+"""Events of a sink are counted up to here: it is done all the time."""
 _PUT = "towpath.put"
 """On a connection: events were put since somebody last asked."""
 
 
 class OutboxCounts(msgspec.Struct, frozen=True):
-    """How one sink stands."""
+    """How one sink stands. 100,000 is that many or more."""
 
     pending: int = 0
     refused: int = 0
@@ -169,15 +181,48 @@ def _refused(row: RowMapping) -> RefusedEvent:
     return RefusedEvent(as_event(row), row["reason"], instant(row["refused_at"]))
 
 
+# From each name to the next: one lookup per sink. `SELECT DISTINCT` would read all rows.
+_NAMES = """
+    WITH RECURSIVE each (sink) AS (
+        SELECT (
+            SELECT sink FROM towpath_outbox
+            WHERE refused_at IS {which} AND sink > '' ORDER BY sink LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT sink FROM towpath_outbox
+            WHERE refused_at IS {which} AND sink > each.sink ORDER BY sink LIMIT 1
+        )
+        FROM each WHERE each.sink IS NOT NULL
+    )
+    SELECT sink FROM each WHERE sink IS NOT NULL
+"""
+_with_pending, _with_refused = (text(_NAMES.format(which=it)) for it in ("NULL", "NOT NULL"))
+_this = outbox.c.sink == bindparam("of_sink")
+_waits = outbox.c.refused_at.is_(None)
+
+
+def _number(*which: ColumnElement[bool]) -> ScalarSelect[int]:
+    # In order: PostgreSQL reads the index for that, and the table otherwise.
+    some = select(outbox.c.seq).where(*which).order_by(outbox.c.seq).limit(COUNTED_MOST).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+_counted = select(
+    _number(_this, _waits),
+    _number(_this, outbox.c.refused_at.is_not(None)),
+    select(outbox.c.created_at)
+    .where(_this, _waits)
+    .order_by(outbox.c.seq)
+    .limit(1)
+    .scalar_subquery(),
+)
+
+
 def _counts(connection: Connection) -> dict[str, OutboxCounts]:
-    waits = outbox.c.refused_at.is_(None)
-    query = select(
-        outbox.c.sink,
-        func.count(case((waits, 1))),
-        func.count(outbox.c.refused_at),
-        func.min(case((waits, outbox.c.created_at))),
-    ).group_by(outbox.c.sink)
+    sinks = sorted({*connection.scalars(_with_pending), *connection.scalars(_with_refused)})
+    found = {sink: connection.execute(_counted, {"of_sink": sink}).one() for sink in sinks}
     return {
         sink: OutboxCounts(pending, refused, None if oldest is None else instant(oldest))
-        for sink, pending, refused, oldest in connection.execute(query)
+        for sink, (pending, refused, oldest) in found.items()
     }

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
+from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.failures import meaning, wrong_url
 
 T = TypeVar("T")
@@ -105,6 +106,9 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
             return connection
         except (asyncpg.PostgresError, OSError) as error:
             raise meaning(error) from error
+        except asyncpg.InternalClientError as error:
+            # None of several hosts is what the URL asks for, as in the middle of a fail-over.
+            raise LedgerUnreachable(str(error)) from error
         except (ValueError, asyncpg.InterfaceError):
             # `from None`: the error quotes the URL.
             raise wrong_url("can not be read") from None

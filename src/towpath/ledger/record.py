@@ -24,6 +24,8 @@ LONGEST_REVISION = 128
 _LATEST_VERSION = 2**63 - 1
 HIGHEST_FENCE = 2**52
 """A token is a number that Redis can still count on from; this one comes in 2112."""
+RECORD_MISSING = "RecordMissing"
+"""How the reason begins for which a job is dead whose row nobody found."""
 _AGAIN = re.compile(r"~\d+$")
 """How a record is called in Redis when it is queued again."""
 _DELIVERIES = 1000

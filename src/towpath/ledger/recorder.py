@@ -7,7 +7,7 @@ import msgspec
 from towpath.engine.model import Bury, Complete, Lease, Release, Settlement
 from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.jobs import Jobs
-from towpath.ledger.record import RecordState
+from towpath.ledger.record import RECORD_MISSING, RecordState
 
 
 class LedgerRecorder:
@@ -29,12 +29,12 @@ class LedgerRecorder:
                 )
             case Standing.ENDED if begun.state is RecordState.DEAD:
                 return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry that)")
-            case Standing.ENDED:
+            case Standing.ENDED | Standing.EARLY:
                 return Complete(lease)
             case Standing.STALE:
                 return None
             case Standing.MISSING:
-                return Bury(lease, "RecordMissing: the ledger has no record of this job")
+                return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
 
     async def end(
         self, lease: Lease, settlement: Settlement, *, cancelled: bool

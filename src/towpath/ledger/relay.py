@@ -1,53 +1,31 @@
 """From the rows to Redis: every open record is queued there, whatever happened on the way.
 
-New records are brought at once (`bring`). What that missed is found by its `relay_at` within
-seconds. And when Redis is new, empty, or was started again, all open records are gone through:
-at the start, too, and now and then.
-
-Queueing a record again is harmless: its id makes it one job, and the row decides who may run it.
-So everything here is one step, `_queue`, done to different records.
+A relay looks after all queues that have records, each by itself (`filling.py`): one that Redis
+can't take does not keep back the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from random import uniform
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-import msgspec
-from sqlalchemy import select
-
-from towpath.clock import Duration, minutes, seconds, steady
-from towpath.engine.batcher import LARGEST_BATCH
+from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import JobRef, NewJob, Submitted
-from towpath.engine.states import State
-from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
+from towpath.engine.model import JobRef
+from towpath.engine.options import LanePolicy
+from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.errors import LedgerError
-from towpath.ledger.open_records import (
-    At,
-    by_queue,
-    give_back,
-    highest_fence,
-    open_queues,
-    page_of,
-    read_all,
-    take_due,
-    write_down,
-)
-from towpath.ledger.record import (
-    Record,
-    RecordState,
-    as_job,
-    next_name,
-    spoilt,
-)
-from towpath.ledger.schema import jobs, now_ms
-from towpath.ledger.turns import Turns
+from towpath.ledger.filling import Filling, Found
+from towpath.ledger.joining import Joined
+from towpath.ledger.open_records import At, open_queues, rows_of_places, unseen_queues
+from towpath.ledger.outgoing import hold
+from towpath.ledger.record import Record
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
@@ -57,13 +35,13 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 LOOK_EVERY = seconds(1)
-RECONCILE_EVERY = minutes(5)
-_PRUNED_MOST = 100
-_LATER = 5_000
-"""Milliseconds until a record that Redis refused for now is tried again."""
-_QUEUED = {State.READY, State.DELAYED, State.WAITING, State.LEASED}
-_ENDS = {State.DONE: RecordState.COMPLETED, State.CANCELLED: RecordState.CANCELLED,
-         State.DEAD: RecordState.DEAD}  # fmt: skip
+RECONCILE_EVERY = seconds(30)
+"""How often one of all relays goes through all open records: if it dies, another one does the next
+time."""
+PRUNE_EVERY = minutes(5)
+_PRUNED_AT_ONCE = 100
+_TURN = "(relay)"
+"""In place of a sink's name: whose turn it is to go through all records."""
 
 
 class Relay:
@@ -83,10 +61,11 @@ class Relay:
     ) -> None:
         self._ledger, self._connect, self._log = ledger, connect, log
         self._look_every = look_every.total_seconds()
-        self._reconcile_every = reconcile_every.total_seconds()
-        self._lives: dict[QueueName, str] = {}
-        """Which life of each queue's data was last gone through."""
-        self._reconciled_at = float("-inf")
+        self._reconcile_every = reconcile_every
+        self._me = secrets.token_hex(8)
+        self._fillings: dict[QueueName, Filling] = {}
+        self._reconciled_at = self._pruned_at = float("-inf")
+        self._read = Joined(self._read_many)
         self._trouble = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -105,43 +84,88 @@ class Relay:
 
     async def run(self) -> None:
         """Look after the records until cancelled."""
-        while True:
-            try:
-                await self.look()
-            except (ServerError, LedgerError) as error:
-                self._say(error)
-            else:
-                self._say(None)
-            await asyncio.sleep(self._look_every * uniform(0.75, 1.25))  # noqa: S311 -- jitter
+        looks: dict[Filling, asyncio.Task[Found]] = {}
+        try:
+            while True:
+                await self._turn(looks)
+                await asyncio.sleep(self._look_every * uniform(0.75, 1.25))  # noqa: S311 -- jitter
+        finally:
+            for task in looks.values():
+                task.cancel()
+            await asyncio.gather(*looks.values(), return_exceptions=True)
+
+    async def _turn(self, looks: dict[Filling, asyncio.Task[Found]]) -> None:
+        """Begin to look where nobody is at it still: a queue whose server hangs delays no other."""
+        try:
+            for filling, whole in await self._to_look_at():
+                if filling not in looks:
+                    looks[filling] = asyncio.create_task(filling.look(whole=whole))
+            if looks:
+                await asyncio.wait(looks.values(), timeout=self._look_every)
+            ended = [filling for filling, task in looks.items() if task.done()]
+            troubles = [looks.pop(filling).exception() for filling in ended]
+            self._raise_first(troubles)
+            await self._prune()
+        except (ServerError, LedgerError) as error:
+            self._say(error)
+        else:
+            self._say(None)
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
     async def bring(self, records: Sequence[Record]) -> None:
         """Queue records that were just made. What fails is left to the next look."""
-        if self._trouble:
-            return  # it is known to be away: nobody waits to hear it again
-        with suppress(ServerError, LedgerError):
-            # Just made: what is due counts from then.
-            await self._queue([(it, it.created_at) for it in records], seen=False)
+        # Just made: what is due counts from then.
+        await self._bring([At(record, record.created_at) for record in records])
 
     async def bring_made(self, seqs: Sequence[int]) -> None:
         """The same for records that may have been made: those that are there."""
-        query = select(jobs, now_ms().label("now")).where(jobs.c.seq.in_(seqs))
-        if not self._trouble:
-            with suppress(ServerError, LedgerError):
-                await self._queue(
-                    await self._ledger.read(lambda it: read_all(it, query)), seen=False
-                )
+        await self._bring(seqs)
+
+    async def _bring(self, those: Sequence[At] | Sequence[int]) -> None:
+        try:
+            rows = await self._read(those)
+        except LedgerError:
+            return  # they are due soon
+        for queue, group in groupby(sorted(rows, key=_by_queue), key=_by_queue):
+            await self._filling(queue).bring(list(group))
+
+    async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
+        """Rows for places: those that come later wait for those before, so that none overtakes."""
+        places = [it for some in several for it in some if isinstance(it, int)]
+        found: dict[int, At] = {}
+        if places:
+            rows = await self._ledger.read(lambda it: rows_of_places(it, places))
+            found = {at.record.seq: at for at in rows}
+        return [
+            [at for it in some if (at := found.get(it) if isinstance(it, int) else it) is not None]
+            for some in several
+        ]
 
     def watch(self, queues: Iterable[QueueName]) -> None:
         """Keep an eye on these queues: their records may all have been made by others."""
         for queue in queues:
-            self._lives.setdefault(queue, "")
+            self._filling(queue)
+
+    async def catch_up(self, queues: Collection[QueueName]) -> None:
+        """Look at these queues now: something in them is not in its place."""
+        for queue in queues:
+            with suppress(ServerError, LedgerError):
+                await self._filling(queue).look()
+
+    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
+        """Those of these queues whose lanes wait for a head that failed."""
+        found: set[QueueName] = set()
+        for queue in queues:
+            with suppress(ServerError):
+                if (await self._connect().known_options(queue)).lanes is not LanePolicy.SKIP:
+                    found.add(queue)
+        return found
 
     async def stop(self, record: Record) -> None:
         """Tell the worker of a record that was cancelled."""
-        with suppress(ServerError):
-            await self._cancel(record)
+        with suppress(ServerError, JobError):  # it has ended, or is gone
+            await self._connect().cancel(JobRef(record.queue, record.job))
 
     async def forget(self, job: JobRef) -> None:
         """Take away a job whose record has another name by now. Left alone, it would end itself."""
@@ -149,154 +173,59 @@ class Relay:
             with suppress(ServerError, JobError):
                 await way(job)
 
-    async def _cancel(self, record: Record) -> None:
-        with suppress(JobError):  # it has ended, or is gone
-            await self._connect().cancel(JobRef(record.queue, record.job))
-
-    async def _stop_cancelled(self, records: Sequence[At]) -> None:
-        """Whoever cancelled them may have had no Redis to say so."""
-        for record, _ in records:
-            if record.cancel_requested:
-                await self._cancel(record)
-
     # ── again and again ──────────────────────────────────────────────────────────────────
 
     async def look(self) -> int:
         """See that everything is where it should be; how many records were brought to Redis."""
-        brought, turns = 0, Turns()
-        await self._connect().try_write()  # before anything is taken out of others' hands
-        if steady() - self._reconciled_at >= self._reconcile_every:
-            await self._prune()
-            queues = await self._ledger.read(open_queues)
-            self.watch(queues)
-            for queue in queues:
-                with turns:
-                    brought += await self._reconcile(queue)
+        looks = [filling.look(whole=whole) for filling, whole in await self._to_look_at()]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        self._raise_first(found)
+        await self._prune()
+        return sum(it.brought for it in found if isinstance(it, Found))
+
+    async def reconcile(self) -> dict[QueueName, Found | TowpathError]:
+        """Go through all open records now; what was found in each queue, or why it could not be."""
+        self.watch(await self._ledger.read(open_queues))
+        fillings = list(self._fillings.values())
+        looks = [filling.look(whole=True) for filling in fillings]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        told: dict[QueueName, Found | TowpathError] = {}
+        for filling, it in zip(fillings, found, strict=True):
+            if not isinstance(it, Found | TowpathError):
+                raise it
+            told[filling.queue] = it
+        return told
+
+    async def _to_look_at(self) -> list[tuple[Filling, bool]]:
+        """All queues that are known to have records, and whether to go through all of them."""
+        self.watch(await self._ledger.read(unseen_queues))
+        whole = steady() - self._reconciled_at >= self._reconcile_every.total_seconds()
+        if whole:
+            self.watch(await self._ledger.read(open_queues))
+            period = duration_ms("reconcile_every", self._reconcile_every)
+            whole = await self._ledger.write(lambda it: hold(it, _TURN, self._me, period))
             self._reconciled_at = steady()
-        else:
-            for queue in list(self._lives):
-                with turns:
-                    if await self._connect().anchor(queue) != self._lives[queue]:
-                        brought += await self._reconcile(queue)
-        with turns:
-            brought += await self._bring_missed()
-        turns.done()
-        return brought
+        return [(filling, whole) for filling in self._fillings.values()]
 
     async def _prune(self) -> None:
-        """Remove what ended long ago: in steps, so that nobody waits for long, and not for ever."""
-        for _ in range(_PRUNED_MOST):
-            if await self._ledger.jobs.prune() == 0:
-                return
+        """Remove some of what ended long ago: little at a time, beside the work."""
+        if steady() - self._pruned_at < PRUNE_EVERY.total_seconds():
+            return
+        if await self._ledger.jobs.prune(limit=_PRUNED_AT_ONCE) < _PRUNED_AT_ONCE:
+            self._pruned_at = steady()
 
-    async def _reconcile(self, queue: QueueName) -> int:
-        """Go through all open records of *queue*, in bounded steps."""
-        # Tokens must be higher than those that the rows have seen, whatever the clock says.
-        floor = await self._ledger.read(lambda it: highest_fence(it, queue))
-        life = await self._connect().anchor(queue, floor=floor)
-        brought, after = 0, 0
-        while rows := await self._ledger.read(lambda it, seq=after: page_of(it, queue, seq)):
-            brought += await self._queue(rows)
-            after = rows[-1][0].seq
-        self._lives[queue] = life
-        if brought:
-            self._log.emit(events.RECORDS_QUEUED, queue=queue, jobs=brought, reason="reconciled")
-        return brought
+    def _filling(self, queue: QueueName) -> Filling:
+        if queue not in self._fillings:
+            self._fillings[queue] = Filling(self._ledger, queue, self._connect, self._log)
+        return self._fillings[queue]
 
-    async def _bring_missed(self) -> int:
-        """Queue the records whose maker did not, in the order they were made."""
-        brought = 0
-        while rows := await self._ledger.write(take_due):
-            try:
-                brought += await self._queue(rows)
-            except ServerError:
-                seqs = [record.seq for record, _ in rows]
-                await self._ledger.write(lambda it, seqs=seqs: give_back(it, seqs))
-                raise
-            if len(rows) < LARGEST_BATCH:
-                break
-        if brought:
-            self._log.emit(events.RECORDS_QUEUED, queue="", jobs=brought, reason="missed")
-        return brought
-
-    # ── one step for all of them ─────────────────────────────────────────────────────────
-
-    async def _queue(self, records: Sequence[At], *, seen: bool = True) -> int:
-        """Queue these records, and write into the rows what Redis says of them.
-
-        With *seen*, also that they are there, and that whoever works on a cancelled one was told:
-        not needed for those just made, which a worker may have already.
-        """
-        if seen:
-            await self._stop_cancelled(records)
-        brought, turns = 0, Turns()
-        for queue, group in groupby(sorted(records, key=by_queue), key=lambda at: at[0].queue):
-            self._lives.setdefault(queue, "")
-            named = list(group)
-            with turns:
-                while named:
-                    answers = await self._submit(queue, named)
-                    brought += sum(_is_new(answer) for _, answer in answers)
-                    named = await self._note(answers, seen=seen)
-        turns.done()
-        return brought
-
-    async def _submit(self, queue: str, records: list[At]) -> list[tuple[Record, _Answer]]:
-        """What Redis answers for each record."""
-        made: list[tuple[Record, NewJob]] = []
-        answers: list[tuple[Record, _Answer]] = []
-        for record, now in records:
-            try:
-                made.append((record, as_job(record, now=now)))
-            except (ValueError, TowpathError, msgspec.MsgspecError) as error:
-                answers.append((record, spoilt(error)))
-        submitted = await self._connect().submit_many(queue, [job for _, job in made])
-        return answers + [(it, answer) for (it, _), answer in zip(made, submitted, strict=True)]
-
-    async def _note(self, answers: Sequence[tuple[Record, _Answer]], *, seen: bool) -> list[At]:
-        """Write down what has to be; the records that got another name, to be queued under it."""
-        changes = [(it, await self._change(it, answer)) for it, answer in answers]
-        there = [
-            (it.seq, it.job, it.cancel_requested)
-            for it, change in changes
-            if change is None and seen
-        ]
-        others = [(it, change) for it, change in changes if change is not None]
-        if not there and not others:
-            return []
-        tell = self._ledger.jobs.tell
-        return await self._ledger.write(
-            lambda connection: write_down(connection, there, others, tell)
-        )
-
-    async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
-        """What the answer means for the row; None = it is queued."""
-        match answer:
-            case Submitted(existed=False):
-                return None
-            case Submitted(state=state) if state in _QUEUED:
-                return None
-            case Submitted(state=state) if state in _ENDS:
-                return await self._ended(JobRef(record.queue, record.job), state)
-            case Submitted():
-                return {"job": next_name(record.id, record.job)}
-            case QueueFull():
-                return {"relay_at": now_ms() + _LATER}
-            case _:
-                return _dead(str(answer))
-
-    async def _ended(self, ref: JobRef, state: State) -> dict[str, Any]:
-        """Redis has ended a job whose record is open: somebody worked around the ledger, or no
-        attempt got as far as the row.
-        """
-        try:
-            job = await self._connect().job(ref)
-        except JobNotFound:
-            return {"relay_at": now_ms()}  # gone this very moment: looked at again
-        if state is State.DEAD:
-            return _dead(job.reason or "dead in Redis")
-        change = {"state": _ENDS[state], "finished_at": now_ms(), "relay_at": None}
-        return change | ({"result": job.result or None} if state is State.DONE else {})
+    @staticmethod
+    def _raise_first(found: Iterable[Found | BaseException | None]) -> None:
+        """All queues have had their turn: the first trouble is told. A defect comes first."""
+        troubles = [it for it in found if isinstance(it, BaseException)]
+        troubles.sort(key=lambda it: isinstance(it, ServerError | LedgerError))
+        if troubles:
+            raise troubles[0]
 
     def _say(self, error: TowpathError | None) -> None:
         """Once when it begins, once when it is over."""
@@ -308,13 +237,5 @@ class Relay:
         self._trouble = name
 
 
-_Answer = Submitted | TowpathError | str
-
-
-def _is_new(answer: _Answer) -> bool:
-    return isinstance(answer, Submitted) and not answer.existed
-
-
-def _dead(reason: str) -> dict[str, Any]:
-    ended = {"state": RecordState.DEAD, "finished_at": now_ms(), "relay_at": None}
-    return ended | {"last_error": reason.replace("\0", "")}
+def _by_queue(at: At) -> QueueName:
+    return at.record.queue

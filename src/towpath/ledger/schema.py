@@ -18,11 +18,13 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    ScalarSelect,
     String,
     Table,
     Text,
     UniqueConstraint,
     select,
+    text,
 )
 from sqlalchemy import inspect as inspected
 from sqlalchemy.engine import Connection
@@ -31,7 +33,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 
-SCHEMA = "0005"
+SCHEMA = "0006"
 """The newest migration: its number, growing, with leading zeros."""
 
 metadata = MetaData(
@@ -106,11 +108,29 @@ jobs = Table(
         "state IN ('pending', 'running', 'completed', 'failed', 'dead', 'cancelled', 'superseded')",
         name="state",
     ),
-    Index(None, "relay_at"),
     Index(None, "finished_at"),
     Index(None, "queue", "state", "seq"),
     Index(None, "queue", "subject", "version"),
     info={"about": "Jobs whose record is this database: Redis only hands them out."},
+)
+
+_unseen = jobs.c.relay_at.is_not(None)
+Index(
+    "ix_towpath_jobs_unseen",
+    jobs.c.queue,
+    jobs.c.relay_at,
+    sqlite_where=_unseen,
+    postgresql_where=_unseen,
+)
+OPEN_IN_WORDS = "state IN ('pending', 'running', 'failed')"
+_open_in_lane = text(f"lane IS NOT NULL AND {OPEN_IN_WORDS}")
+Index(
+    "ix_towpath_jobs_lane",
+    jobs.c.queue,
+    jobs.c.lane,
+    jobs.c.seq,
+    sqlite_where=_open_in_lane,
+    postgresql_where=_open_in_lane,
 )
 
 outbox = Table(
@@ -175,6 +195,11 @@ def _postgres_now(*_: Any, **__: Any) -> str:
 @compiles(now_ms, "sqlite")
 def _sqlite_now(*_: Any, **__: Any) -> str:
     return "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
+
+
+def moment() -> ScalarSelect[int]:
+    """The same, asked once for a whole statement: for comparing with what an index has in order."""
+    return select(now_ms()).scalar_subquery()
 
 
 def found_version(connection: Connection) -> str | None:

@@ -1,0 +1,110 @@
+"""I2, I4, I12 for records after a restore: an older database beside a newer Redis, and the reverse.
+
+What happened since the backup is not known any more on one side; the other side knows it, and what
+neither knows is done again. Nothing that is in the database stays open.
+"""
+
+import shutil
+from pathlib import Path
+
+from sqlalchemy import text
+from sqlalchemy.engine import Connection
+
+from tests.faults import audit
+from tests.faults.office import QUEUE
+from tests.faults.record_run import Run, run_of
+from tests.waiting import eventually_async
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Bury, Lease
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.recorder import LedgerRecorder
+from towpath.ledger.relay import RECONCILE_EVERY, Relay
+from towpath.telemetry.logs import Log
+
+MANY = 2_000
+TABLES = ("towpath_jobs", "audit")
+
+
+async def test_of_an_older_database(server: EmbeddedServer, database: str, tmp_path: Path) -> None:
+    async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
+        await run.make_the_rest()
+        await run.ledger.write(_back_up)
+        await run.some_completed(0.9)
+        await run.ledger.write(_restore)
+        assert await audit.left(run.ledger) > MANY * 0.1
+        run.open_gate()
+        # On demand; by itself it would happen within a minute.
+        async with Engine(server.url) as engine:
+            found = await Relay(run.ledger, lambda: engine, log=Log()).reconcile()
+        assert len(found) == 1
+        await _ended_but_for_what_ran(run)
+
+
+def _alone(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {', '.join(TABLES)} IN EXCLUSIVE MODE"))
+
+
+def _back_up(connection: Connection) -> None:
+    _alone(connection)
+    for table in TABLES:
+        connection.execute(text(f"CREATE TABLE old_{table} AS SELECT * FROM {table}"))  # noqa: S608 -- ours
+
+
+def _restore(connection: Connection) -> None:
+    _alone(connection)
+    for table in TABLES:
+        connection.execute(text(f"DELETE FROM {table}"))  # noqa: S608 -- ours
+        over = "OVERRIDING SYSTEM VALUE" if connection.dialect.name == "postgresql" else ""
+        connection.execute(text(f"INSERT INTO {table} {over} SELECT * FROM old_{table}"))  # noqa: S608 -- ours
+
+
+async def _ended_but_for_what_ran(run: Run) -> None:
+    """All ended: also those that were in a worker's hands, whose token the old row never saw."""
+
+    async def none_left() -> bool:
+        return not await audit.left(run.ledger)
+
+    await eventually_async(none_left, within=60)
+
+
+async def test_of_an_older_redis(database: str, tmp_path: Path) -> None:
+    data, old = tmp_path / "data", tmp_path / "old"
+    with EmbeddedServer(data=data) as server:
+        async with run_of(MANY, server.url, database, tmp_path) as run:
+            server.kill()
+            shutil.copytree(data, old, ignore=shutil.ignore_patterns("*.sock"))
+            server.start()
+            await run.make_the_rest()
+            await run.some_completed(0.9)
+            server.kill()
+            shutil.rmtree(data)
+            shutil.copytree(old, data)
+            server.start()
+
+
+def test_by_itself_it_is_seen_within_a_minute() -> None:
+    """If whoever is to look dies, another one looks the next time."""
+    assert 2 * RECONCILE_EVERY.total_seconds() <= 60
+
+
+async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
+    server: EmbeddedServer, database: str
+) -> None:
+    """A worker had the job, and found no row for it: it is dead, and has never run."""
+    async with Ledger(database) as ledger, Engine(server.url) as engine:
+        await ledger.migrate()
+        recorder = LedgerRecorder(ledger.jobs)
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        await ledger.jobs.submit(QUEUE, b"1", id="a")
+        await ledger.write(lambda it: it.execute(text("DELETE FROM towpath_jobs")))
+        [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
+        missing = await recorder.begin(lease)
+        assert isinstance(missing, Bury)
+        await engine.settle([missing])
+        assert not (await ledger.jobs.submit(QUEUE, b"1", id="a")).existed
+        [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
+        assert isinstance(await recorder.begin(lease), Lease)
+        assert (await engine.counts(QUEUE)).dead == 0

@@ -1,0 +1,224 @@
+"""I24: the order in which one producer's records are committed is the order of their lane.
+
+Whatever happens on the way to Redis: the row decides whose turn it is, not who was queued first.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from tests.waiting import eventually_async
+from towpath import Engine, QueueOptions, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.model import Complete, Fail, Lease, Settlement
+from towpath.engine.options import LanePolicy
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.record import first_name
+from towpath.ledger.recorder import LedgerRecorder
+from towpath.ledger.relay import Relay
+from towpath.telemetry.logs import Log
+
+CHAT = "chat"
+SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
+SOON = seconds(0.02)
+
+End = Callable[[Lease], Settlement]
+
+
+@pytest.fixture
+async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
+    async with Engine(server.url, limits=SHORT) as engine:
+        yield engine
+
+
+@pytest.fixture
+def relay(ledger: Ledger, engine: Engine) -> Relay:
+    """A relay that looks when the test says so, and brings what is made until then."""
+    relay = ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+    return relay
+
+
+async def make(ledger: Ledger, id: str, lane: str = "anna") -> None:
+    await ledger.jobs.submit(CHAT, b"1", id=id, lane=lane)
+
+
+class Hand:
+    """A worker that takes what Redis gives it and asks the row, as every worker does."""
+
+    def __init__(self, ledger: Ledger, engine: Engine) -> None:
+        self._engine, self._recorder = engine, LedgerRecorder(ledger.jobs)
+        self.began: list[str] = []
+
+    async def work(self, end: End = Complete) -> None:
+        """Run what there is now, each to its end."""
+        for lease in await self._engine.claim(CHAT, worker="w", lease=seconds(30), count=20):
+            begun = await self._recorder.begin(lease)
+            if isinstance(begun, Lease):
+                self.began.append(first_name(lease.id))
+                begun = await self._recorder.end(begun, end(begun), cancelled=False)
+            if begun is not None:
+                await self._engine.settle([begun])
+
+    async def work_until(
+        self, count: int, look: Callable[[], Awaitable[object]] | None = None
+    ) -> list[str]:
+        """Which have begun, in order, once that are so many."""
+
+        async def enough() -> bool:
+            if look is not None:
+                await look()
+            await self.work()
+            return len(self.began) >= count
+
+        await eventually_async(enough, within=30)
+        return self.began
+
+
+async def test_a_savepoint_that_is_undone_changes_nothing(
+    ledger: Ledger, engine: Engine, url: str
+) -> None:
+    """The transaction around it commits: what was made there comes before what is made then."""
+    driver = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
+    scheme, _, rest = url.partition("://")
+    theirs = create_async_engine(f"{driver[scheme]}://{rest}")
+    async with Relay(ledger, lambda: engine, log=Log()):
+        async with AsyncSession(theirs) as session:
+            await ledger.submit(session, CHAT, b"1", id="first", lane="anna")
+            savepoint = await session.begin_nested()
+            await ledger.submit(session, CHAT, b"1", id="undone", lane="anna")
+            await savepoint.rollback()
+            await session.commit()
+        await make(ledger, "second")
+        assert await Hand(ledger, engine).work_until(2) == ["first", "second"]
+    await theirs.dispose()
+
+
+async def test_what_nobody_brought_comes_before_what_was_brought(
+    ledger: Ledger, engine: Engine, relay: Relay
+) -> None:
+    """Whoever made the first died before Redis heard of it."""
+    ledger.jobs.fastpath = None
+    await make(ledger, "first")
+    await make(ledger, "other", lane="ben")
+    ledger.jobs.fastpath = relay
+    await make(ledger, "second")
+    await make(ledger, "third")
+    began = await Hand(ledger, engine).work_until(4)
+    assert [it for it in began if it != "other"] == ["first", "second", "third"]
+
+
+async def test_what_redis_has_lost_comes_before_what_is_made_then(
+    ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
+) -> None:
+    """The new one is queued before anybody has seen that the store is empty."""
+    for id in ("first", "second"):
+        await make(ledger, id)
+    await relay.look()
+    server.ask("FLUSHALL")
+    await make(ledger, "third")
+    hand = Hand(ledger, engine)
+    await hand.work()
+    assert await hand.work_until(3, relay.look) == ["first", "second", "third"]
+
+
+async def test_one_that_runs_keeps_its_lane_when_redis_forgets_it(
+    ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
+) -> None:
+    await make(ledger, "first")
+    [lease] = await engine.claim(CHAT, worker="w", lease=seconds(30))
+    recorder = LedgerRecorder(ledger.jobs)
+    running = await recorder.begin(lease)
+    assert isinstance(running, Lease)
+    server.ask("FLUSHALL")
+    await make(ledger, "second")
+    hand = Hand(ledger, engine)
+    await hand.work()
+    assert hand.began == []
+    await recorder.end(running, Complete(running), cancelled=False)
+    assert await hand.work_until(1, relay.look) == ["second"]
+
+
+async def test_a_head_that_failed_keeps_its_lane_when_redis_forgets_it(
+    ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
+) -> None:
+    """Its lane blocks: it waits while the head retries."""
+    await make(ledger, "first")
+    hand = Hand(ledger, engine)
+    await hand.work(lambda lease: Fail(lease, "no", seconds(0.5)))
+    server.ask("FLUSHALL")
+    await make(ledger, "second")
+    assert await hand.work_until(3, relay.look) == ["first", "first", "second"]
+
+
+async def test_a_lane_that_skips_goes_on_while_its_head_retries(
+    ledger: Ledger, engine: Engine, relay: Relay
+) -> None:
+    await engine.configure(CHAT, QueueOptions(lanes=LanePolicy.SKIP))
+    await make(ledger, "first")
+    await make(ledger, "second")
+    hand = Hand(ledger, engine)
+    await hand.work(lambda lease: Fail(lease, "no", seconds(60)))
+    assert await hand.work_until(2, relay.look) == ["first", "second"]
+
+
+async def test_one_that_is_retried_has_its_old_place(
+    ledger: Ledger, engine: Engine, relay: Relay
+) -> None:
+    for id in ("first", "second", "third"):
+        await make(ledger, id)
+    await ledger.jobs.cancel(CHAT, "first")
+    await ledger.jobs.retry(CHAT, "first")
+    assert await Hand(ledger, engine).work_until(3, relay.look) == ["first", "second", "third"]
+
+
+async def test_through_an_outage_of_redis(ledger: Ledger) -> None:
+    """Made before, while it is away, while it comes back, and after."""
+    with EmbeddedServer() as server:
+        async with (
+            Engine(server.url, limits=SHORT) as engine,
+            Relay(ledger, lambda: engine, log=Log(), look_every=SOON),
+        ):
+            ids = [f"r{n:02}" for n in range(60)]
+            for number, id in enumerate(ids):
+                if number == 15:
+                    server.kill()
+                if number == 30:
+                    server.start()
+                await make(ledger, id)
+            assert await Hand(ledger, engine).work_until(60) == ids
+
+
+async def test_of_several_producers_each_has_its_order(
+    ledger: Ledger, engine: Engine, url: str, server: EmbeddedServer
+) -> None:
+    """Three processes' worth of them share lanes; some nudges are lost, and once the store is."""
+    chance = random.Random(7)
+
+    async def produce(name: str) -> None:
+        async with (
+            Ledger(url) as own,
+            Relay(own, lambda: engine, log=Log(), look_every=SOON) as way,
+        ):
+            for number in range(20):
+                own.jobs.fastpath = way if chance.random() < 0.7 else None
+                await make(own, f"{name}-{number:02}", lane=f"lane{number % 2}")
+                if name == "b" and number == 10:
+                    server.ask("FLUSHALL")
+
+    hand = Hand(ledger, engine)
+    async with Relay(ledger, lambda: engine, log=Log(), look_every=SOON):
+        working = asyncio.create_task(hand.work_until(60))
+        await asyncio.gather(*map(produce, "abc"))
+        # Nobody waits for the two seconds in which a maker brings its own.
+        due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
+        await ledger.write(lambda it: it.execute(due))
+        began = await working
+    for name in "abc":
+        for lane in (0, 1):
+            own = [it for it in began if it.startswith(name) and int(it[2:]) % 2 == lane]
+            assert own == sorted(own)
