@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 LARGEST_PAGE = 1000
-COUNTED_MOST = 100_000
+COUNTED_MOST = 10_000
 """Events of a sink are counted up to here: it is done all the time."""
 _PUT = "towpath.put"
 """On a connection: events were put since somebody last asked."""
 
 
 class OutboxCounts(msgspec.Struct, frozen=True):
-    """How one sink stands. 100,000 is that many or more."""
+    """How one sink stands. 10,000 is that many or more."""
 
     pending: int = 0
     refused: int = 0
