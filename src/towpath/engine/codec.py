@@ -29,6 +29,7 @@ from towpath.engine.options import QueueOptions
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import (
+    InvalidOption,
     JobCancelled,
     JobDead,
     JobDone,
@@ -45,8 +46,25 @@ from towpath.ids import JobId, LaneKey, QueueName
 
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
+UNREADABLE = "(headers that this release can't read)"
 decode_retry = msgspec.json.Decoder(RetryPolicy).decode
 decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def known_retry(text: bytes) -> RetryPolicy | None:
+    """A job's own policy; None for one of a newer release: its queue's decides then."""
+    try:
+        return decode_retry(text)
+    except (msgspec.MsgspecError, InvalidOption):
+        return None
+
+
+def known_headers(text: bytes) -> dict[str, str]:
+    """A job's headers. One whose can't be read names a handler that there is not: it is buried."""
+    try:
+        return decode_headers(text)
+    except msgspec.MsgspecError:
+        return {"handler": UNREADABLE}
 
 
 # ── to the scripts ───────────────────────────────────────────────────────────────────────
@@ -140,8 +158,8 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         lane=LaneKey(named["lane"].decode()) if "lane" in named else None,
         due_ms=int(named.get("due", 0)),
         max_attempts=int(named["max_attempts"]) if "max_attempts" in named else None,
-        retry=decode_retry(named["retry"]) if "retry" in named else None,
-        headers=decode_headers(named["headers"]) if "headers" in named else NO_HEADERS,
+        retry=known_retry(named["retry"]) if "retry" in named else None,
+        headers=known_headers(named["headers"]) if "headers" in named else NO_HEADERS,
         reason=named["reason"].decode(errors="replace") if "reason" in named else None,
     )
 

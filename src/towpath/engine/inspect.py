@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from towpath.clock import Duration, instant, milliseconds
 from towpath.engine.check import whole
-from towpath.engine.codec import decode_headers, decode_retry, pairs
+from towpath.engine.codec import known_headers, known_retry, pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
@@ -21,7 +22,7 @@ from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.engine.store import Store
-from towpath.errors import InvalidOption, JobNotFound
+from towpath.errors import InvalidName, InvalidOption, JobNotFound
 from towpath.ids import JobId, LaneKey, QueueName, Token, lane_key, queue_name
 
 LARGEST_PAGE = 1000
@@ -221,6 +222,14 @@ class Inspector:
         flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
         return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
 
+    async def known_queues(self) -> list[QueueName]:
+        """Every queue that was ever used on this server, whoever wrote its options."""
+        found: list[QueueName] = []
+        for name in await self._store.command("HKEYS", REGISTRY):
+            with suppress(InvalidName, UnicodeDecodeError):
+                found.append(queue_name(name.decode()))
+        return found
+
     async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)
         if not answer:
@@ -257,8 +266,8 @@ def _job(
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
         progress=more.get("progress"),
         result=result or None,
-        headers=decode_headers(more["headers"]) if "headers" in more else NO_HEADERS,
-        retry=decode_retry(more["retry"]) if "retry" in more else None,
+        headers=known_headers(more["headers"]) if "headers" in more else NO_HEADERS,
+        retry=known_retry(more["retry"]) if "retry" in more else None,
     )
 
 

@@ -55,6 +55,8 @@ class RecurringWork(msgspec.Struct, frozen=True):
     """The server's clock at that moment: what decides whether a firing is due."""
     last: dict[str, LastFiring]
     """By name."""
+    unreadable: frozenset[str] = frozenset()
+    """Names whose entries this release can't read."""
 
 
 class Recurring(Operating):
@@ -63,8 +65,14 @@ class Recurring(Operating):
     async def recurring(self, queue: str) -> RecurringWork:
         """The recurring work of *queue* and the server's time. One round trip."""
         flat, now = await self._store.read("recurring", queue_name(queue))
-        last = {name: _last_firing(value) for name, value in codec.pairs(flat).items()}
-        return RecurringWork(instant(now), last)
+        last: dict[str, LastFiring] = {}
+        unreadable: set[str] = set()
+        for name, value in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                last[name.decode()] = _last_firing(value)
+            except (ValueError, OverflowError):  # a foreign entry, or a newer release's
+                unreadable.add(name.decode(errors="replace"))
+        return RecurringWork(instant(now), last, frozenset(unreadable))
 
     async def fire(
         self,

@@ -45,7 +45,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "concurrency": "How many jobs the worker runs at a time.",
         "delay": "Seconds until the job may run again.",
         "due": "When it should have happened.",
-        "duty": "Which of promote, reap and trim.",
+        "duty": "Which of configure, fire and sweep (promote, reap and trim).",
         "ended": "How the attempt was ended: cancelled, killed or abandoned.",
         "error": "The class of the exception.",
         "event_id": "The id of an event that leaves, the same however often it is sent.",

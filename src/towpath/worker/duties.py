@@ -26,6 +26,8 @@ KEEP = hours(1)
 _SWEEP_EVERY = seconds(60)
 _CONFIGURED_S = 2.0
 """Seconds for the queues to get their options before the others are served without waiting."""
+_PATIENCE = 1.0
+"""Seconds for the sweep of one queue, before the next is swept beside it."""
 
 
 async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log) -> list[QueueName]:
@@ -60,8 +62,7 @@ async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | N
     except ServerUnreachable as error:
         return error  # the engine says it
     except ServerError as error:
-        name = type(error).__qualname__
-        log.emit(events.DUTY_FAILED, duty="configure", queue=queue, error=name, reason=str(error))
+        _tell_failure(log, "configure", queue, error)
         # With memory full it is served by the options that it has: so that it can drain.
         return None if isinstance(error, MemoryFull) else error
     return None
@@ -105,25 +106,48 @@ async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) 
 
     A claim does it for its own queue; the rest is for queues whose workers are all gone.
     """
-    own = set(served)
-    while True:
-        await asyncio.sleep(_SWEEP_EVERY.total_seconds() * uniform(0.5, 1.5))  # noqa: S311 -- jitter
-        try:
-            for queue in await engine.queues():
-                if queue not in own:
-                    await _sweep(engine, queue, log)
-        except ServerError as error:
-            _say_unswept("", error, log)
-
-
-async def _sweep(engine: Engine, queue: str, log: Log) -> None:
-    """Trouble in one queue is no reason not to look at the next."""
+    others = _Others(engine, set(served), log)
     try:
-        await sweep(engine, queue)
-    except ServerError as error:
-        _say_unswept(queue, error, log)
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY.total_seconds() * uniform(0.5, 1.5))  # noqa: S311 -- jitter
+            await others.sweep()
+    finally:
+        others.close()
 
 
-def _say_unswept(queue: str, error: ServerError, log: Log) -> None:
+class _Others:
+    """The queues that a worker does not serve."""
+
+    def __init__(self, engine: Engine, own: set[str], log: Log) -> None:
+        self._engine, self._own, self._log = engine, own, log
+        self._known: list[QueueName] = []
+        self._under_way: dict[QueueName, asyncio.Task[None]] = {}
+
+    async def sweep(self) -> None:
+        """One after the other; one that takes long is left behind, and costs the others nothing."""
+        try:
+            self._known = await self._engine.known_queues()
+        except ServerError as error:  # those that are known may be on servers that answer
+            _tell_failure(self._log, "sweep", "", error)
+        for queue in self._known:
+            if queue in self._own or queue in self._under_way:
+                continue
+            task = self._under_way[queue] = asyncio.create_task(self._sweep(queue))
+            await asyncio.wait((task,), timeout=_PATIENCE)
+
+    def close(self) -> None:
+        for task in self._under_way.values():
+            task.cancel()
+
+    async def _sweep(self, queue: QueueName) -> None:
+        try:
+            await sweep(self._engine, queue)
+        except ServerError as error:
+            _tell_failure(self._log, "sweep", queue, error)
+        finally:
+            self._under_way.pop(queue, None)
+
+
+def _tell_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
     name = type(error).__qualname__
-    log.emit(events.DUTY_FAILED, duty="sweep", queue=queue, error=name, reason=str(error))
+    log.emit(events.DUTY_FAILED, duty=duty, queue=queue, error=name, reason=str(error))

@@ -24,7 +24,6 @@ from towpath.errors import (
     FiringTaken,
     InvalidOption,
     NotYet,
-    PayloadTooLarge,
     QueueFull,
     ServerError,
     TowpathError,
@@ -141,9 +140,14 @@ async def keep_firing(
 
 
 async def fire_due(engine: Engine, recurrences: Recurrences, *, log: Log | None = None) -> None:
-    """Fire what is due now by the server's clock, as `keep_firing` does. Raises ServerError."""
-    for queue, its in recurrences.by_queue().items():
-        await _Firing(engine, queue, its, log or Log()).fire_due()
+    """Fire what is due now by the server's clock, as `keep_firing` does. Raises ServerError, once
+    all queues were seen to.
+    """
+    firing = [_Firing(engine, it, its, log or Log()) for it, its in recurrences.by_queue().items()]
+    outcomes = await asyncio.gather(*(it.fire_due() for it in firing), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class _Firing:
@@ -165,7 +169,7 @@ class _Firing:
             except EngineClosed:
                 raise
             except ServerError as error:
-                self._tell_failure(error)
+                self._tell_failure(type(error).__name__, str(error))
                 pause = TRY_AGAIN_AFTER
             if clock.stamp() == stamp:  # a manual clock may have been moved since the answer
                 await clock.sleep(pause)
@@ -185,6 +189,10 @@ class _Firing:
     async def _see_to(self, it: Recurrence, known: RecurringWork) -> Duration:
         """How long until something is to be done about *it*, ZERO after something was."""
         last = known.last.get(it.name)
+        if it.name in known.unreadable:
+            reason = f"{it.name}: this release can't read when it was last fired; `forget` it"
+            self._tell_failure("Unreadable", reason)
+            return LOOK_EVERY
         try:
             if last is None:
                 await self._fire(it, [], after=None, upto=known.now)
@@ -194,8 +202,10 @@ class _Firing:
                 await self._fire_due(it, last.at, known.now)
         except (FiringTaken, NotYet):
             pass  # somebody was faster, or the server's clock was set: look again
-        except (QueueFull, PayloadTooLarge) as error:
-            self._tell_failure(error)
+        except ServerError:
+            raise
+        except TowpathError as error:  # a full queue, a payload too large: the others go on
+            self._tell_failure(type(error).__name__, str(error))
             return TRY_AGAIN_AFTER
         return ZERO
 
@@ -251,14 +261,8 @@ class _Firing:
                 policy=it.missed,
             )
 
-    def _tell_failure(self, error: TowpathError) -> None:
-        self._log.emit(
-            DUTY_FAILED,
-            duty="fire",
-            queue=self._queue,
-            error=type(error).__name__,
-            reason=str(error),
-        )
+    def _tell_failure(self, error: str, reason: str) -> None:
+        self._log.emit(DUTY_FAILED, duty="fire", queue=self._queue, error=error, reason=reason)
 
 
 def _most(it: Recurrence) -> int:
