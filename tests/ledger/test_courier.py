@@ -20,6 +20,7 @@ from towpath.ledger.ledger import Ledger
 from towpath.ledger.patience import CourierOptions, Patience
 from towpath.ledger.schema import couriers
 from towpath.ledger.sinks.port import Behind, Later, Refusal
+from towpath.supervise import troubles
 from towpath.telemetry.metrics import Metrics
 
 
@@ -231,18 +232,25 @@ class TestWhatMustNotHappen:
     async def test_a_defect_of_a_sink_is_said_and_stops_no_other(
         self, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broken, shelf = Moody(ZeroDivisionError("oops")), Shelf("other")
+        broken, shelf = Moody(*[ZeroDivisionError("oops")] * 99), Shelf("other")
         async with Ledger(url, sinks=["events", "other"]) as ledger:
             await ledger.migrate()
             await put(ledger, parcel("a", 1))
-            courier = Courier(ledger, [broken, shelf], options=QUICK)
-            await courier.__aenter__()
-            await all_gone(ledger, "other")
-            await said(caplog, "courier.failed")
-            with pytest.raises(ZeroDivisionError):
-                await courier.__aexit__(None, None, None)
-            assert await pending(ledger) == 1
+            async with Courier(ledger, [broken, shelf], options=QUICK):
+                await all_gone(ledger, "other")
+                await said(caplog, "task.failed")
+                assert troubles() == {"courier of events": "ZeroDivisionError"}
+                assert await pending(ledger) == 1
         assert shelf.closed
+
+    async def test_a_route_that_ended_by_a_defect_is_started_again(self, url: str) -> None:
+        shelf = Moody(ZeroDivisionError("oops"), ZeroDivisionError("oops"))
+        async with Ledger(url, sinks=["events"]) as ledger:
+            await ledger.migrate()
+            await put(ledger, parcel("a", 1))
+            async with Courier(ledger, [shelf], options=QUICK):
+                await all_gone(ledger)
+        assert shelf.ids == ["a/1"]
 
 
 class TestMetrics:

@@ -107,10 +107,11 @@ class TestTheStore:
             store.start()
             eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
             assert api.submit(1)["state"] == "ready"
-            assert [e["event"] for e in it.events() if e["event"].startswith("server")] == [
-                "server.unreachable",
-                "server.back",
-            ]
+
+            def said() -> list[str]:
+                return [e["event"] for e in it.events() if e["event"].startswith("server")]
+
+            eventually(lambda: said() == ["server.unreachable", "server.back"], within=PATIENCE)
         store.stop()
 
     def test_full_refuses_submits_and_lets_workers_drain(

@@ -135,6 +135,26 @@ class TestStarting:
         with up(tmp_path) as it:
             assert it.said["api_key"]
 
+    def test_of_its_valkey_is_tried_until_it_works(self, tmp_path: Path) -> None:
+        """Whatever is in the way: a disk that is full, a file that can't be written."""
+        with up(tmp_path) as it:
+            it.api("mails").submit("hello", id="a")
+            config = tmp_path / "data" / "valkey" / "server.conf"
+            config.unlink()
+            config.mkdir()
+            os.kill(valkey_of(it), signal.SIGKILL)
+
+            def said(event: str) -> int:
+                return sum(line["event"] == event for line in it.events())
+
+            eventually(lambda: said("store.down"), within=PATIENCE)
+            told = it.client(key="").get("/readyz").json()
+            assert told["parts"]["store"]["ok"] is False
+            config.rmdir()
+            eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+            assert said("store.restarted") == 1
+            assert it.api("mails").look("a")["state"] == "ready"
+
     def test_with_a_key_of_one_s_own_and_again_when_its_valkey_dies(self, tmp_path: Path) -> None:
         with up(tmp_path, TOWPATH_API_KEY="own-key-0123456789abcdef") as it:
             assert "api_key" not in it.said

@@ -14,7 +14,7 @@ from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, claim_one, leased, submit_ids
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
-from towpath.engine import follow
+from towpath.engine import events, follow
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.engine.keys import keys_of
@@ -66,10 +66,10 @@ class TestAFollower:
         await entered(engine, last)
         leaving = asyncio.create_task(last.aclose())
         await asyncio.sleep(0)
-        async with engine.follow(REVIEWS) as events:
+        async with engine.follow(REVIEWS) as live:
             await leaving
             await submit_ids(engine, "a")
-            await seen(events, "a")
+            await seen(live, "a")
 
     async def test_that_was_cancelled_while_it_came_leaves_nothing_behind(
         self, engine: Engine, deployment: Deployment
@@ -84,52 +84,72 @@ class TestAFollower:
             return deployment.blocked() == 0
 
         await eventually_async(nobody_waits)
-        async with engine.follow(REVIEWS) as events:
+        async with engine.follow(REVIEWS) as live:
             await submit_ids(engine, "a")
-            await seen(events, "a")
+            await seen(live, "a")
 
     async def test_is_told_when_more_came_than_is_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """The process was busy elsewhere; what it did not read is gone."""
         await submit_ids(engine, "before")
-        async with engine.follow(REVIEWS) as events:
+        async with engine.follow(REVIEWS) as live:
             deployment.ask("EVAL", FLOOD, 1, EVENTS)
             with pytest.raises(FellBehind):
-                await seen(events, "nobody")
+                await seen(live, "nobody")
             await submit_ids(engine, "a")
-            await seen(events, "a")
+            await seen(live, "a")
 
     async def test_of_a_new_queue_is_told_as_well(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        async with engine.follow(REVIEWS) as events:
+        async with engine.follow(REVIEWS) as live:
             deployment.ask("EVAL", FLOOD, 1, EVENTS)
             with pytest.raises(FellBehind):
-                await seen(events, "nobody")
+                await seen(live, "nobody")
 
     async def test_is_told_when_the_stream_is_another_one(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """A server that came back empty, its clock behind: places of before mean nothing."""
         deployment.ask("XADD", EVENTS, "99999999999999-0", "submit", "before")
-        async with engine.follow(REVIEWS) as events:
+        async with engine.follow(REVIEWS) as live:
             deployment.ask("DEL", EVENTS)
             _hang_up_all(deployment)
             with pytest.raises(FellBehind):
-                await seen(events, "nobody")
+                await seen(live, "nobody")
             await submit_ids(engine, "a")
-            await seen(events, "a")
+            await seen(live, "a")
+
+    async def test_misses_nothing_when_the_reading_ends_by_a_defect(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is started again and goes on where it was."""
+        read, defects = events._Feed._read, iter([RuntimeError(), RuntimeError()])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- planted there
+
+        async def planted(feed: Any) -> None:
+            await read(feed)
+            for defect in defects:
+                raise defect
+
+        monkeypatch.setattr(events._Feed, "_read", planted)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
+        async with engine.follow(REVIEWS) as live:
+            for id in ("a", "b", "c"):
+                await submit_ids(engine, id)
+            await seen(live, "a")
+            await seen(live, "b")
+            await seen(live, "c")
+        assert not list(defects)
 
     async def test_gets_only_what_happened_since_it_came(self, engine: Engine) -> None:
         """Also where a reader is under way that is not there yet."""
         async with engine.follow(REVIEWS):
             for n in range(20):
                 await submit_ids(engine, f"before-{n}")
-                async with engine.follow(REVIEWS) as events:
+                async with engine.follow(REVIEWS) as live:
                     await submit_ids(engine, f"since-{n}")
                     async with asyncio.timeout(20):
-                        assert (await anext(events)).job.id == f"since-{n}"
+                        assert (await anext(live)).job.id == f"since-{n}"
 
 
 def _hang_up_all(deployment: Deployment) -> None:

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from socket import socket
@@ -28,8 +29,9 @@ from towpath.cli.reviewing import (
 )
 from towpath.cli.running import import_from_here
 from towpath.cli.verb import Session
-from towpath.clock import seconds
+from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
+from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -42,6 +44,7 @@ from towpath.server.limits import ServerLimits
 from towpath.server.run import is_local, listen, serve
 from towpath.server.sinks import EventsOptions
 from towpath.settings import Settings, load
+from towpath.supervise import Background
 from towpath.telemetry import events, logs
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -49,7 +52,9 @@ from towpath.telemetry.metrics import Metrics
 FIRST_KEY = "first"
 _LEDGER_LIMIT = seconds(1.5)
 """A caller over HTTP is told within two seconds that the database is away."""
-_LOOK_EVERY = 0.5
+_LOOK_EVERY, _LONGEST_PAUSE = 0.5, 10.0
+_STEADY = 30.0
+"""Seconds after which a store that was started counts as one that runs."""
 _Store = EmbeddedServer | EmbeddedObjects
 
 
@@ -99,22 +104,41 @@ def _made(data: Path) -> Path:
 
 async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:
     """Serve, and start a store again that ends by itself."""
-    watching = [asyncio.create_task(_keep_running(it)) for it in stores]
+    watching = [
+        Background(
+            "watcher of the store" if isinstance(it, EmbeddedServer) else "watcher of the objects",
+            partial(_keep_running, it),
+        ).start()
+        for it in stores
+    ]
     try:
         await serving.run(sock)
     finally:
         for it in watching:
-            it.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+            await it.stop()
 
 
 async def _keep_running(server: _Store) -> None:
-    log = Log()
+    """Start it again whenever it has ended, for as long as that takes.
+
+    One that ends soon after it was started waits longer each time: on a disk that is full it can't
+    do better, and each start reads all of its data.
+    """
+    log, pause, started_at = Log(), _LOOK_EVERY, steady()
     while True:
         await asyncio.sleep(_LOOK_EVERY)
-        if not server.running:
+        if server.running:
+            continue
+        pause = _LOOK_EVERY if steady() - started_at >= _STEADY else min(pause * 2, _LONGEST_PAUSE)
+        try:
             await asyncio.to_thread(server.restart)
+        except (EmbeddedError, OSError) as error:
+            name, reason = type(error).__qualname__, str(error)
+            log.emit(events.STORE_DOWN, server=server.url, error=name, reason=reason, pause=pause)
+        else:
             log.emit(events.STORE_RESTARTED, server=server.url)
+        started_at = steady()
+        await asyncio.sleep(pause)
 
 
 def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> Settings:

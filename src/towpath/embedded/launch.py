@@ -91,7 +91,7 @@ class _Launcher:
             start, started = self._requests.get()
             try:
                 started.set_result(start())
-            except (OSError, ValueError, subprocess.SubprocessError) as problem:
+            except BaseException as problem:  # noqa: BLE001 -- raised where it was asked for; others wait
                 started.set_exception(problem)
 
 

@@ -22,6 +22,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Sentinels
 from towpath.engine.url import ServerUrl, Topology
+from towpath.supervise import detached
 
 CONNECT_SECONDS = 3.0
 _CONFIRM_KEPT_MS = 600_000
@@ -246,7 +247,7 @@ class Link:
         to it. Whoever waits there, for work and events too, then goes to the one responsible now.
         """
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look())
+            self._looking = detached("look at who is responsible", self._look())
 
     async def _look(self) -> None:
         with suppress(*TROUBLE):

@@ -23,6 +23,7 @@ from towpath.engine.layout import TROUBLE
 from towpath.engine.model import JobRef
 from towpath.errors import FellBehind, ServerUnreachable
 from towpath.ids import JobId, QueueName
+from towpath.supervise import Background
 
 _BLOCK = seconds(5)
 _SLACK = 3.0
@@ -84,6 +85,25 @@ class Feeds:
         self._feeds: dict[QueueName, _Feed] = {}
         self._lines: list[Line] = []
 
+    @asynccontextmanager
+    async def listening(self, queue: QueueName, listener: Listener) -> AsyncGenerator[None]:
+        """Tell *listener* all that happens from the moment this is entered.
+
+        Raises ServerUnreachable.
+        """
+        feed = self._feed(queue)
+        feed.enter(listener)
+        try:
+            try:
+                async with asyncio.timeout(self._give_up_s):
+                    await feed.reading.wait()
+            except TimeoutError as error:
+                text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
+                raise ServerUnreachable(text) from error
+            yield
+        finally:
+            feed.leave(listener)
+
     def enter(self, queue: QueueName, listener: Listener) -> None:
         """Tell *listener* what happens from now on; `lost` first, once the reading has begun."""
         self._feed(queue).enter(listener)
@@ -101,20 +121,11 @@ class Feeds:
 
         Raises ServerUnreachable.
         """
-        feed = self._feed(queue)
-        feed.enter(feed.tape)
-        try:
-            try:
-                async with asyncio.timeout(self._give_up_s):
-                    await feed.reading.wait()
-            except TimeoutError as error:
-                text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
-                raise ServerUnreachable(text) from error
+        tape = self._feed(queue).tape
+        async with self.listening(queue, tape):
             # The feed may not have read all yet that was there before.
-            at = feed.tape.end
-            yield Follower(feed.tape, at, after=await newest())
-        finally:
-            feed.leave(feed.tape)
+            at = tape.end
+            yield Follower(tape, at, after=await newest())
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
@@ -153,7 +164,7 @@ class _Feed:
         self._quiet = 0
         self.tape = _Tape(queue)
         self.reading = asyncio.Event()
-        self._task = asyncio.create_task(self._run())
+        self._running = Background(f"reader of {queue}'s events", self._run).start()
 
     def enter(self, listener: Listener) -> None:
         self._listeners[listener] += 1
@@ -166,13 +177,12 @@ class _Feed:
         self._left_at = steady()
 
     async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait((self._task,))
+        await self._running.stop()
         await self._line.hang_up()
         self._lost()
 
     async def _run(self) -> None:
-        pause = 0.0
+        pause, self._sure = 0.0, False  # it may have been interrupted anywhere
         while not self._alone():
             try:
                 async with asyncio.timeout(self._block_s + _SLACK):
@@ -185,6 +195,7 @@ class _Feed:
                 await asyncio.sleep(pause)
             if self._alone():
                 await self._line.hang_up()
+        self._running.retire()
         self._over(self._queue, self._line)
 
     def _alone(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from towpath.clock import Duration, seconds
 from towpath.engine.check import whole
-from towpath.engine.events import Entry, Event, Feeds, read_entries
+from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
 from towpath.engine.inspect import Inspector, Job, ended_job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
@@ -78,6 +78,18 @@ class Following(Inspector):
         key = keys_of(queue_name(queue)).events
         entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
         return entries[0][0].decode() if entries else "0-0"
+
+    @asynccontextmanager
+    async def listen(self, queue: str, listener: Listener) -> AsyncGenerator[None]:
+        """Tell *listener* what happens in *queue*, from the moment this is entered.
+
+        For those who want to know that something happened to some jobs, not all that happened:
+        it is told in the middle of the reading, and is never waited for. Raises QueueHasNoEvents.
+        """
+        name = queue_name(queue)
+        await self.require_events(name)
+        async with self._feeds.listening(name, listener):
+            yield
 
     async def ended(self, job: JobRef, *, within: Duration) -> Job:
         """The job once it has ended: done with its result, dead with its reason, or cancelled.

@@ -30,6 +30,7 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ids import QueueName, queue_name
+from towpath.supervise import detached
 from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
@@ -261,7 +262,7 @@ class Store:
         """Write *queue* into the directory for people. On a cluster another server may have that:
         nobody waits for it for long, and work goes on without it.
         """
-        task = asyncio.create_task(self._keep_listing(queue))
+        task = detached("entry of the directory of queues", self._keep_listing(queue))
         self._listing.add(task)
         task.add_done_callback(self._listing.discard)
         await asyncio.wait((task,), timeout=_LISTED_S)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from towpath.clock import steady
 from towpath.engine.connect import Line
 from towpath.errors import ServerError, ServerUnreachable
+from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
@@ -44,7 +46,7 @@ class Target:
         self._name, self._probe, self._log = name, probe, log
         self._idle = list(channels)
         self._queued: deque[asyncio.Future[Channel]] = deque()
-        self._probing: asyncio.Task[None] | None = None
+        self._probing: Background | None = None
         self._probed_at = float("-inf")
         self._away_since: float | None = None
         self._is_given_up = False
@@ -97,12 +99,12 @@ class Target:
 
     async def close(self) -> None:
         if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.wait((self._probing,))
+            await self._probing.stop()
 
     def _start(self, key: str, since: float) -> None:
-        if self._probing is None or self._probing.done():
-            self._probing = asyncio.create_task(self._probe_until_answered(key, since))
+        if self._probing is None or not self._probing.running:
+            probe = partial(self._probe_until_answered, key, since)
+            self._probing = Background("probe of the server", probe, log=self._log).start()
 
     async def _probe_until_answered(self, key: str, since: float) -> None:
         while (trouble := await self._probed(key)) is not None:
@@ -116,6 +118,8 @@ class Target:
         if self._away_since is not None:
             away, self._away_since = steady() - self._away_since, None
             self._log.emit(events.SERVER_BACK, server=self._name, away=away)
+        if self._probing is not None:
+            self._probing.retire()
 
     async def _probed(self, key: str) -> ServerError | None:
         try:

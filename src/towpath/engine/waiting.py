@@ -25,6 +25,7 @@ from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.layout import TROUBLE
 from towpath.engine.model import Call
 from towpath.ids import QueueName
+from towpath.supervise import detached
 
 WAIT_CAP = seconds(5)
 _SLACK = 3.0
@@ -136,7 +137,7 @@ class _Pushes:
         if keep_ms is not None:
             self._wanted.append(("PEXPIRE", key, keep_ms))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._send_all())
+            self._task = detached("tokens for who waits", self._send_all())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -190,7 +191,7 @@ class _Listener:
         self._waiters.setdefault(queue, deque()).append(waiter)
         self._wanted.set()
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._listen())
+            self._task = detached("listener for work", self._listen())
         elif self._read and keys_of(queue).wake not in self._read:
             self._call_back()
         return waiter

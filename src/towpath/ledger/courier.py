@@ -13,6 +13,7 @@ from towpath.ledger.errors import LedgerError, LedgerUnreachable
 from towpath.ledger.outbox import OutboxCounts
 from towpath.ledger.patience import CourierOptions
 from towpath.ledger.route import Route
+from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics, Reading, SinkReading
 
@@ -33,7 +34,7 @@ class Courier:
     Any number may run, anywhere: of each sink one sends at a time, and another takes over within
     the lease if it dies. An event is sent again until its sink has it or refuses it for good;
     those of its key wait behind it. Leaving finishes the batch under way, within the grace, and
-    closes the sinks. Raises what a sink raised that it must not.
+    closes the sinks. A sink that raises what it must not is tried again after a pause.
     """
 
     def __init__(
@@ -52,47 +53,45 @@ class Courier:
         self._options, self._log = options or CourierOptions(), log or Log()
         self._metrics = metrics or Metrics()
         self._routes: list[Route] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._running: list[Background] = []
         self._read_at, self._counts = steady(), dict[str, OutboxCounts]()
 
     async def __aenter__(self) -> Self:
-        if self._tasks:
+        if self._running:
             return self
         self._read_at = steady()
         self._routes = [self._route(sink) for sink in self._sinks]
-        self._tasks = [asyncio.create_task(route.run()) for route in self._routes]
         self._ledger.outbox.call(self._call)
-        self._reading = asyncio.create_task(self._read_now_and_then())
+        tasks = {"readings of the outbox": self._read_now_and_then}
+        for sink, route in zip(self._sinks, self._routes, strict=True):
+            tasks[f"courier of {sink.name}"] = route.run
+        self._running = [
+            Background(name, run, log=self._log).start() for name, run in tasks.items()
+        ]
         self._metrics.watch(self.read, place=_PLACE)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._ledger.outbox.call_no_more(self._call)
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            reading.cancel()
-            await asyncio.wait((reading,))
+        running, self._running = self._running, []
+        for it in running:
+            it.retire()
         for route in self._routes:
             route.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._options.grace.total_seconds())
-        for task in self._tasks:
-            task.cancel()  # what was under way is sent again
-        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        if running:
+            reading, *routes = running
+            await reading.stop()
+            # What is under way after the grace is sent again.
+            await asyncio.gather(*(it.stop(grace=self._options.grace) for it in routes))
         for sink in self._sinks:
             await sink.close()
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
 
     def read(self) -> Reading:
         """How the sinks stood a moment ago; for whoever scrapes, in any thread, without waiting.
 
         Raises LedgerUnreachable if they could not be looked at for a while.
         """
-        if self._reading is None:
+        if not self._running:
             return Reading()
         if steady() - self._read_at > 3 * _READ_EVERY.total_seconds():
             raise LedgerUnreachable("the outbox could not be looked at")

@@ -41,6 +41,7 @@ from towpath.ledger.record import (
 )
 from towpath.ledger.schema import jobs, moment, now_ms
 from towpath.ledger.taking import NUDGED_WITHIN, take
+from towpath.supervise import detached
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -313,7 +314,7 @@ class Jobs:
         return self._nudge(_bring(self.fastpath, new, again))
 
     def _nudge(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(way)
+        task = detached("nudge of the relay", way)
         self._nudges.add(task)
         task.add_done_callback(self._nudges.discard)
         return task

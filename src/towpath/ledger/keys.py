@@ -33,12 +33,14 @@ from towpath.ledger.key import (
 )
 from towpath.ledger.known import Entry, KnownKeys
 from towpath.ledger.schema import api_keys
+from towpath.supervise import Background
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 NOTED_EVERY = seconds(60)
 """How often a process writes down when keys were used."""
+_NOTED_WITHIN = seconds(10)
 
 
 class Keys:
@@ -59,7 +61,7 @@ class Keys:
         self._used: dict[str, int] = {}
         self._noted_every = noted_every.total_seconds()
         self._closing = asyncio.Event()
-        self._noting: asyncio.Task[None] | None = None
+        self._noting: Background | None = None
 
     # ── making and ending ────────────────────────────────────────────────────────────────
 
@@ -224,13 +226,13 @@ class Keys:
         """Begin to note uses; the ledger calls it."""
         if self._noting is None:
             self._closing.clear()
-            self._noting = asyncio.create_task(self._note_now_and_then())
+            self._noting = Background("uses of keys", self._note_now_and_then).start()
 
     async def close(self) -> None:
         """Note the last uses; the ledger calls it."""
         if self._noting is not None:
             self._closing.set()
-            await self._noting
+            await self._noting.stop(grace=_NOTED_WITHIN)
             self._noting = None
             await asyncio.gather(*self._asking, return_exceptions=True)
             await self.note_uses()

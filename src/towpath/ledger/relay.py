@@ -26,6 +26,7 @@ from towpath.ledger.joining import Joined
 from towpath.ledger.open_records import At, open_queues, rows_of_places, unseen_queues
 from towpath.ledger.outgoing import hold
 from towpath.ledger.record import Record
+from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
@@ -67,20 +68,17 @@ class Relay:
         self._reconciled_at = self._pruned_at = float("-inf")
         self._read = Joined(self._read_many)
         self._trouble = ""
-        self._task: asyncio.Task[None] | None = None
+        self._running = Background("relay", self.run, log=log)
 
     async def __aenter__(self) -> Self:
         self._ledger.jobs.fastpath = self
-        self._task = asyncio.create_task(self.run())
+        self._running.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._ledger.jobs.fastpath is self:
             self._ledger.jobs.fastpath = None
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._running.stop()
 
     async def run(self) -> None:
         """Look after the records until cancelled."""

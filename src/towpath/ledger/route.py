@@ -70,10 +70,6 @@ class Route:
         try:
             while not self._closing.is_set():
                 await self._turn()
-        except Exception as error:
-            name = type(error).__qualname__
-            self._log.emit(lines.COURIER_FAILED, sink=self._name, error=name, reason=str(error))
-            raise
         finally:
             await self._leave()
 

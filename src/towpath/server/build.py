@@ -130,7 +130,7 @@ def _life(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]
                 sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
                 Relay(parts.ledger, engine, log=parts.log),
                 Messages(engine, parts.messages) as app.state.messages,
-                working(parts.app, consumers, grace=parts.grace),
+                working(parts.app, consumers, grace=parts.grace, log=parts.log),
             ):
                 try:
                     yield

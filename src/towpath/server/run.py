@@ -94,7 +94,9 @@ async def serve(
             await server.serve(sockets=[sock])
         finally:
             telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            await asyncio.wait((telling,))
+    if not telling.cancelled():
+        telling.result()  # a server that could not say that it serves has ended for that
     log.emit(events.HTTP_STOPPED, reason=server.why, uptime=steady() - began)
 
 
@@ -169,7 +171,11 @@ async def _tell(
         await asyncio.sleep(0.02)
     _keep_for_good()
     host, port = sock.getsockname()[:2]
-    await started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    try:
+        await started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    except BaseException:
+        server.should_exit = True
+        raise
 
 
 def _keep_for_good() -> None:

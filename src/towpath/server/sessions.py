@@ -13,6 +13,7 @@ from towpath.ledger.key import KeyInfo
 from towpath.server.auth import key_of, recheck_of
 from towpath.server.limits import ServerLimits
 from towpath.server.problems import Refused
+from towpath.supervise import Background
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at a key. What is known of one is asked for again after three seconds,
@@ -76,7 +77,7 @@ class Sessions:
         self._each = {Kind.STREAM: limits.streams_per_key, Kind.WAIT: limits.waits}
         self._open = dict.fromkeys(Kind, 0)
         self._holders: dict[str, _Holder] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._watching = Background("watcher of open sessions", self._watch)
 
     def count(self, kind: Kind) -> int:
         """How many of *kind* are open."""
@@ -119,20 +120,18 @@ class Sessions:
         session = Session(close)
         holder.sessions[session] = kind
         self._open[kind] += 1
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
+        self._watching.start()
         return session
 
     async def close(self) -> None:
         """Look at keys no more."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._watching.stop()
 
     async def _watch(self) -> None:
         while self._holders:
             await asyncio.sleep(LOOK_EVERY)
             await asyncio.gather(*map(self._look, list(self._holders.values())))
+        self._watching.retire()  # until the next one is opened
 
     async def _look(self, holder: _Holder) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -15,12 +16,16 @@ from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.reviews.adapters import Outgoing as ReviewsOutgoing
 from towpath.apps.reviews.handlers import add_posting, add_reviews
 from towpath.apps.reviews.options import ReviewsOptions
-from towpath.clock import Duration
+from towpath.clock import Duration, seconds
 from towpath.errors import ServerError
 from towpath.ledger.errors import LedgerError
+from towpath.supervise import Background
+from towpath.telemetry.logs import Log
 from towpath.worker.worker import Worker
 
 _TRY_EVERY = 1.0
+_FLUSH = seconds(10)
+"""What a worker may take beyond its grace to give back what it holds."""
 
 
 class Consumers(msgspec.Struct, frozen=True):
@@ -47,9 +52,9 @@ class Consumers(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def working(
-    app: Callable[[], Towpath] | None, consumers: Consumers, *, grace: Duration
+    app: Callable[[], Towpath] | None, consumers: Consumers, *, grace: Duration, log: Log
 ) -> AsyncGenerator[None]:
-    """Run what the options ask for while the body runs.
+    """Run what the options ask for while the body runs; again, if it ends before.
 
     A store or a database that is away is tried again: the server answers meanwhile, and says so.
     """
@@ -63,14 +68,17 @@ async def working(
             return
         # The server hears the signals, and stops its workers when it is done itself.
         worker = Worker(made, grace=grace, signals=())
-        running = asyncio.create_task(_keep_running(worker))
+        running = Background("handlers", partial(_run, worker), log=log).start()
         try:
             yield
         finally:
-            await _stop(worker, running)
+            running.retire()
+            worker.stop("the server stops")
+            await running.stop(grace=grace + _FLUSH)
 
 
-async def _keep_running(worker: Worker) -> None:
+async def _run(worker: Worker) -> None:
+    """Run it until it stops: because the server does, or because it lost its slots."""
     while True:
         try:
             await worker.run()
@@ -79,10 +87,3 @@ async def _keep_running(worker: Worker) -> None:
             await asyncio.sleep(_TRY_EVERY)
         else:
             return
-
-
-async def _stop(worker: Worker, running: asyncio.Task[None]) -> None:
-    worker.stop("the server stops")
-    await asyncio.wait((running,), timeout=worker.grace.total_seconds() + 10)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)

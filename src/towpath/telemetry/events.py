@@ -59,6 +59,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "limit": "Seconds that the handler may take.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
+        "pause": "Seconds until it is started again.",
         "place": "File and line of the code.",
         "policy": "What is done about missed firings: skip, once or all.",
         "queue": "The queue's name.",
@@ -72,6 +73,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "silent": "Seconds since the last heartbeat that was accepted.",
         "sink": "The name of the sink.",
         "slots": "How many slots are left.",
+        "task": "What runs in the background: the relay, a courier, a reader of events.",
         "type": "The type of an event that leaves.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",
@@ -296,6 +298,23 @@ STORE_RESTARTED = LogEvent(
     ("server",),
     WARNING,
 )
+STORE_DOWN = LogEvent(
+    "store.down",
+    "The private server has ended and could not be started; it is tried again after a pause.",
+    ("server", "error", "reason", "pause"),
+    ERROR,
+)
+TASK_FAILED = LogEvent(
+    "task.failed",
+    "A background task ended by itself; it is started again after a pause. Report it.",
+    ("task", "error", "place", "pause"),
+    ERROR,
+)
+TASK_RECOVERED = LogEvent(
+    "task.recovered",
+    "A background task that had ended by itself runs again.",
+    ("task",),
+)
 
 # ── events on their way out ──────────────────────────────────────────────────────────────
 
@@ -324,12 +343,6 @@ OUTBOX_UNREADABLE = LogEvent(
     "The outbox could not be read or written; the courier tries on.",
     ("sink", "error", "reason"),
     WARNING,
-)
-COURIER_FAILED = LogEvent(
-    "courier.failed",
-    "The courier of a sink ended with an error nobody expected; its events are kept. Report it.",
-    ("sink", "error", "reason"),
-    CRITICAL,
 )
 
 # ── queues, duties, recurring work ───────────────────────────────────────────────────────

@@ -33,6 +33,7 @@ from towpath.engine.model import (
 )
 from towpath.errors import PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
+from towpath.supervise import detached
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.report import Ended
 from towpath.worker.slots import Slots
@@ -260,7 +261,8 @@ class Feeder:
         self._look_no_more()
         if not self._stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
-            self._looking = asyncio.create_task(self._until_work(wait))
+            self._looking = detached("wait for work", self._until_work(wait))
+            self._looking.add_done_callback(self._looked)
 
     def _look_no_more(self) -> None:
         if self._looking is not None:
@@ -271,6 +273,12 @@ class Feeder:
         await self._engine.wait_for_work(self.queue, within=wait)
         self._looking = None
         self.look()
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        """A defect may happen again: look in the rhythm of a queue without work."""
+        if not looking.cancelled() and looking.exception() is not None:
+            pause = _LONGEST_WAIT.total_seconds()
+            asyncio.get_running_loop().call_later(pause, self.look)
 
 
 def _fitting(settlement: Settlement, limit: int) -> Settlement:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from towpath.engine.engine import Engine
 from towpath.errors import TowpathError
+from towpath.supervise import detached
 from towpath.worker.attempt import Attempt
 
 
@@ -31,12 +32,14 @@ class Notes:
     def _post(self, attempt: Attempt, note: bytes) -> None:
         attempt.note = note
         if attempt.noting is None and not attempt.over:
-            attempt.noting = asyncio.create_task(self._deliver(attempt))
+            attempt.noting = detached("progress of a job", self._deliver(attempt))
 
     async def _deliver(self, attempt: Attempt) -> None:
         # A note that is refused or lost ends nothing: the lease's own fate decides.
-        with suppress(TowpathError):
-            while (note := attempt.note) is not None:
-                attempt.note = None
-                await self._engine.progress(attempt.lease, note)
-        attempt.noting = None
+        try:
+            with suppress(TowpathError):
+                while (note := attempt.note) is not None:
+                    attempt.note = None
+                    await self._engine.progress(attempt.lease, note)
+        finally:
+            attempt.noting = None

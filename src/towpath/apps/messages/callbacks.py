@@ -21,6 +21,7 @@ from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
 from towpath.errors import InvalidOption, JobError, QueueHasNoEvents, ServerError
+from towpath.supervise import Background
 
 SENTRY, DELIVERY = "sentry", "delivery"
 """The handlers of the two jobs."""
@@ -75,38 +76,38 @@ class Prompter:
     def __init__(self, engine: Engine, watching: Watching) -> None:
         self._engine, self._watching = engine, watching
         self._watch: Watch | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+        """Whether it watches, or can't."""
+        self._running = Background("prompter of callbacks", self._run)
 
     async def expect(self, message_id: str) -> None:
         """Watch a message that is about to be submitted."""
-        if self._task is None or self._task.done():
-            ready = asyncio.Event()
-            self._task = asyncio.create_task(self._run(ready))
-            await ready.wait()
+        if not self._running.running:
+            self._ready.clear()
+            self._running.start()
+        await self._ready.wait()
         if self._watch is not None:
             self._watch.add(message_id)
             self._watch.keep_newest(WATCHED_MOST)
 
     async def close(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
+        await self._running.stop()
 
-    async def _run(self, ready: asyncio.Event) -> None:
+    async def _run(self) -> None:
         try:
             # What can't be watched is left to the sentries.
             with suppress(ServerError, QueueHasNoEvents):
                 async with self._watching.watch(ENDINGS) as watch:
                     self._watch = watch
-                    ready.set()
+                    self._ready.set()
                     while True:
                         for id in await watch.change():
                             watch.drop(id)
                             await self._prompt(id)
+            self._running.retire()  # until the next message comes
         finally:
             self._watch = None
-            ready.set()
+            self._ready.set()
 
     async def _prompt(self, message_id: str) -> None:
         # What does not work here, the sentry does later.

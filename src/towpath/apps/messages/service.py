@@ -172,7 +172,6 @@ class _Parts:
 
     async def close(self) -> None:
         await self.prompter.close()
-        await self.watching.close()
 
 
 class _Ahead:

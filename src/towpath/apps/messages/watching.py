@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager, suppress
 from towpath.apps.messages.model import MESSAGES
 from towpath.clock import Duration
 from towpath.engine.engine import Engine
-from towpath.engine.events import Event
-from towpath.errors import FellBehind
+from towpath.engine.events import Entry, read_entries
 from towpath.ids import queue_name
 
 ENDINGS = frozenset({"complete", "dead", "cancel"})
 """The verbs that end a message."""
+_QUEUE = queue_name(MESSAGES)
 
 
 class Watch:
@@ -74,66 +74,33 @@ class Watch:
 
 
 class Watching:
-    """The watches of one process. The reader is under way while there are any."""
+    """The watches of one process; it listens to the queue while there are any."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._index: dict[str, set[Watch]] = {}
         self._watches: set[Watch] = set()
-        self._reader: asyncio.Task[None] | None = None
-        self._changing = asyncio.Lock()
 
     @asynccontextmanager
     async def watch(self, verbs: frozenset[str] = frozenset()) -> AsyncGenerator[Watch]:
-        """A watch that misses nothing from the moment it is entered. Raises QueueHasNoEvents."""
-        await self._engine.require_events(queue_name(MESSAGES))
+        """A watch that misses nothing from the moment it is entered.
+
+        Raises QueueHasNoEvents, ServerUnreachable.
+        """
         watch = Watch(self._index, verbs)
         self._watches.add(watch)
         try:
-            await self._start()
-            yield watch
+            async with self._engine.listen(MESSAGES, self):
+                yield watch
         finally:
             self._watches.discard(watch)
             watch.only(())
-            await self._stop_if_alone()
 
-    async def close(self) -> None:
-        """Read no more."""
-        async with self._changing:
-            await self._stop()
+    def tell(self, entries: list[Entry]) -> None:
+        for event in read_entries(_QUEUE, entries):
+            for watch in self._index.get(event.job.id, ()):
+                watch.tell(event.verb, event.job.id)
 
-    async def _start(self) -> None:
-        async with self._changing:
-            if self._reader is None or self._reader.done():
-                reading = asyncio.Event()
-                self._reader = asyncio.create_task(self._read(reading))
-                await reading.wait()
-
-    async def _stop_if_alone(self) -> None:
-        async with self._changing:
-            if not self._watches:
-                await self._stop()
-
-    async def _stop(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.cancel()
-            await asyncio.wait((reader,))
-
-    async def _read(self, reading: asyncio.Event) -> None:
-        try:
-            async with self._engine.follow(MESSAGES) as events:
-                reading.set()
-                while True:
-                    try:
-                        async for event in events:
-                            self._tell(event)
-                    except FellBehind:
-                        for watch in self._watches:
-                            watch.tell_all()
-        finally:
-            reading.set()
-
-    def _tell(self, event: Event) -> None:
-        for watch in self._index.get(event.job.id, ()):
-            watch.tell(event.verb, event.job.id)
+    def lost(self) -> None:
+        for watch in self._watches:
+            watch.tell_all()

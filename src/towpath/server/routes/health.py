@@ -16,9 +16,11 @@ from towpath.server.fields import Answer, example
 from towpath.server.parts import TheGateway
 from towpath.server.problems import documented
 from towpath.server.readings import seen_with
+from towpath.supervise import troubles
 
 router = APIRouter(tags=["health"])
 _WITHIN = 2.0
+_RESTARTED = "It is started again by itself; the server's log says where it failed. Report it."
 
 
 class PartOut(Answer):
@@ -26,7 +28,7 @@ class PartOut(Answer):
 
     ok: bool
     error: str | None = None
-    """The error's code."""
+    """The error's code; the name of its type for a task in the background."""
     remedy: str | None = None
 
 
@@ -47,7 +49,8 @@ class ReadyOut(Answer):
     """degraded: a part does not work. Without the store, reviews are still taken in; without the
     ledger, keys that were seen a moment ago still count. down: no part works."""
     parts: dict[str, PartOut]
-    """`store`: Redis or Valkey. `ledger`: the database."""
+    """`store`: Redis or Valkey. `ledger`: the database. Others are tasks in the background, such as
+    the relay, while they do not run."""
 
 
 @router.get("/livez", response_class=PlainTextResponse)
@@ -70,10 +73,15 @@ async def readyz(request: Request, gateway: TheGateway) -> Response:
     probes = {"store": gateway.probe(), "ledger": request.app.state.ledger.probe()}
     found = await asyncio.gather(*map(checked, probes.values()))
     works = [it.ok for it in found]
+    ended = {
+        task: PartOut(ok=False, error=error, remedy=_RESTARTED)
+        for task, error in troubles().items()
+    }
+    fine = all(works) and not ended
     ready = ReadyOut(
-        ready=all(works),
-        status="ready" if all(works) else "degraded" if any(works) else "down",
-        parts=dict(zip(probes, found, strict=True)),
+        ready=fine,
+        status="ready" if fine else "degraded" if any(works) else "down",
+        parts=dict(zip(probes, found, strict=True)) | ended,
     )
     status = 200 if ready.ready else 503
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=_again(status))

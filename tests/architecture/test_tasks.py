@@ -1,0 +1,71 @@
+"""No task or thread ends silently: each is supervised, or somebody waits for it."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.sources import SOURCE, python_files
+
+MAKES = {"create_task", "ensure_future", "Thread"}
+TESTING = SOURCE / "testing"
+"""Ends with the test that it is for."""
+
+AWAITED = {
+    "apps/messages/queue.py": "who prepares waits for it",
+    "apps/reviews/reviewers/program.py": "awaited to its end",
+    "blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
+    "embedded/launch.py": "whatever it raises goes to who asked; nothing ends it",
+    "engine/batcher.py": "its submits raise what it raises",
+    "engine/connect.py": "who asks for the layout waits for it, or asks again",
+    "engine/follow.py": "those who wait raise what it raises",
+    "engine/layout.py": "awaited to its end",
+    "engine/store.py": "who uses the queue first waits for it",
+    "engine/waiting.py": "a timer; the waits around it end without it",
+    "gateway.py": "who wants to be connected waits for it",
+    "ledger/joining.py": "who asked raises what it raises",
+    "ledger/keys.py": "who asked for the key raises what it raises; a renewal is asked for again",
+    "ledger/relay.py": "looked at in the next turn, which raises what it raised",
+    "ledger/route.py": "the lease ends without it, and with that the send around it",
+    "ledger/sinks/kafka.py": "awaited to its end",
+    "ledger/sinks/webhook.py": "a group: the round raises what it raises",
+    "server/polling.py": "awaited to its end",
+    "server/run.py": "the server ends with its error",
+    "server/streams.py": "its clients are told what ended it, and come again",
+    "supervise.py": "the supervisor",
+    "worker/child.py": "the child ends with it, and its parent starts another",
+    "worker/crew.py": "a group: the worker ends with its error; an attempt is settled by its end",
+    "worker/duties.py": "awaited to its end",
+    "worker/executor.py": "its futures raise what it raises",
+    "worker/heartbeat.py": "the worker ends with its error",
+    "worker/processes.py": "awaited by the pool",
+    "worker/recurring.py": "a group: the worker ends with its error",
+    "worker/runner.py": "awaited to its end",
+    "worker/threads.py": "its attempt gets what it raises",
+    "worker/worker.py": "awaited: the worker ends with its error",
+}
+"""Where tasks and threads are made without the supervisor, and who sees them end."""
+
+
+def test_every_task_is_supervised_or_awaited() -> None:
+    """A new one is started with `supervise.Background`, or gets its line above."""
+    made = {
+        path.relative_to(SOURCE).as_posix()
+        for path in python_files(SOURCE)
+        if TESTING not in path.parents and list(_made(path))
+    }
+    assert made == set(AWAITED)
+
+
+def _made(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in MAKES:
+                yield name
+
+
+def test_a_task_is_found(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("asyncio.create_task(run())\nThread(target=run)\ngroup.create_task(run())\n")
+    assert Counter(_made(code)) == {"create_task": 2, "Thread": 1}

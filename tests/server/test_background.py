@@ -1,0 +1,139 @@
+"""What runs beside the requests is started again if it ends by itself, and `/readyz` names it."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.messages.sending import SECRET
+from tests.server.messaging import app_on, client_of, key_of, started
+from tests.waiting import eventually_async
+from towpath import supervise
+from towpath.app import Towpath
+from towpath.apps.messages.options import MessagesOptions
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.ledger.keys import Keys
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox import Outbox
+from towpath.ledger.relay import Relay
+from towpath.ledger.route import Route
+from towpath.server.build import Parts, build
+from towpath.server.limits import ServerLimits
+from towpath.server.sinks import EventsOptions
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.worker.worker import Worker
+
+
+class Plant:
+    """A method that fails as nobody expects, as long as it is planted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
+        right, self.failing = getattr(owner, method), False
+
+        async def planted(*args: Any, **options: Any) -> Any:
+            if self.failing:
+                raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+            return await right(*args, **options)
+
+        monkeypatch.setattr(owner, method, planted)
+
+
+async def told(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.get("/readyz")
+    ready = answer.json()
+    assert answer.status_code == (200 if ready["ready"] else 503)
+    return ready
+
+
+def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
+    """A server with all that one has in the background."""
+    return build(
+        Parts(
+            connect=lambda limits: Engine(server.url, limits=limits),
+            ledger=ledger,
+            limits=ServerLimits(),
+            metrics=Metrics(),
+            log=Log(),
+            version="0",
+            messages=MessagesOptions(secrets=(SECRET,)),
+            events=EventsOptions(sinks=("redis",)),
+            app=lambda: Towpath(server.url),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "name"),
+    [
+        (Relay, "_turn", "relay"),
+        (Route, "_turn", "courier of redis"),
+        (Outbox, "counts", "readings of the outbox"),
+        (Keys, "note_uses", "uses of keys"),
+        (Worker, "run", "handlers"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else it.__name__,
+)
+async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: PLR0917 -- one table
+    owner: type,
+    method: str,
+    name: str,
+    server: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant = Plant(monkeypatch, owner, method)
+    monkeypatch.setattr(supervise, "_PROVEN", 0.2)
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db", sinks=["redis"])
+    async with ledger:
+        await ledger.migrate()
+    monkeypatch.setattr(ledger.keys, "_noted_every", 0.01)
+    plant.failing = True
+    async with started(all_of_it(server, ledger)) as app, client_of(app) as client:
+
+        async def named() -> bool:
+            return name in (await told(client))["parts"]
+
+        await eventually_async(named)
+        ready = await told(client)
+        assert (ready["ready"], ready["status"]) == (False, "degraded")
+        part = ready["parts"][name]
+        assert (part["ok"], part["error"]) == (False, "RuntimeError")
+        assert "started again" in part["remedy"]
+        plant.failing = False
+
+        async def works() -> bool:
+            return (await told(client))["ready"]
+
+        await eventually_async(works)
+        assert set((await told(client))["parts"]) == {"store", "ledger"}
+
+
+async def test_a_review_that_was_accepted_meanwhile_is_queued(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay that ended was all that would have brought it."""
+    plant = Plant(monkeypatch, Relay, "_turn")
+    bring = Plant(monkeypatch, Relay, "bring")
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
+    async with ledger:
+        await ledger.migrate()
+    plant.failing = bring.failing = True
+    async with (
+        started(app_on(server.url, ledger)) as app,
+        client_of(app, await key_of(app, "admin")) as client,
+    ):
+        asked = {"repository": "octo/hello-world", "head": "a1" * 20, "number": 7}
+        answer = await client.post("/api/v1/reviews", json=asked)
+        assert answer.status_code == 202, answer.text
+
+        async def queued() -> int:
+            counts = await app.state.gateway.engine.counts("reviews")
+            return counts.ready
+
+        assert await queued() == 0
+        plant.failing = bring.failing = False
+        await eventually_async(queued)

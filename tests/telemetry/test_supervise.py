@@ -1,0 +1,198 @@
+"""Background tasks: one that ends by itself is started again, and readiness tells meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from tests.waiting import eventually_async
+from towpath import supervise
+from towpath.clock import seconds, steady
+from towpath.engine.target import Channel, Target
+from towpath.errors import ServerUnreachable
+from towpath.supervise import Background, detached, troubles
+from towpath.telemetry.logs import Log
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(supervise, "_PROVEN", 0.01)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
+
+
+async def fact(holds: Callable[[], object]) -> None:
+    async def asked() -> object:
+        return holds()
+
+    await eventually_async(asked)
+
+
+def ending(times: int, how: Exception | None) -> tuple[list[int], Callable[[], Awaitable[None]]]:
+    """Something that ends so often, and then runs on; how often it was started."""
+    starts: list[int] = []
+
+    async def run() -> None:
+        starts.append(len(starts))
+        if len(starts) <= times:
+            if how is not None:
+                raise how
+            return
+        await asyncio.Event().wait()
+
+    return starts, run
+
+
+class TestATaskThatEndsByItself:
+    @pytest.mark.parametrize(
+        ("how", "name"),
+        [
+            (RuntimeError("unable to perform operation"), "RuntimeError"),
+            (KeyError("secret-7f3a"), "KeyError"),
+            (None, "an end without an error"),
+        ],
+    )
+    async def test_is_started_again(
+        self, how: Exception | None, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Whatever ended it; the error's own words, which may be secret, are not repeated."""
+        caplog.set_level("INFO")
+        starts, run = ending(3, how)
+        task = Background("relay", run).start()
+        await fact(lambda: len(starts) == 4)
+        assert [it["error"] for it in said(caplog) if it["event"] == "task.failed"] == [name] * 3
+        assert "secret" not in caplog.text
+        await fact(lambda: not task.trouble)
+        assert [it["task"] for it in said(caplog) if it["event"] == "task.recovered"] == ["relay"]
+        await task.stop()
+
+    async def test_pauses_longer_each_time(self, caplog: pytest.LogCaptureFixture) -> None:
+        starts, run = ending(5, RuntimeError())
+        task = Background("relay", run).start()
+        await fact(lambda: len(starts) == 6)
+        await task.stop()
+        pauses = [it["pause"] for it in said(caplog)]
+        assert pauses == sorted(set(pauses))
+
+    async def test_is_named_until_it_has_proven_that_it_runs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(supervise, "_PROVEN", 3600.0)
+        starts, run = ending(1, RuntimeError())
+        task = Background("relay", run).start()
+        await fact(lambda: len(starts) == 2)
+        assert troubles() == {"relay": "RuntimeError"}
+        await task.stop()
+        assert troubles() == {}
+
+    async def test_is_started_again_when_what_it_waited_for_was_cancelled(self) -> None:
+        """Nobody asked for its own end."""
+        starts: list[int] = []
+
+        async def run() -> None:
+            starts.append(1)
+            if len(starts) == 1:
+                waited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                waited.cancel()
+                await waited
+            await asyncio.Event().wait()
+
+        task = Background("relay", run).start()
+        await fact(lambda: len(starts) == 2)
+        await task.stop()
+
+
+class TestATaskThatIsEnded:
+    async def test_by_its_owner_is_not_started_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        starts, run = ending(0, None)
+        task = Background("relay", run).start()
+        await fact(lambda: starts)
+        await task.stop()
+        assert not task.running
+        assert (len(starts), said(caplog)) == (1, [])
+
+    async def test_within_its_grace_is_not_cancelled(self) -> None:
+        asked, ended = asyncio.Event(), asyncio.Event()
+
+        async def run() -> None:
+            await asked.wait()
+            ended.set()
+
+        task = Background("courier", run).start()
+        await asyncio.sleep(0)
+        asked.set()
+        await task.stop(grace=seconds(30))
+        assert ended.is_set()
+
+    async def test_in_its_pause_ends_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(supervise, "FIRST_PAUSE", 3600.0)
+        monkeypatch.setattr(supervise, "LONGEST_PAUSE", 3600.0)
+        _, run = ending(9, RuntimeError())
+        task = Background("courier", run).start()
+        await fact(lambda: task.trouble)
+        async with asyncio.timeout(30):
+            await task.stop(grace=seconds(3600))
+
+    async def test_with_its_event_loop_is_not_started_again(self) -> None:
+        starts, run = ending(0, None)
+        task = Background("relay", run).start()
+        await fact(lambda: starts)
+        for other in asyncio.all_tasks() - {asyncio.current_task()}:
+            other.cancel()
+        await fact(lambda: not task.running)
+        assert len(starts) == 1
+
+    async def test_that_retired_may_begin_again(self) -> None:
+        starts: list[int] = []
+
+        async def run() -> None:
+            starts.append(1)
+            task.retire()
+
+        task = Background("reader", run)
+        for count in (1, 2):
+            task.start()
+            await fact(lambda: not task.running)
+            assert len(starts) == count
+
+    async def test_twice_or_before_it_began_is_harmless(self) -> None:
+        _, run = ending(0, None)
+        task = Background("relay", run)
+        await task.stop()
+        task.start()
+        assert task.start().running
+        await task.stop()
+        await task.stop()
+
+
+async def test_a_detached_task_says_what_ended_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        raise RuntimeError("canary")
+
+    task = detached("nudge", work())
+    await asyncio.wait((task,))
+    await fact(lambda: [it["task"] for it in said(caplog)] == ["nudge"])
+    assert "canary" not in caplog.text
+
+
+async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls fail at once while a server is away: without its probe they would for ever."""
+    answers = iter([ServerUnreachable("away"), RuntimeError(), ServerUnreachable("away"), None])
+
+    async def probe(_key: str) -> None:
+        if (trouble := next(answers)) is not None:
+            raise trouble
+
+    caplog.set_level("INFO")
+    target = Target("server", [Channel("channel", cast("Any", None))], probe, Log())
+    target.gave_up("key", 0.0)
+    await fact(lambda: "server.back" in [it["event"] for it in said(caplog)])
+    await target.take(steady() + 1)
+    assert "task.failed" in [it["event"] for it in said(caplog)]
+    await target.close()
