@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.server.serving import Serving, up
+from tests.server.serving import PATIENCE, Serving, up
+from tests.waiting import eventually
 from tests.warm import COMMAND
 
 HOW_TO = ROOT / "docs" / "how-to"
@@ -61,13 +62,19 @@ def test_the_lines_of_the_page_about_reviews_run(
 ) -> None:
     secret = secrets.token_hex(32)
     monkeypatch.setenv("SECRET", secret)
-    reviewer = "import sys; sys.stdin.read(); print('Looks fine.')"
+    page = HOW_TO / "review-pull-requests.md"
+    reviewer = tmp_path / "reviewer.py"
+    reviewer.write_text(page.read_text().partition("```python\n")[2].partition("```")[0])
     env = {
         "TOWPATH_REVIEWS__GITHUB_SECRETS": secret,
-        "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", reviewer]),
+        "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, str(reviewer)]),
     }
     with up(tmp_path, **env) as it:
-        said = run(HOW_TO / "review-pull-requests.md", it, least=5)
+        said = run(page, it, least=5)
+        client, path = it.client(), "/api/v1/reviews/github-d-1"
+        eventually(lambda: client.get(path).json()["state"] == "COMPLETED", within=PATIENCE)
+        told = client.get(path).json()["review"]
+    assert told["summary"] == "Looked at a1a1a1a1a1a1 of octo/repo."
     assert '{"id":"github-d-1","state":"PENDING","existed":false,"superseded":[]}' in said
     assert "github:octo/repo#7" in said
     assert "api-by-hand" in said

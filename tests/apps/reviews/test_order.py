@@ -17,6 +17,7 @@ from tests.apps.reviews.deliveries import (
     Delivery,
     github,
     gitlab,
+    merge_request,
     payload,
 )
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
@@ -193,6 +194,21 @@ class TestPushesOfGitLab:
             last = await reviews.take(read_gitlab(sent))
         assert (last.id, last.state) == ("gitlab-d2", ReviewState.PENDING)
         assert last.superseded == ("gitlab-d1",)
+
+
+class TestMergeRequests:
+    async def test_of_one_second_go_by_the_revision_before(self, reviews: Reviews) -> None:
+        """GitLab's times have whole seconds; an update with new commits has an `oldrev`."""
+        sent = [merge_request({"object_attributes.last_commit.id": sha(1)})]
+        for old, new in ((1, 2), (2, 3)):
+            commits = {"object_attributes.last_commit.id": sha(new)}
+            before = {"object_attributes.oldrev": sha(old)}
+            sent.append(merge_request(commits | before, action="update"))
+        for place in (2, 0, 1):
+            hook = read_gitlab(sent[place])
+            assert hook.version == read_gitlab(sent[0]).version
+            await reviews.take(replace(hook, delivery=f"d{place}"))
+        assert await waiting(reviews) == [3]
 
 
 class TestOneBodyUnderSeveralDeliveryIds:
