@@ -14,7 +14,7 @@ from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import RecordState
-from towpath.ledger.subjects import LOOKED_BACK, history
+from towpath.ledger.subjects import LOOKED_BACK, histories
 
 
 class TestMaking:
@@ -144,7 +144,16 @@ class TestTheLatestOfASubject:
         records = (await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)).records
         assert [it.id for it in records] == [f"r{LOOKED_BACK + 4}"]
         key = (REVIEWS, "s")
-        assert len(await ledger.read(lambda it: history(it, key))) == LOOKED_BACK
+        assert len((await ledger.read(lambda it: histories(it, [key])))[key]) == LOOKED_BACK
+
+    async def test_an_id_that_is_about_something_else_changes_nothing(self, ledger: Ledger) -> None:
+        await made(ledger, "a")
+        await made(ledger, "b", subject="s", version=9)
+        await made(ledger, "c", subject="t", version=1)
+        for known in ("a", "b"):
+            again = await ledger.jobs.submit(REVIEWS, b"", id=known, subject="t", version=5)
+            assert again.existed
+        assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 3
 
     async def test_two_of_one_event_in_one_batch_are_one_record(self, ledger: Ledger) -> None:
         places = [{"subject": "s", "version": 1, "revision": "c"}] * 8

@@ -31,7 +31,7 @@ from towpath.ledger.record import (
 )
 from towpath.ledger.schema import OPEN_IN_WORDS, jobs, now_ms
 from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
-from towpath.ledger.subjects import Key, by_queue, supersede
+from towpath.ledger.subjects import Key, by_queue, histories, supersede
 
 _FIRST_MOST = 500
 """Of those before one that came too early, so many are looked for at once."""
@@ -129,7 +129,10 @@ def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> boo
         for row in rows.values()
         if row["attempts"] and row["subject"] is not None
     }
-    return bool(again) and bool(supersede(connection, again, max(again.values()), tell))
+    if not again:
+        return False
+    known = histories(connection, again)
+    return bool(supersede(connection, known, max(again.values()), tell))
 
 
 def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:

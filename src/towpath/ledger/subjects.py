@@ -7,17 +7,17 @@ seconds, and ids are chance: neither tells which of two came last.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import bindparam, or_, select, update
+from sqlalchemy import bindparam, or_, select, text, update
 from sqlalchemy.engine import Connection
 
 from towpath.ledger.announcing import Tell
 from towpath.ledger.record import RESTING, RecordState, next_name
 from towpath.ledger.schema import jobs
-from towpath.ledger.several import named, rows_of
+from towpath.ledger.several import Texts, has_arrays, named, rows_of
 
 Key = tuple[str, str]
 """A queue, and the id or the subject of a record there."""
@@ -34,22 +34,30 @@ def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
 
 # ── the order ────────────────────────────────────────────────────────────────────────────
 
-_last = (
-    select(
-        jobs.c.seq, jobs.c.id, jobs.c.job, jobs.c.state, jobs.c.version, jobs.c.revision,
-        jobs.c.follows,
-    )
-    .where(jobs.c.queue == bindparam("in_queue"), jobs.c.subject == bindparam("name"))
-    .order_by(jobs.c.version.desc(), jobs.c.seq.desc())
-    .limit(LOOKED_BACK)
-)  # fmt: skip
+_TOLD = "seq, id, job, state, subject, version, revision, follows"
+_FOUND = "FROM towpath_jobs WHERE queue = :in_queue AND subject ="
+_MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
+# Names of ours, and the places of parameters: nothing of anybody else's is in these texts. Each is
+# one look at an index per subject, whatever the server knows of the table.
+_names = bindparam("names", type_=Texts())
+_last_postgres = text(
+    f"SELECT it.* FROM unnest(CAST(:names AS text[])) AS name,"  # noqa: S608 -- see above
+    f" LATERAL (SELECT {_TOLD} {_FOUND} name {_MOST}) AS it"
+).bindparams(_names)
+_last_sqlite = text(
+    f"SELECT {_TOLD} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
+    f" CROSS JOIN towpath_jobs WHERE seq IN (SELECT seq {_FOUND} name {_MOST})"
+).bindparams(_names)
 
 
-def history(connection: Connection, subject: Key) -> list[Row]:
-    """The last records about *subject*, in the order they came. One look at an index."""
-    queue, name = subject
-    rows = rows_of(connection.execute(_last, {"in_queue": queue, "name": name}))
-    return sorted(rows, key=lambda row: row["seq"])
+def histories(connection: Connection, subjects: Iterable[Key]) -> dict[Key, list[Row]]:
+    """The last records about each subject, in the order they came."""
+    found: dict[Key, list[Row]] = {subject: [] for subject in subjects}
+    last = _last_postgres if has_arrays(connection) else _last_sqlite
+    for queue, names in by_queue(found):
+        for row in rows_of(connection.execute(last, {"in_queue": queue, "names": names})):
+            found[queue, row["subject"]].append(row)
+    return {key: sorted(rows, key=lambda row: row["seq"]) for key, rows in found.items()}
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -113,7 +121,7 @@ def told_before(
 # ── what follows from it ─────────────────────────────────────────────────────────────────
 
 _resting = or_(*(jobs.c.state == state for state in RESTING))
-_waiting = select(jobs.c.seq, jobs.c.subject).where(named(jobs.c.subject), _resting)
+_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject).where(named(jobs.c.subject), _resting)
 _held = (
     select(jobs)
     .where(jobs.c.seq.in_(bindparam("seqs", expanding=True)), _resting)
@@ -147,47 +155,46 @@ _revived = (
 
 
 def supersede(
-    connection: Connection, subjects: Iterable[Key], now: int, tell: Tell
-) -> list[dict[str, Any]]:
-    """End all that have not begun and are not the latest of their subject; as they are then."""
-    rows: list[Row] = []
-    for queue, names in by_queue(set(subjects)):
-        waiting = rows_of(connection.execute(_waiting, {"in_queue": queue, "names": names}))
-        rows += _older(connection, queue, waiting)
-    if not rows:
+    connection: Connection, known: Mapping[Key, Sequence[Row]], now: int, tell: Tell
+) -> list[Row]:
+    """End all that have not begun and are not the latest of their subject; as they are then.
+
+    *known* are the last records about each: those that are not among them are looked for.
+    """
+    over: dict[int, str] = {}
+    for subject, rows in known.items():
+        if (newest := latest(rows)) is not None:
+            resting = rows if len(rows) < LOOKED_BACK else _resting_of(connection, subject)
+            over |= {
+                row["seq"]: newest["id"]
+                for row in resting
+                if row["id"] != newest["id"] and row.get("state", RESTING[0]) in RESTING
+            }
+    if not over:
         return []
-    over = {"state": RecordState.SUPERSEDED, "finished_at": now, "relay_at": None}
-    for row in rows:
-        row.update(over, last_error=f"superseded by {row.pop('latest')}")
-    changes = [{"at": row["seq"], "now": now, "why": row["last_error"]} for row in rows]
-    connection.execute(_ended, changes)
-    tell(connection, rows)
-    return rows
+    held = rows_of(connection.execute(_held, {"seqs": list(over)}))
+    ended = {"state": RecordState.SUPERSEDED, "finished_at": now, "relay_at": None}
+    for row in held:
+        row.update(ended, last_error=f"superseded by {over[row['seq']]}")
+    if held:
+        changes = [{"at": row["seq"], "now": now, "why": row["last_error"]} for row in held]
+        connection.execute(_ended, changes)
+        tell(connection, held)
+    return held
 
 
-def _older(connection: Connection, queue: str, waiting: Sequence[Row]) -> Iterator[Row]:
-    """Those of *waiting* that are not the latest, held; each with the id of the latest."""
-    counts = {
-        name: latest(history(connection, (queue, name)))
-        for name in sorted({row["subject"] for row in waiting})
-    }
-    over = {
-        row["seq"]: newest["id"]
-        for row in waiting
-        if (newest := counts[row["subject"]]) is not None and newest["seq"] != row["seq"]
-    }
-    if over:
-        for row in rows_of(connection.execute(_held, {"seqs": list(over)})):
-            yield {**row, "latest": over[row["seq"]]}
+def _resting_of(connection: Connection, subject: Key) -> list[Row]:
+    queue, name = subject
+    return rows_of(connection.execute(_waiting, {"in_queue": queue, "names": [name]}))
 
 
-def revive(connection: Connection, subjects: Iterable[Key], now: int) -> None:
+def revive(connection: Connection, known: Mapping[Key, Sequence[Row]], now: int) -> None:
     """Let the latest of each subject run if it was superseded by one that turned out to be older.
 
     That is known only when what lies between the two comes at last.
     """
-    for subject in sorted(set(subjects)):
-        newest = latest(history(connection, subject))
+    for rows in known.values():
+        newest = latest(rows)
         if newest is not None and newest["state"] == RecordState.SUPERSEDED:
             name = next_name(newest["id"], newest["job"])
             connection.execute(_revived, {"at": newest["seq"], "name": name, "now": now})

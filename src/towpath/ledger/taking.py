@@ -5,7 +5,7 @@ Statements are made once, here: making one costs more than running it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, Text, bindparam, func, select
@@ -26,7 +26,7 @@ from towpath.ledger.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.subjects import (
     Key,
     by_queue,
-    history,
+    histories,
     revive,
     supersede,
     told_before,
@@ -48,22 +48,23 @@ def take(
     are two of the same event: then the answer is the first one.
 
     With *nudged* somebody brings them to Redis as soon as they count; a relay waits for that.
-    Three statements, however many records; one more per queue where some were there before, and
-    three per subject.
+    Three statements, however many records; one more where some have subjects, and per queue where
+    some were there before.
     """
     now = _time(connection, wanted)
-    planned, answering = _planned(connection, wanted)
+    known = histories(connection, {(it.queue, it.subject) for it in wanted if it.subject})
+    planned, answering = _planned(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
     rows = [_row(new, now, relay_at) for new in planned]
     found = {_key(row): row for row in _inserted(connection, rows)} if rows else {}
     fresh = set(found)
     found |= _known(connection, set(answering) - fresh)
-    subjects = {(it.queue, it.subject) for it in planned if it.subject is not None}
+    told = {subject: _as_made(subject, known[subject], found) for subject in known}
     superseded: dict[Key, list[JobId]] = {}
-    for row in supersede(connection, subjects, now, tell):
+    for row in supersede(connection, told, now, tell):
         superseded.setdefault((row["queue"], row["subject"]), []).append(row["id"])
         found[_key(row)] = row
-    revive(connection, subjects, now)
+    revive(connection, told, now)
     answers: list[Recorded] = []
     for new, key in zip(wanted, answering, strict=True):
         ended = superseded.get((new.queue, new.subject or ""), ()) if key in fresh else ()
@@ -74,32 +75,44 @@ def take(
 
 
 def _planned(
-    connection: Connection, wanted: Sequence[NewRecord]
+    known: Mapping[Key, list[dict[str, Any]]], wanted: Sequence[NewRecord]
 ) -> tuple[list[NewRecord], list[Key]]:
-    """What is to be made, each with its version; and for each of *wanted* the record to answer."""
+    """What is to be made, each with its version; and for each of *wanted* the record to answer.
+
+    What is to be made is *known* from then on.
+    """
     planned: list[NewRecord] = []
     answering: list[Key] = []
-    known: dict[Key, list[dict[str, Any]]] = {}
     for new in wanted:
         key = new.queue, str(new.job.id)
         if new.subject is not None:
-            subject = new.queue, new.subject
-            if subject not in known:
-                known[subject] = history(connection, subject)
-            version = version_of(known[subject], new.version)
+            rows = known[new.queue, new.subject]
+            version = version_of(rows, new.version)
             place: dict[str, Any] = {
                 "version": version,
                 "revision": new.revision,
                 "follows": new.follows,
             }
-            if new.revision is not None and (same := told_before(known[subject], **place)):
+            if new.revision is not None and (same := told_before(rows, **place)):
                 answering.append((new.queue, same["id"]))
                 continue
-            known[subject].append({"id": new.job.id, **place})
+            rows.append({"id": key[1], **place})
             new = new._replace(version=version)  # noqa: PLW2901 -- the same one, placed
         planned.append(new)
         answering.append(key)
     return planned, answering
+
+
+def _as_made(
+    subject: Key, rows: Sequence[dict[str, Any]], found: Mapping[Key, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """*rows* with what was planned as it was made; not what was there before under its id, about
+    something else."""
+    queue, name = subject
+    made = {row["id"]: row if "seq" in row else found[queue, row["id"]] for row in rows}
+    return sorted(
+        (row for row in made.values() if row["subject"] == name), key=lambda row: row["seq"]
+    )
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────
