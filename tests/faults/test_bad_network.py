@@ -103,6 +103,18 @@ class TestABlackHole:
             assert time.monotonic() - began < 1 + SLACK
             assert {type(it) for it in outcomes} == {ServerUnreachable}
 
+    async def test_that_lasts_ends_submits_that_wait_for_their_turn(self, proxy: Proxy) -> None:
+        """One call after the other, but not one time limit after the other."""
+        limits = Limits(answer=seconds(1), give_up=seconds(1))
+        async with Engine(proxy.url, limits=limits) as engine:
+            await engine.options(QUEUE)
+            proxy.faults.hole = Hole.REQUESTS
+            began = time.monotonic()
+            calls = (engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(20))
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert time.monotonic() - began < 10, "each waited for all before it"
+            assert {type(it) for it in outcomes} == {ServerUnreachable}
+
 
 class TestALostReply:
     async def test_of_a_submit_is_repeated_without_effect_after_the_job_is_gone(
