@@ -15,6 +15,7 @@ from towpath.embedded import EmbeddedServer, Listen
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, new_job
+from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
 from towpath.errors import ServerUnreachable
 from towpath.testing.proxy import Faults, Hole, Proxy
@@ -36,7 +37,7 @@ async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
 async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
     """Another engine, which the proxy does not trouble."""
     async with Engine(server.url) as engine:
-        await engine.options(QUEUE)
+        await engine.configure(QUEUE, QueueOptions())
         yield engine
 
 
@@ -58,7 +59,7 @@ class TestABlackHole:
         self, proxy: Proxy, direct: Engine, hole: Hole
     ) -> None:
         async with Engine(proxy.url, limits=PATIENT) as engine:
-            await engine.options(QUEUE)
+            await engine.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, hole, 3):
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
             assert (await submit).existed is False
@@ -79,7 +80,7 @@ class TestABlackHole:
     ) -> None:
         limits = Limits(answer=milliseconds(answer), give_up=seconds(3))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.options(QUEUE)
+            await engine.configure(QUEUE, QueueOptions())
             proxy.faults.hole = hole
             began = time.monotonic()
             with pytest.raises(ServerUnreachable):
@@ -107,7 +108,7 @@ class TestABlackHole:
         """One call after the other, but not one time limit after the other."""
         limits = Limits(answer=seconds(1), give_up=seconds(1))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.options(QUEUE)
+            await engine.configure(QUEUE, QueueOptions())
             proxy.faults.hole = Hole.REQUESTS
             began = time.monotonic()
             calls = (engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(20))
@@ -122,7 +123,7 @@ class TestALostReply:
     ) -> None:
         """The job was claimed, completed and deleted while its submitter still asked."""
         async with Engine(proxy.url, limits=PATIENT) as engine:
-            await engine.options(QUEUE)
+            await engine.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, Hole.REPLIES, 1):
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
                 [lease] = await direct.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(5))
@@ -202,7 +203,7 @@ class TestADroppedConnection:
                 Proxy(server.address, faults, tcp=True) as proxy,
                 Engine(proxy.url) as engine,
             ):
-                await engine.options(QUEUE)
+                await engine.configure(QUEUE, QueueOptions())
                 faults.cut_replies = 0.3
                 for _ in range(20):
                     await engine.submit(QUEUE, b"x")

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from towpath.clock import Duration, steady
 from towpath.engine.codec import too_large
 from towpath.engine.durability import Durability
 from towpath.engine.model import Call, Complete, NewJob, Settlement
@@ -38,14 +37,13 @@ Limit = Callable[[QueueName, int], Awaitable[int]]
 class _Entry:
     """What one caller submits in one go."""
 
-    __slots__ = ("answers", "call", "durability", "jobs", "since", "size")
+    __slots__ = ("answers", "call", "durability", "jobs", "size")
 
     def __init__(
         self, jobs: list[NewJob], durability: Durability | None, call: Call | None
     ) -> None:
         self.jobs, self.durability, self.call = jobs, durability, call
         self.size = len(jobs[0].payload) if len(jobs) == 1 else _bytes_of(jobs)
-        self.since = steady()
         self.answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
 
@@ -69,9 +67,8 @@ class Batcher:
     *limit* tells how many bytes a queue takes, given the most that somebody wants to submit.
     """
 
-    def __init__(self, send: Send, limit: Limit, *, give_up: Duration) -> None:
+    def __init__(self, send: Send, limit: Limit) -> None:
         self._send, self._limit = send, limit
-        self._give_up_s = give_up.total_seconds()
         self._lines: dict[QueueName, _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._landed = asyncio.Event()
@@ -153,21 +150,25 @@ class Batcher:
 
     async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
         first, jobs = entries[0], [job for entry in entries for job in entry.jobs]
+        behind = len(line.pending)
         try:
-            answers = iter(await self._sent(line, jobs, first.durability, first.call, written))
+            answers = await self._sent(line, jobs, first.durability, first.call, written)
         except BaseException as error:
             if isinstance(error, ServerUnreachable):
-                entries += self._overdue(line)
+                # Who waited all the while has waited for as long as a call may take.
+                waited = min(behind, len(line.pending))
+                entries += [line.pending.popleft() for _ in range(waited)]
             for entry in entries:
                 if not entry.answers.done():
                     entry.answers.set_exception(error)
             if not isinstance(error, Exception):
                 raise
             return
+        at = 0
         for entry in entries:
-            mine = [next(answers) for _ in entry.jobs]
+            before, at = at, at + len(entry.jobs)
             if not entry.answers.done():
-                entry.answers.set_result(mine)
+                entry.answers.set_result(answers[before:at])
 
     async def _sent(
         self,
@@ -210,13 +211,6 @@ class Batcher:
             for job in jobs
         ]
 
-    def _overdue(self, line: _Line) -> list[_Entry]:
-        """Those that waited behind a server that is away for as long as a call may take."""
-        overdue: list[_Entry] = []
-        while line.pending and line.pending[0].since + self._give_up_s <= steady():
-            overdue.append(line.pending.popleft())
-        return overdue
-
 
 def _nobody_waits() -> None:
     """There is no confirmation to come: the answer says it."""
@@ -228,15 +222,14 @@ def _is_confirmed(durability: Durability | None) -> bool:
 
 def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
     """The first of *pending*, and those behind it that may share its call."""
-    batch = [pending.popleft()]
-    first = batch[0]
-    count, size = len(first.jobs), first.size
+    first = pending.popleft()
+    batch, durability = [first], first.durability
+    room, left = LARGEST_BATCH - len(first.jobs), _LARGEST_CALL_BYTES - first.size
     while pending and first.call is None:
         entry = pending[0]
-        count += len(entry.jobs)
-        size += entry.size
-        alike = entry.call is None and entry.durability == first.durability
-        if not alike or count > LARGEST_BATCH or size > _LARGEST_CALL_BYTES:
+        room -= len(entry.jobs)
+        left -= entry.size
+        if room < 0 or left < 0 or entry.call is not None or entry.durability != durability:
             break
         batch.append(pending.popleft())
     return batch

@@ -103,9 +103,7 @@ class Engine(Publishing):
         )
         self._waker = Waker(self._link, self._clock)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
-        self._batcher = Batcher(
-            self._send_submits, self._store.largest_payload, give_up=self._limits.give_up
-        )
+        self._batcher = Batcher(self._send_submits, self._store.largest_payload)
         try:
             await self._store.connect()
         except BaseException:
