@@ -6,14 +6,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.faults.census import census
+from tests.faults.load import Load, under_load
+from tests.faults.meanwhile import meanwhile
 from tests.server.serving import PATIENCE, Serving, serving
 from tests.waiting import eventually
+from towpath.clock import hours
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-DISK = 24 * 2**20
+DISK = 64 * 2**20
+QUEUE = "disk-full"
+OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
 
 
 @pytest.fixture
@@ -39,36 +47,28 @@ def fill(ballast: Path) -> None:
                     file.write(b"x" * size)
 
 
-def submitted(it: Serving, id: str) -> bool:
-    """Whether a job of 100 kB is taken."""
-    try:
-        answer = it.api("mails").post("/jobs", {"payload": "x" * 100_000, "id": id})
-    except httpx.TransportError:
-        return False
-    return answer.status_code == 202
-
-
 def starts(it: Serving) -> int:
     """How often the store was started again, or could not be."""
     return sum(line["event"] in ("store.down", "store.restarted") for line in it.events())
 
 
-def test_the_store_ends_with_the_disk_full_and_comes_back_when_there_is_room(
+async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowledged(
     disk: Path, tmp_path: Path
 ) -> None:
-    """It ends because it can't write its append-only file; what it acknowledged is there again."""
+    """It ends because it can't write its append-only file, again and again until it can."""
     data, ballast = disk / "data", disk / "ballast"
     database = f"sqlite:///{data}/towpath.db"
     with serving("up", "--data", str(data), database=database, log=tmp_path / "log") as it:
-        taken = [f"job-{n}" for n in range(20) if submitted(it, f"job-{n}")]
-        assert len(taken) == 20
-        fill(ballast)
-        while submitted(it, f"late-{len(taken)}"):
-            taken.append(f"late-{len(taken)}")
-        eventually(lambda: starts(it) >= 2, within=PATIENCE)
-        eventually(lambda: it.client(key="").get("/readyz").status_code == 503, within=PATIENCE)
-        ballast.unlink()
+        async with Engine(it.said["store"]) as engine:
+            await engine.configure(QUEUE, OPTIONS)
+            load = Load(engine, QUEUE, Durability.parse("disk"))
+            async with under_load(load):
+                await load.more(1_000)
+                fill(ballast)
+                await meanwhile(lambda: starts(it) >= 2, within=PATIENCE)
+                ballast.unlink()
+                await load.more(1_000)
+            found = await census(engine, QUEUE)
         eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
-        api = it.api("mails")
-        assert {api.look(id)["state"] for id in taken} == {"ready"}
-        assert submitted(it, "after")
+    assert load.losses(found) == {}
+    assert len(load.tokens) == len(set(load.tokens))
