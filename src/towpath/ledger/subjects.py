@@ -56,7 +56,8 @@ def histories(connection: Connection, subjects: Iterable[Key]) -> dict[Key, list
     last = _last_postgres if has_arrays(connection) else _last_sqlite
     for queue, names in by_queue(found):
         for row in rows_of(connection.execute(last, {"in_queue": queue, "names": names})):
-            found[queue, row["subject"]].append(row)
+            if row["version"] is not None:  # else somebody has spoilt the row
+                found[queue, row["subject"]].append(row)
     return {key: sorted(rows, key=lambda row: row["seq"]) for key, rows in found.items()}
 
 
