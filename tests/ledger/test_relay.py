@@ -14,6 +14,7 @@ from towpath.engine.channel import Limits
 from towpath.engine.model import JobRef, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ledger.attempts import Standing
+from towpath.ledger.filling import Found
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.record import Record, RecordState
 from towpath.ledger.relay import Relay
@@ -215,6 +216,36 @@ class TestWhenTheyDisagree:
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
 
+    async def test_one_that_died_while_it_ran_is_seen_when_all_are_gone_through(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        """A last attempt that blocked its loop: nobody was left to tell the row."""
+        await missed(ledger, "a")
+        await relay.look()
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        await ledger.jobs.begin(lease)
+        await engine.bury(lease, "took too long")
+        found = await relay.reconcile()
+        assert found == {REVIEWS: Found(open=1, ended=1)}
+        record = await ledger.jobs.get(REVIEWS, "a")
+        assert (record.state, record.last_error) == (RecordState.DEAD, "took too long")
+
+    async def test_one_of_several_relays_goes_through_all(
+        self, url: str, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        """The others leave it to that one until the next time."""
+        await missed(ledger, "a")
+        async with Ledger(url) as another:
+            other = Relay(another, lambda: engine, log=Log(), reconcile_every=seconds(0))
+            await relay.look()
+            await other.look()  # it has not seen this queue before
+            [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+            await engine.bury(lease, "poison")
+            await other.look()
+            assert (await ledger.jobs.get(REVIEWS, "a")).open
+            await other.reconcile()
+            assert not (await ledger.jobs.get(REVIEWS, "a")).open
+
     async def test_a_row_that_somebody_spoilt_is_set_aside_and_the_others_go_on(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
@@ -260,6 +291,22 @@ class TestWhenTheyDisagree:
             await due(ledger)
             await relay.look()
             assert (await engine.job(lease.job)).cancel_requested
+
+
+class TestWhatEndedLongAgo:
+    async def test_is_removed_little_by_little_beside_the_work(
+        self, ledger: Ledger, engine: Engine, relay: Relay
+    ) -> None:
+        old = "UPDATE towpath_jobs SET state = 'completed', finished_at = 1, relay_at = NULL"
+        await missed(ledger, *(f"old{n}" for n in range(150)))
+        await ledger.write(lambda it: it.execute(text(old)))
+        await missed(ledger, "new")
+        left: list[int] = []
+        for _ in range(2):
+            await relay.look()
+            left.append((await ledger.jobs.counts(REVIEWS))[RecordState.COMPLETED])
+        assert left == [50, 0]
+        assert (await engine.counts(REVIEWS)).ready == 1
 
 
 class TestWhileRedisIsAway:

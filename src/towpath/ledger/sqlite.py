@@ -23,7 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed
-from towpath.ledger.writing import JoinedWrites
+from towpath.ledger.writing import AT_ONCE, JoinedWrites
 
 T = TypeVar("T")
 
@@ -45,8 +45,6 @@ class SqliteStore:
         self.shown = f"sqlite:///{path}"
         self._path = path
         self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
-        # A transaction that reads first and writes then can fail where others write: the write
-        # lock is taken at once, and waited for.
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._readers: ThreadPoolExecutor | None = None
         self._joined: JoinedWrites | None = None
@@ -94,7 +92,7 @@ class SqliteStore:
 
 
 def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: Any) -> Engine:
-    file = Path(path).absolute()
+    file, alone = Path(path).absolute(), mode == "rwc"
 
     def connect() -> sqlite3.Connection:
         if mode == "rw" and not file.exists():
@@ -125,7 +123,9 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
             connection.invalidate()
             raise FileNotFoundError(f"{path} was moved or removed while it was open")
         raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-        _when_free(raw.execute, begin, busy)
+        # Else the first statement that writes takes the lock, or fails: see `writing.py`.
+        at_once = begin == _WRITE and connection.get_execution_options().get(AT_ONCE, alone)
+        _when_free(raw.execute, _WRITE if at_once else _READ, busy)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
