@@ -43,10 +43,15 @@ class Gateway:
 
     @property
     def engine(self) -> Engine:
-        """The engine. Raises ServerUnreachable while there is none."""
-        if self._engine is None:
+        """The engine. While there is none, raises why: ServerUnreachable, or what the server said
+        that waiting can't mend (EvictionUnsafe, ServerRefused, …).
+        """
+        if self._engine is not None:
+            return self._engine
+        if self.trouble is None or isinstance(self.trouble, ServerUnreachable):
+            # Without the address: those who are told it here may be anybody.
             raise ServerUnreachable("the server is not connected") from self.trouble
-        return self._engine
+        raise self.trouble.with_traceback(None)
 
     async def connected(self) -> None:
         """Return once there is an engine. Raises the ServerError of a try that failed."""
@@ -56,8 +61,9 @@ class Gateway:
             await asyncio.wait((self._connecting,), timeout=_TRY_EVERY)
 
     async def probe(self) -> None:
-        """See that the server takes a write. Raises ServerError."""
+        """See that the server takes a write and evicts no jobs. Raises ServerError."""
         await self.engine.try_write()
+        await self.engine.check()
 
     async def _keep_trying(self) -> None:
         while not await self._try():  # noqa: ASYNC110 -- nobody tells when a server is back

@@ -26,6 +26,16 @@ class TestAFile:
             await ledger.migrate()
             await ledger.jobs.submit(REVIEWS, b"1", id="a")
 
+    async def test_is_for_its_owner_alone(self, file_url: str, tmp_path: Path) -> None:
+        """Whatever the directory lets others do, and whatever the umask is."""
+        tmp_path.chmod(0o755)  # noqa: ASYNC240 -- it takes no time
+        async with Ledger(file_url) as ledger:
+            await ledger.migrate()
+            await ledger.jobs.submit(REVIEWS, b"1", id="a")
+            modes = {it.name: it.stat().st_mode & 0o777 for it in tmp_path.iterdir()}  # noqa: ASYNC240 -- it takes no time
+        assert "ledger.db-wal" in modes
+        assert set(modes.values()) == {0o600}, modes
+
     async def test_that_was_moved_is_not_written_to(self, file_url: str, tmp_path: Path) -> None:
         """SQLite itself would go on: what is answered as safe would be in a file nobody reads."""
         file, away = tmp_path / "ledger.db", tmp_path / "away.db"

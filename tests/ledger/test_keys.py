@@ -3,7 +3,9 @@
 import asyncio
 import re
 from datetime import UTC, datetime
+from secrets import token_hex, token_urlsafe
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -11,10 +13,10 @@ from tests.ledger.hands import Hands
 from towpath import days, hours, seconds
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import KeyEnded, KeyNotFound
-from towpath.ledger.key import KeyInfo, Scope
+from towpath.ledger.key import KeyInfo, Scope, checked_secret
 from towpath.ledger.ledger import Ledger
 
-CHOSEN = "chosen-by-the-operator"
+CHOSEN = "canary-chosen-by-the-operator"
 
 
 def key(
@@ -226,3 +228,32 @@ class TestEnsuringAKey:
         with pytest.raises(InvalidOption) as refusal:
             await ledger.keys.ensure(secret, name="first")
         assert "canary" not in str(refusal.value)
+
+    @pytest.mark.parametrize(
+        "secret",
+        [
+            "a" * 16,
+            "a" * 200,
+            "abcdefghijklmnopqrstuvwxyz0123456789",
+            "0123456789" * 4,
+            "canary" * 8,
+            "changemechangeme",
+            "1234567890abcdef" * 2,
+            "00000000-0000-0000-0000-000000000000",
+            "0b9d7c1e5f3a8264",
+            "correcthorsebatterystaple",
+        ],
+    )
+    async def test_is_refused_for_a_secret_that_can_be_guessed(
+        self, ledger: Ledger, secret: str
+    ) -> None:
+        """Under 128 random bits, by what can be seen; the way out is told."""
+        with pytest.raises(InvalidOption, match="openssl rand") as refusal:
+            await ledger.keys.ensure(secret, name="first")
+        assert secret not in str(refusal.value)
+        assert await ledger.keys.list() == []
+
+    def test_takes_every_secret_of_128_random_bits(self) -> None:
+        for _ in range(300):
+            for secret in (token_hex(16), token_urlsafe(16), str(uuid4())):
+                assert checked_secret(secret) == secret

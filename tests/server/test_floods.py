@@ -23,11 +23,15 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def it(
-    tmp_path_factory: pytest.TempPathFactory, running_server: EmbeddedServer
-) -> Iterator[Serving]:
+def store() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def it(tmp_path_factory: pytest.TempPathFactory, store: EmbeddedServer) -> Iterator[Serving]:
     home = tmp_path_factory.mktemp("floods")
-    with serve(home, running_server.url, TOWPATH_REVIEWS__GITHUB_SECRETS=GITHUB_SECRET) as it:
+    with serve(home, store.url, TOWPATH_REVIEWS__GITHUB_SECRETS=GITHUB_SECRET) as it:
         yield it
 
 
@@ -89,19 +93,19 @@ class TestEndsThatAreHeldBack:
 
 
 def test_waiting_claims_on_many_queues_take_few_connections(
-    it: Serving, lines: Any, running_server: EmbeddedServer
+    it: Serving, lines: Any, store: EmbeddedServer
 ) -> None:
     """A key may make up names: each would cost a connection to the store for good."""
-    store = Deployment.of(running_server)
-    before = store.connections()
+    seen = Deployment.of(store)
+    before = seen.connections()
     body = json.dumps({"worker": "w", "wait": 30})
     for n in range(60):
         more = f"X-API-Key: {it.key}", "Content-Type: application/json"
         size = f"Content-Length: {len(body)}"
         lines().send(head(f"/api/v1/queues/made-up-{n}/claim", *more, size) + body)
     meta = "{made-up-59}:meta"
-    eventually(lambda: running_server.ask("HGET", meta, "asked_at") and store.blocked() >= 10)
-    assert store.connections() - before < 40
+    eventually(lambda: store.ask("HGET", meta, "asked_at") and seen.blocked() >= 10)
+    assert seen.connections() - before < 40
     assert it.client().get("/readyz").status_code == 200
 
 

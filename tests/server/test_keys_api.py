@@ -18,6 +18,13 @@ class TestWithoutAKey:
     def test_health_answers(self, running: Serving, path: str) -> None:
         assert running.client(key="").get(path).status_code == 200
 
+    @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+    def test_health_answers_those_who_want_the_status_alone(
+        self, running: Serving, path: str
+    ) -> None:
+        answer = running.client(key="").head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [

@@ -114,6 +114,34 @@ class TestTheStore:
             eventually(lambda: said() == ["server.unreachable", "server.back"], within=PATIENCE)
         store.stop()
 
+    def test_that_may_evict_jobs_is_called_that(self, it: Serving, store: EmbeddedServer) -> None:
+        """Not away: whoever reads it would look for it. Also for one that is changed later."""
+        client = it.client()
+        store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        try:
+            told = client.get("/readyz").json()["parts"]["store"]
+            assert told["error"] == "eviction_unsafe"
+            assert "noeviction" in told["remedy"]
+        finally:
+            store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
+
+    def test_that_may_evict_jobs_at_the_start_as_well(
+        self, tmp_path: Path, store: EmbeddedServer
+    ) -> None:
+        store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        try:
+            with serve(tmp_path, store.url) as it:
+                api = it.api("mails")
+                told = api.client.get("/readyz").json()["parts"]["store"]
+                assert told["error"] == "eviction_unsafe"
+                assert "noeviction" in told["remedy"]
+                assert code(api.get(), 503) == "eviction-unsafe"
+                store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+                eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        finally:
+            store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
     def test_full_refuses_submits_and_lets_workers_drain(
         self, api: Api, store: EmbeddedServer
     ) -> None:
@@ -137,6 +165,7 @@ class TestTheDatabase:
         eventually(is_refused, within=PATIENCE)
         told = problem(api.get(), 503)
         assert "ledger" in told["type"]
+        assert "ledger.db" not in str(told)
         part_is_named(api.client, "ledger")
 
     def back(self, api: Api) -> None:
@@ -169,6 +198,18 @@ class TestTheDatabase:
             other.execute(f"ALTER TABLE {name}_away RENAME TO {name}")
         other.close()
         self.back(api)
+
+    def test_moved_away_tells_nobody_where_it_was(self, it: Serving, home: Path) -> None:
+        """A key that was guessed is enough to have the database asked."""
+        file, away = home / "ledger.db", home / "away.db"
+        file.rename(away)
+        try:
+            told = problem(it.client("tp_guessed_0123456789").get("/api/v1/queues"), 503)
+        finally:
+            away.rename(file)
+        assert told["type"].rpartition("/")[2].startswith("ledger")
+        assert not any(word in str(told) for word in (home.name, "ledger.db", "sqlite")), told
+        eventually(lambda: it.client().get("/readyz").status_code == 200, within=PATIENCE)
 
     def test_not_there_at_the_start(self, tmp_path: Path, server: EmbeddedServer) -> None:
         """It can't be served without knowing who may ask: the way out is told, at once."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -155,8 +156,17 @@ class TestStarting:
             assert said("store.restarted") == 1
             assert it.api("mails").look("a")["state"] == "ready"
 
+    def test_in_a_directory_that_others_may_look_into(self, tmp_path: Path) -> None:
+        """Nobody else reads its database, also not one that an older Towpath left open."""
+        data = tmp_path / "data"
+        data.mkdir(mode=0o755)
+        (data / "towpath.db").touch(mode=0o644)
+        with up(tmp_path):
+            modes = {it.name: it.stat().st_mode & 0o077 for it in data.iterdir()}
+        assert set(modes.values()) == {0}, modes
+
     def test_with_a_key_of_one_s_own_and_again_when_its_valkey_dies(self, tmp_path: Path) -> None:
-        with up(tmp_path, TOWPATH_API_KEY="own-key-0123456789abcdef") as it:
+        with up(tmp_path, TOWPATH_API_KEY=secrets.token_hex(16)) as it:
             assert "api_key" not in it.said
             assert it.client(key="").get("/api/v1/queues").status_code == 401
             api = it.api("mails")
@@ -216,22 +226,19 @@ class TestServing:
         assert process.returncode == 2
         assert "keys create" in told["message"]
 
-    def test_several_side_by_side_are_one(
-        self, narrow: Serving, tmp_path: Path, server: EmbeddedServer
-    ) -> None:
-        log = tmp_path / "log"
-        words = ("serve", "--url", server.url, "--database", narrow.database)
-        with serving(*words, database=narrow.database, log=log) as two:
-            _, two.own_key = narrow.make_key("submit", "work")
-            one = narrow.api("mails", two.key)
-            one.submit("hello", id="a")
-            [job] = two.api("mails").claim()
-            assert one.say("complete", job).json()["state"] == "done"
+    def test_several_side_by_side_are_one(self, tmp_path: Path, server: EmbeddedServer) -> None:
+        with serve(tmp_path, server.url) as one:
+            words = ("serve", "--url", server.url, "--database", one.database)
+            with serving(*words, database=one.database, log=tmp_path / "other") as two:
+                two.own_key = one.key
+                one.api("mails").submit("hello", id="a")
+                [job] = two.api("mails").claim()
+                assert one.api("mails").say("complete", job).json()["state"] == "done"
 
 
 def test_no_secret_is_in_the_log(tmp_path: Path, server: EmbeddedServer) -> None:
     """Keys, wrong keys, payloads, results, reasons: at the level that says most, with refusals."""
-    key, wrong = "canary-key-0123456789abcdef", "canary-wrong-0123456789abcdef"
+    key, wrong = "canary-key-g7vx2q9rt4bz8wnd", "canary-wrong-0123456789abcdef"
     with serve(tmp_path, server.url, TOWPATH_API_KEY=key, TOWPATH_LOG__LEVEL="debug") as it:
         api = it.api("mails")
         with api.client.stream("GET", f"{api.root}/events"):

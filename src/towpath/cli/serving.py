@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +36,7 @@ from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
-from towpath.files import FileDamaged, kept_file
+from towpath.files import PRIVATE, FileDamaged, kept_file
 from towpath.ledger.ledger import Ledger
 from towpath.loop import new_loop
 from towpath.server.build import Parts, build
@@ -76,6 +76,7 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
     with listen(settings.host, settings.port) as sock:
         database = file_in(settings.data)
         data = _made(database.parent)
+        _close_to_others(database)
         objects = EmbeddedObjects(data / "objects") if settings.objects else None
         with EmbeddedServer(data=data / "valkey") as server, objects or nullcontext():
             serving = _Serving(
@@ -100,6 +101,13 @@ def _made(data: Path) -> Path:
     except OSError as error:
         raise InvalidOption("data", str(data), rule=f"can't be made: {error.strerror}") from error
     return data
+
+
+def _close_to_others(database: Path) -> None:
+    """A database of ours that others may read, because an older Towpath made it so."""
+    for file in (database, *(database.with_name(database.name + it) for it in ("-wal", "-shm"))):
+        with suppress(FileNotFoundError):
+            file.chmod(PRIVATE)
 
 
 async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: socket) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import secrets
+import string
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
+from math import log2
 from typing import NamedTuple
 
 import msgspec
@@ -128,7 +131,41 @@ def checked_secret(secret: str) -> str:
     if not (fits and secret.isascii() and secret.isprintable() and " " not in secret):
         rule = f"must be {SHORTEST_SECRET} to {LONGEST_SECRET} characters of ASCII without blanks"
         raise InvalidOption("api key", "…", rule=rule)
+    if _bits(secret) < _LEAST_BITS:
+        rule = (
+            f"can be guessed: it has fewer than {_LEAST_BITS} random bits; make one with "
+            "`openssl rand -hex 32`, or leave it out and use `towpath keys create`"
+        )
+        raise InvalidOption("api key", "…", rule=rule)
     return secret
+
+
+_ALPHABETS = (
+    string.digits,
+    string.digits + "abcdef",
+    string.digits + "ABCDEF",
+    string.ascii_lowercase,
+    string.ascii_lowercase + string.digits + "-_.",
+    string.ascii_letters + string.digits + "-_",
+)
+_ALL = 94
+_LEAST_BITS, _LEAST_NEW = 128, 0.6
+
+
+def _bits(secret: str) -> float:
+    """How many random bits *secret* may have at most, by what can be seen of it.
+
+    Each character counts as one of the smallest alphabet that has them all. None counts where too
+    many go on as those before did (`aaaa`, `1234`, `abcabc`): chance does that now and then.
+    """
+    found = set(secret)
+    size = next((len(it) for it in _ALPHABETS if found <= set(it)), _ALL)
+    steps = [ord(b) - ord(a) for a, b in pairwise(secret)]
+    goes_on = sum(a == b for a, b in pairwise(steps))
+    repeats = sum(secret[at : at + 3] in secret[: at + 2] for at in range(len(secret) - 2))
+    if len(secret) - goes_on - repeats < _LEAST_NEW * len(secret):
+        return 0
+    return len(secret) * log2(size)
 
 
 def checked_name(name: str) -> str:

@@ -10,10 +10,12 @@ statement, which cost four times as much for joined writes (`docs/decisions`).
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,6 +24,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
+from towpath.files import PRIVATE
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed
 from towpath.ledger.writing import AT_ONCE, JoinedWrites
 
@@ -97,6 +100,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
     def connect() -> sqlite3.Connection:
         if mode == "rw" and not file.exists():
             raise LedgerAbsent(path)
+        if mode == "rwc":
+            _make(file)
         return sqlite3.connect(
             f"{file.as_uri()}?mode={mode}",
             uri=True,
@@ -149,6 +154,14 @@ def _when_free(execute: Callable[[str], object], words: str, limit: Duration) ->
             time.sleep(_LOOK_EVERY)
         else:
             return
+
+
+def _make(file: Path) -> None:
+    """For its owner alone, also in a directory that others may look into; SQLite gives the files
+    beside it the same mode. One that is there keeps what it has.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
 
 
 _FILE = "towpath.file"

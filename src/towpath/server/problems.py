@@ -26,6 +26,7 @@ from towpath.ledger.errors import (
 TYPES = "https://towpath.dev/problems/"
 """Where a problem's type points: a name that never changes, and a page about it."""
 RETRY_AFTER_S = 1
+_LEDGER_AWAY = "the database can't do this now; the server's log says why"
 _DETAIL_MOST = 1000
 """Characters: a refusal repeats what was sent, up to here."""
 
@@ -121,7 +122,8 @@ def of_error(error: TowpathError) -> JSONResponse:
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
     headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
-    text = str(error)
+    # What a database says names its file or its host: that is for the server's log alone.
+    text = _LEDGER_AWAY if isinstance(error, LedgerError) else str(error)
     detail = text if len(text) <= _DETAIL_MOST else text[: _DETAIL_MOST - 1] + "…"
     return problem(status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error))
 

@@ -53,12 +53,14 @@ class ReadyOut(Answer):
     the relay, while they do not run."""
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", response_class=PlainTextResponse)
 async def livez() -> str:
     """The process answers. Needs no key."""
     return "ok"
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get(
     "/readyz",
     response_model=ReadyOut,
@@ -111,7 +113,11 @@ async def checked(probe: Awaitable[None]) -> PartOut:
     except TowpathError as error:
         return PartOut(ok=False, error=error.code, remedy=error.remedy)
     except TimeoutError:
-        return PartOut(ok=False, error="timeout", remedy="See whether it hangs.")
+        return PartOut(
+            ok=False,
+            error="timeout",
+            remedy="The probe timed out after 2 s; check that this part responds.",
+        )
     return PartOut(ok=True)
 
 

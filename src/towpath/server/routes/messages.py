@@ -275,6 +275,7 @@ def _event(view: MessageView, last: MessageView | None) -> str | None:
 # ── health ───────────────────────────────────────────────────────────────────────────────
 
 
+@health_router.head("/health", include_in_schema=False)
 @health_router.get("/health", response_model=HealthOut)
 async def health(request: Request, messages: TheMessages) -> HealthOut:
     """The state of the queue in four fields. Needs no key; says nothing about anybody.
