@@ -13,7 +13,7 @@ from towpath.engine.script import ARGS, Scripts, pieces_of
 from towpath.engine.wire import unpack_raw
 
 PLANTED = "PLANTED"
-READING = frozenset({"look", "list", "lane", "alone", "counts", "recurring"})
+READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring"})
 WRITING = sorted(ARGS.keys() - READING)
 
 _PROBE = f"""
