@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, slots, until_slots, working
 from towpath.app import Towpath
-from towpath.clock import seconds
+from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import ask_fields
 from towpath.engine.model import new_job
@@ -147,6 +147,34 @@ class TestConcurrency:
             gate.set()
             used = {await it.result(within=SOON) for it in tickets if not isinstance(it, Exception)}
         assert len(used) <= 3
+
+
+class TestCalls:
+    async def test_that_a_full_worker_hears_reach_an_idle_one(self, server: EmbeddedServer) -> None:
+        """The clock stands still, so that nobody looks by himself."""
+        clock, ran = ManualClock(), list[str]()
+        full, idle = Towpath(server.url, clock=clock), Towpath(server.url, clock=clock)
+
+        async def stay() -> None:
+            ran.append("stay")
+            await asyncio.Event().wait()
+
+        async def quick() -> None:
+            ran.append("quick")
+
+        options = HandlerOptions()
+        long = full.add("long", stay, options)
+        full.add("short", quick, options)
+        short = idle.add("short", quick, options)
+        async with full, idle, working(full, concurrency=1):
+            # It waits for both queues, and only then is there something that fills it.
+            await meanwhile(lambda: blocked_clients(server) == 2)
+            await long.submit()
+            await meanwhile(lambda: ran == ["stay"])
+            async with working(idle, concurrency=1):
+                await meanwhile(lambda: blocked_clients(server) >= 2)
+                await short.submit()
+                await meanwhile(lambda: "quick" in ran)
 
 
 class TestWeights:

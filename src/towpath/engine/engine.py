@@ -14,7 +14,6 @@ from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milli
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
 from towpath.engine.channel import Limits
-from towpath.engine.check import whole
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
@@ -41,7 +40,7 @@ from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import WAIT_CAP, Looks, Waker
+from towpath.engine.waiting import WAIT_CAP, Claims, Looks, Waker, wish_of
 from towpath.errors import (
     CallStale,
     DurabilityNotReached,
@@ -49,7 +48,7 @@ from towpath.errors import (
     ScriptDefect,
     TowpathError,
 )
-from towpath.ids import QueueName, lane_key, queue_name, worker_name
+from towpath.ids import QueueName, queue_name
 from towpath.telemetry.logs import Log
 
 _WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
@@ -102,6 +101,7 @@ class Engine(Publishing):
             log=self._log,
         )
         self._waker = Waker(self._link, self._clock)
+        self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._send_submits, self._store.largest_payload)
         try:
@@ -115,6 +115,7 @@ class Engine(Publishing):
 
     async def __aexit__(self, *_: object) -> None:
         await self._batcher.close()
+        await self._claims.close()
         await self._store.close()
         await self._feeds.close()
         await self._waker.close()
@@ -208,7 +209,7 @@ class Engine(Publishing):
         when there is work.
         """
         name = queue_name(queue)
-        wish, wait_ms = _wish(worker, lease, count, lane), duration_ms("wait", wait)
+        wish, wait_ms = wish_of(worker, lease, count, lane), duration_ms("wait", wait)
         if lane is not None and wait_ms:
             raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
         looks = Looks(call) if call is not None and wait_ms else None
@@ -216,7 +217,9 @@ class Engine(Publishing):
         while True:
             named = looks.next() if looks else call
             try:
-                leases, due, _, now = await self._store.write("claim", name, lambda _: wish, named)
+                leases, due, _, now = await self._claims.ask(
+                    "claim", name, worker, lambda _: wish, named
+                )
             except CallStale as stale:
                 if looks is None or not looks.again(stale.last):
                     raise
@@ -228,12 +231,17 @@ class Engine(Publishing):
             until = min(give_up_at, now + _WAIT_CAP_MS, due or give_up_at)
             await self._waker.wait(name, milliseconds(max(until - now, 0)))
 
-    async def wait_for_work(self, queue: str, *, within: Duration) -> None:
+    async def wait_for_work(self, queue: str, *, within: Duration) -> bool:
         """Return when there may be jobs to claim, at the latest after *within* or a few seconds.
 
-        For those who exchange: a claim waits by itself. No round trip but the shared blocking read.
+        For those who exchange: a claim waits by itself. True = the caller was called; if it can't
+        look now, it says so (`hand_on`). No round trip but the shared blocking read.
         """
-        await self._waker.wait(queue_name(queue), min(within, WAIT_CAP))
+        return await self._waker.wait(queue_name(queue), min(within, WAIT_CAP))
+
+    def hand_on(self, queue: str) -> None:
+        """Let somebody else look who waits for work: this caller was called and can't."""
+        self._waker.hand_on(queue_name(queue))
 
     async def renew(self, lease: Lease, ttl: Duration, *, call: Call | None = None) -> Lease:
         """Hold the job for another *ttl*, counted from now on the server's clock.
@@ -301,7 +309,7 @@ class Engine(Publishing):
         name = queue_name(queue)
         if len(settlements) > LARGEST_BATCH:
             raise InvalidOption("settlements", len(settlements), rule=f"at most {LARGEST_BATCH}")
-        wish = _wish(worker, lease, count, None, least=0)
+        wish = wish_of(worker, lease, count, None, least=0)
         for it in settlements:
             if it.lease.queue != name:
                 raise InvalidOption("settlements", it.lease.job, rule=f"must be of queue {name}")
@@ -309,7 +317,10 @@ class Engine(Publishing):
         def body(options: QueueOptions) -> Any:
             return [[codec.settlement_item(it, options) for it in settlements], wish]
 
-        answer = await self._store.write("exchange", name, body, call)
+        if count:
+            answer = await self._claims.ask("exchange", name, worker, body, call)
+        else:
+            answer = await self._store.write("exchange", name, body, call)
         return codec.exchanged(name, worker, list(settlements), answer)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
@@ -377,14 +388,3 @@ class Engine(Publishing):
 @lru_cache(maxsize=1)
 def _shipped_scripts() -> Scripts:
     return Scripts()
-
-
-def _wish(
-    worker: str, lease: Duration, count: int, lane: str | None, *, least: int = 1
-) -> list[Any]:
-    return [
-        worker_name(worker),
-        codec.lease_ms(lease),
-        whole("count", count, least, LARGEST_BATCH),
-        lane_key(lane) if lane is not None else "",
-    ]

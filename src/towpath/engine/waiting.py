@@ -14,18 +14,28 @@ where a read can't span slots, they look now and then.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from towpath.clock import Clock, Duration, milliseconds, seconds
+from towpath.engine import codec
+from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import whole
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.layout import TROUBLE
-from towpath.engine.model import Call
-from towpath.ids import QueueName
+from towpath.engine.model import Call, Release
+from towpath.engine.options import QueueOptions
+from towpath.errors import TowpathError
+from towpath.ids import QueueName, lane_key, worker_name
 from towpath.supervise import detached
+
+Body = Callable[[QueueOptions], Any]
+Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
 
 WAIT_CAP = seconds(5)
 _SLACK = 3.0
@@ -40,6 +50,7 @@ _IDLE = 10.0
 """Seconds after which the connection of a read that nobody needs is closed."""
 _AFTER_TROUBLE = 0.05
 _RECALL_KEPT_MS = 60_000
+_UNDO_TRIES = 30
 
 _LOOKS_MOST = 2**20
 _NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
@@ -69,6 +80,71 @@ class Looks:
         return mine
 
 
+def wish_of(
+    worker: str, lease: Duration, count: int, lane: str | None, *, least: int = 1
+) -> list[Any]:
+    """What a claim asks for: the arguments of its script."""
+    return [
+        worker_name(worker),
+        codec.lease_ms(lease),
+        whole("count", count, least, LARGEST_BATCH),
+        lane_key(lane) if lane is not None else "",
+    ]
+
+
+class Claims:
+    """Calls that claim. One that its caller has not named gets a name here, so that it can be
+    asked for what it claimed if the caller goes away: that is given back, for nobody else would
+    run it before its lease ends.
+    """
+
+    def __init__(self, write: Write, settle: Callable[[list[Release]], Awaitable[object]]) -> None:
+        self._write, self._settle = write, settle
+        self._idle: list[Iterator[Call]] = []
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self, verb: str, queue: QueueName, worker: str, body: Body, call: Call | None
+    ) -> Any:
+        """The answer to *verb*, which is claim or exchange."""
+        if call is not None:
+            return await self._write(verb, queue, body, call)
+        names = self._idle.pop() if self._idle else _names()
+        call = next(names)
+        try:
+            return await self._write(verb, queue, body, call)
+        except asyncio.CancelledError:
+            task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+            names = _names()  # the last answer under the old ones is still to be asked for
+            raise
+        finally:
+            self._idle.append(names)
+
+    async def close(self) -> None:
+        """Wait a moment for what is under way; a server that is away stops nobody."""
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=_SLACK)
+        for task in self._undoing:
+            task.cancel()
+
+    async def _undo(self, verb: str, queue: QueueName, worker: str, body: Body, call: Call) -> None:
+        """Tried for a while; what is not given back comes back when its lease ends."""
+        for _ in range(_UNDO_TRIES):
+            with suppress(TowpathError):
+                answer = await self._write(verb, queue, body, call)
+                leases = answer[1] if verb == "exchange" else answer[0]
+                await self._settle([Release(codec.lease(queue, worker, it)) for it in leases])
+                return
+            await asyncio.sleep(1)
+
+
+def _names() -> Iterator[Call]:
+    channel = secrets.token_hex(8)
+    return (Call(channel, number) for number in itertools.count(1))
+
+
 class Waker:
     """Whom to wake when there is work."""
 
@@ -78,24 +154,33 @@ class Waker:
         self._own: list[_Listener] = []
         self._shared: _Listener | None = None
 
-    async def wait(self, queue: QueueName, pause: Duration) -> None:
-        """Return when there may be work in *queue*, at the latest after *pause* on the clock."""
+    async def wait(self, queue: QueueName, pause: Duration) -> bool:
+        """Return when there may be work in *queue*, at the latest after *pause* on the clock.
+
+        True = the caller was called: it looks, or lets another one do so (`hand_on`).
+        """
         listener = self._listener(queue)
         if listener is None:
             await self._clock.sleep(min(pause, _LOOK_EVERY))
-            return
+            return False
         called = listener.enlist(queue)
         timer = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            if called.done() and not listener.call_one(queue):
-                # Who was called went away without looking: another must, elsewhere.
-                self._pushes.push(keys_of(queue).wake)
+            if called.done():
+                self.hand_on(queue)
             raise
         finally:
             timer.cancel()
             called.cancel()
+        return not called.cancelled()
+
+    def hand_on(self, queue: QueueName) -> None:
+        """Who was called went away without looking, or can't take a job: another must look."""
+        waiting = [it for it in (*self._own, self._shared) if it and it.listens_for(queue)]
+        if not any(it.call_one(queue) for it in waiting):
+            self._pushes.push(keys_of(queue).wake)
 
     async def close(self) -> None:
         for listener in (*self._own, self._shared):

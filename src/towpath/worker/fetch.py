@@ -83,6 +83,8 @@ class Feeder:
         """Claims that failed one after the other, and when the next one may be sent."""
         self._hungry = True
         """There may be more to claim."""
+        self._called = False
+        """Somebody has work, and called this feeder for it."""
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
         self.asked_at = steady()
@@ -142,6 +144,7 @@ class Feeder:
                 self._wake.clear()
                 batch = self._next_batch()
                 self._asked = self._next_claim(batch)
+                self._answer_call()
                 if not batch and not self._asked:
                     if self.idle:
                         self._rested()
@@ -154,10 +157,17 @@ class Feeder:
                     self._settled(batch, exchanged.outcomes)
         finally:
             self._share.wants = False
+            self._answer_call()
             self._look_no_more()
 
     def _finished(self) -> bool:
         return self._stopping and not self._outbox and not self._share.held
+
+    def _answer_call(self) -> None:
+        """Who was called for work and can't take any lets another one do so."""
+        if self._called and not self._asked:
+            self._engine.hand_on(self.queue)
+        self._called = False
 
     def _next_batch(self) -> list[Ended]:
         """What has ended, as far as one call carries it."""
@@ -270,7 +280,7 @@ class Feeder:
             self._looking = None
 
     async def _until_work(self, wait: Duration) -> None:
-        await self._engine.wait_for_work(self.queue, within=wait)
+        self._called = await self._engine.wait_for_work(self.queue, within=wait)
         self._looking = None
         self.look()
 

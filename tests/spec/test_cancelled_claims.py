@@ -1,0 +1,73 @@
+"""A claim whose caller goes away gives back what it had claimed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.waiting import eventually_async
+from towpath.clock import hours, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Call, Lease, new_job
+from towpath.testing.proxy import Faults, Hole, Proxy
+
+QUEUE = "reviews"
+
+
+async def claim(engine: Engine, call: Call | None = None) -> list[Lease]:
+    return await engine.claim(QUEUE, worker="w", lease=hours(1), count=2, call=call)
+
+
+async def claim_waiting(engine: Engine, call: Call | None = None) -> list[Lease]:
+    return await engine.claim(
+        QUEUE, worker="w", lease=hours(1), count=2, wait=seconds(60), call=call
+    )
+
+
+async def exchange(engine: Engine, call: Call | None = None) -> list[Lease]:
+    found = await engine.exchange(QUEUE, [], worker="w", lease=hours(1), count=2, call=call)
+    return found.leases
+
+
+Way = Callable[[Engine, Call | None], Awaitable[list[Lease]]]
+WAYS = pytest.mark.parametrize("way", [claim, claim_waiting, exchange])
+
+
+async def cancelled(server: EmbeddedServer, way: Way, call: Call | None, engine: Engine) -> Engine:
+    """Claim through a line that loses the answer, and go away meanwhile."""
+    async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as away:
+        assert await claim(away) == await exchange(away) == []  # connected, scripts known
+        await engine.submit_many(QUEUE, [new_job(b"") for _ in range(2)])
+        proxy.faults.hole = Hole.REPLIES
+        claiming = asyncio.ensure_future(way(away, call))
+        await eventually_async(_leased(engine, 2))
+        claiming.cancel()
+        await asyncio.wait((claiming,))
+        assert claiming.cancelled()
+        proxy.faults.hole = Hole.NOTHING
+        await proxy.drop_all()
+        if call is None:
+            await eventually_async(_leased(engine, 0))
+    return engine
+
+
+@WAYS
+async def test_jobs_are_there_for_others(server: EmbeddedServer, way: Way) -> None:
+    async with Engine(server.url) as engine:
+        await cancelled(server, way, None, engine)
+        assert [it.attempt for it in await claim(engine)] == [1, 1]
+
+
+async def test_who_has_named_it_may_ask_for_it(server: EmbeddedServer) -> None:
+    async with Engine(server.url) as engine:
+        call = Call("client-7", 1)
+        await cancelled(server, claim, call, engine)
+        assert len(await claim(engine, call)) == 2
+
+
+def _leased(engine: Engine, count: int) -> Callable[[], Awaitable[bool]]:
+    async def so() -> bool:
+        return (await engine.counts(QUEUE)).leased == count
+
+    return so
