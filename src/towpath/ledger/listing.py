@@ -7,8 +7,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, null, or_, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    bindparam,
+    func,
+    null,
+    or_,
+    select,
+    union_all,
+)
 from sqlalchemy.engine import Connection
 
 from towpath.engine.check import whole
@@ -37,27 +48,31 @@ def newest(
     prefix: str | Sequence[str] | None,
     after: str | None,
     size: int,
-) -> Select[tuple[object, ...]]:
+) -> Select[Any]:
     """The newest of these records, one more than *size*. Raises InvalidOption."""
     name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE) + 1
-    wanted: list[ColumnElement[bool]] = []
-    if subject is not None:
-        wanted.append(jobs.c.subject.in_(_several(subject)))
+    wanted: list[ColumnElement[bool]] = [jobs.c.queue == name]
     if prefix is not None:
         wanted.append(or_(*map(_begins, _several(prefix))))
     if after is not None:
         wanted.append(jobs.c.seq < _place(after))
-    states = RecordState if state is None else [record_state(state)]
-    parts = (
-        select(*_brief)
-        .where(jobs.c.queue == name, jobs.c.state == one, *wanted)
-        .order_by(jobs.c.seq.desc())
-        .limit(most)
-        .subquery()
-        for one in states
+    states = None if state is None else [record_state(state)]
+    if subject is not None:
+        # A subject has few records: its index is the one to use, and no other must look as good.
+        wanted.append(jobs.c.subject.in_(_several(subject)))
+        if states:
+            wanted.append(func.coalesce(jobs.c.state, "").in_(states))
+        return _sorted(select(*_brief).where(*wanted), jobs, most)
+    by_state = (
+        _sorted(select(*_brief).where(*wanted, jobs.c.state == one), jobs, most)
+        for one in states or RecordState
     )
-    all_of_them = union_all(*(select(part) for part in parts)).subquery()
-    return select(all_of_them).order_by(all_of_them.c.seq.desc()).limit(most)
+    all_of_them = union_all(*(select(part.subquery()) for part in by_state)).subquery()
+    return _sorted(select(all_of_them), all_of_them, most)
+
+
+def _sorted(query: Select[Any], rows: FromClause, most: int) -> Select[Any]:
+    return query.order_by(rows.c.seq.desc()).limit(most)
 
 
 def page(found: list[Record], size: int) -> RecordPage:
