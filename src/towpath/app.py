@@ -13,13 +13,14 @@ async with app:
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from towpath.clock import Clock, Duration
+from towpath.connection import Connection
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -27,11 +28,9 @@ from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
-from towpath.recording import Recording
 from towpath.submitting import NOTHING, AppHandler
 from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
-from towpath.way import Way
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.middleware import Middleware
@@ -80,7 +79,8 @@ class Options(TypedDict, total=False):
 class Towpath:
     """An app: handlers for queues on one deployment of Redis or Valkey.
 
-    Making one connects nothing. `async with app` connects; entered again by somebody else in the
+    Making one connects nothing. `async with app` connects, and does not wait for a server that is
+    away: jobs can be submitted when it is back. Entered again by somebody else in the
     same loop, it is shared and closed when the last one leaves.
     """
 
@@ -103,12 +103,12 @@ class Towpath:
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
         self.recurrences = Recurrences()
-        self._recording = (
-            None
-            if ledger is None
-            else Recording(ledger, lambda: self.engine, self._require_unnamed)
+        self._connection = Connection(
+            self.new_engine,
+            ledger=ledger,
+            check=self._require_unnamed,
+            metrics=lambda: self.metrics,
         )
-        self._way = Way(self.new_engine, lambda: self.metrics, self._recording)
         self.metrics = Metrics()
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────
@@ -134,9 +134,9 @@ class Towpath:
         self, queue: str, function: Callable[..., Any], options: HandlerOptions
     ) -> AppHandler[Any, Any, Any]:
         """What the decorator does."""
-        if options.record and self._recording is None:
+        if options.record and not self._connection.keeps_records:
             raise LedgerMissing
-        handler = AppHandler[Any, Any, Any](queue, function, options, way=self._way)
+        handler = AppHandler[Any, Any, Any](queue, function, options, connection=self._connection)
         key = (handler.queue, handler.named)
         if key in self._handlers:
             other = self._handlers[key].name
@@ -223,49 +223,36 @@ class Towpath:
     # ── the way to the server ────────────────────────────────────────────────────────────
 
     async def __aenter__(self) -> Self:
-        await self._way.enter()
+        await self._connection.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._way.leave()
+        await self._connection.__aexit__()
 
     @property
     def engine(self) -> Engine:
         """The engine behind it, for everything that has no shorter way."""
-        return self._way.engine
-
-    async def connected(self) -> None:
-        """Return once the server has answered. Raises ServerUnreachable if it does not in time.
-
-        Only an app with a ledger can be entered without it.
-        """
-        await self._way.connected()
+        return self._connection.engine
 
     @property
     def ledger(self) -> Ledger:
         """The database that keeps the records, while the app is entered. Raises LedgerMissing."""
-        return self._recorded.ledger
+        return self._connection.ledger
 
     @property
     def keeps_records(self) -> bool:
         """Whether it has a ledger."""
-        return self._recording is not None
+        return self._connection.keeps_records
 
     @property
     def ledger_url(self) -> str | None:
         """Where its ledger is, if that was said as a URL."""
-        return self._recording.place if self._recording else None
+        return self._connection.ledger_url
 
     @property
     def recorder(self) -> Recorder:
         """What a worker asks before an attempt and tells after it."""
-        return self._recorded.recorder
-
-    @property
-    def _recorded(self) -> Recording:
-        if self._recording is None:
-            raise LedgerMissing
-        return self._recording
+        return self._connection.recorder
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Another engine on the same server, not yet entered; one with *limits* of its own is for
@@ -297,10 +284,9 @@ class Towpath:
         self.url, self._clock, self._make_engine = url, clock, engine
         self.metrics = Metrics()
         try:
-            with ExitStack() as stack:
-                if ledger is not None:
-                    stack.enter_context(self._recorded.kept_in(ledger))
-                stack.enter_context(self._way.anew())
+            if ledger is not None and not self._connection.keeps_records:
+                raise LedgerMissing
+            with self._connection.anew(ledger):
                 yield self
         finally:
             self.url, self._clock, self._make_engine, self.metrics = before

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
+from towpath.connection import Connection
 from towpath.engine.durability import Durability
 from towpath.engine.model import JobOptions, JobRef, NewJob, OnConflict, Submitted, new_job
 from towpath.engine.retry import own_attempts
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
 from towpath.ticket import STATES, RecordTicket, Ticket, Uncommitted
-from towpath.way import Way
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
 from towpath.worker.payload import WithDefault
@@ -33,11 +33,16 @@ class AppHandler(Handler[T, R, C]):
     """A handler that jobs can be submitted to."""
 
     def __init__(
-        self, queue: str, function: Callable[..., C], options: HandlerOptions, *, way: Way
+        self,
+        queue: str,
+        function: Callable[..., C],
+        options: HandlerOptions,
+        *,
+        connection: Connection,
     ) -> None:
         super().__init__(queue, function, options)
-        self._way = way
-        self.blocking = BlockingHandler[T, R](self, way)
+        self._connection = connection
+        self.blocking = BlockingHandler[T, R](self, connection)
         own = (
             {}
             if self.named is None
@@ -83,7 +88,7 @@ class AppHandler(Handler[T, R, C]):
         if self.options.record:
             return await self._record(payload, durability, on_conflict, options)
         with traces.producer_span(self.queue, handler=self.name):
-            submitted = await self._way.engine.submit(
+            submitted = await self._connection.engine.submit(
                 self.queue, self.encode(payload), durability=durability, **self.completed(options)
             )
         return self.ticket(submitted.checked(on_conflict))
@@ -97,9 +102,9 @@ class AppHandler(Handler[T, R, C]):
     ) -> Ticket[R]:
         _refuse_durability(durability)
         with traces.producer_span(self.queue, handler=self.name):
-            jobs, data = self._way.ledger.jobs, self.encode(payload)
+            jobs, data = self._connection.ledger.jobs, self.encode(payload)
             made = await jobs.submit(self.queue, data, **self.completed(options))
-        self._way.tell(_submitted(made, data).checked(on_conflict), self.name)
+        self._connection.tell(_submitted(made, data).checked(on_conflict), self.name)
         return self._record_ticket(made, data)
 
     async def _submit_in(
@@ -112,7 +117,7 @@ class AppHandler(Handler[T, R, C]):
     ) -> list[Ticket[R]]:
         with traces.producer_span(self.queue, handler=self.name, jobs=len(payloads)):
             wanted = self.new_records(payloads, durability, options)
-            made = await self._way.transactions.take(transaction, wanted, self.tell_made)
+            made = await self._connection.transactions.take(transaction, wanted, self.tell_made)
         return self.record_tickets(made, wanted, on_conflict)
 
     async def submit_many(
@@ -139,7 +144,9 @@ class AppHandler(Handler[T, R, C]):
             return [_or_error(it) for it in await asyncio.gather(*each, return_exceptions=True)]
         with traces.producer_span(self.queue, handler=self.name, jobs=len(values)):
             jobs = self.new_jobs(values, options)
-            answers = await self._way.engine.submit_many(self.queue, jobs, durability=durability)
+            answers = await self._connection.engine.submit_many(
+                self.queue, jobs, durability=durability
+            )
         return self.tickets(answers, on_conflict)
 
     # ── what both ways of submitting share ───────────────────────────────────────────────
@@ -188,13 +195,13 @@ class AppHandler(Handler[T, R, C]):
         )
 
     def ticket(self, submitted: Submitted) -> Ticket[R]:
-        self._way.tell(submitted, self.name)
-        return Ticket(submitted, self._way, self.result)
+        self._connection.tell(submitted, self.name)
+        return Ticket(submitted, self._connection, self.result)
 
     def tell_made(self, recorded: list[Recorded]) -> None:
         """Tell of records whose transaction has committed."""
         for made in recorded:
-            self._way.tell(_submitted(made, made.record.payload), self.name)
+            self._connection.tell(_submitted(made, made.record.payload), self.name)
 
     def record_tickets(
         self, made: Made, wanted: Sequence[NewRecord], on_conflict: OnConflict
@@ -211,7 +218,7 @@ class AppHandler(Handler[T, R, C]):
         self, made: Recorded, data: bytes, uncommitted: Uncommitted | None = None
     ) -> Ticket[R]:
         submitted = _submitted(made, data)
-        return RecordTicket(submitted, self._way, self.result, made.record.id, uncommitted)
+        return RecordTicket(submitted, self._connection, self.result, made.record.id, uncommitted)
 
     def tickets(
         self, answers: list[Submitted | TowpathError], on_conflict: OnConflict
@@ -234,8 +241,8 @@ class AppHandler(Handler[T, R, C]):
 class BlockingHandler(Generic[T, R]):
     """The same for code without an event loop: scripts, Django views, notebooks."""
 
-    def __init__(self, handler: AppHandler[T, R, Any], way: Way) -> None:
-        self._handler, self._way = handler, way
+    def __init__(self, handler: AppHandler[T, R, Any], connection: Connection) -> None:
+        self._handler, self._connection = handler, connection
 
     def submit(
         self,
@@ -255,7 +262,7 @@ class BlockingHandler(Generic[T, R]):
             return self._submit_in(in_transaction, [payload], durability, on_conflict, options)[0]
         handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name):
-            submitted = self._way.blocking.submit(
+            submitted = self._connection.blocking.submit(
                 handler.queue,
                 handler.encode(payload),
                 durability=durability,
@@ -279,7 +286,9 @@ class BlockingHandler(Generic[T, R]):
         handler = self._unrecorded()
         with traces.producer_span(handler.queue, handler=handler.name, jobs=len(values)):
             jobs = handler.new_jobs(values, options)
-            answers = self._way.blocking.submit_many(handler.queue, jobs, durability=durability)
+            answers = self._connection.blocking.submit_many(
+                handler.queue, jobs, durability=durability
+            )
         return handler.tickets(answers, on_conflict)
 
     def _submit_in(
@@ -293,7 +302,9 @@ class BlockingHandler(Generic[T, R]):
         handler = self._handler
         with traces.producer_span(handler.queue, handler=handler.name, jobs=len(payloads)):
             wanted = handler.new_records(payloads, durability, options)
-            made = self._way.transactions.take_blocking(transaction, wanted, handler.tell_made)
+            made = self._connection.transactions.take_blocking(
+                transaction, wanted, handler.tell_made
+            )
         return handler.record_tickets(made, wanted, on_conflict)
 
     def _unrecorded(self) -> AppHandler[T, R, Any]:

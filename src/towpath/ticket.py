@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 import msgspec
 
 from towpath.clock import Duration, seconds, steady
+from towpath.connection import Connection
 from towpath.engine.inspect import Job
 from towpath.engine.model import JobRef, Submitted
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobNotFound, JobUnfinished, ServerError, StillOpen
 from towpath.ids import JobId
 from towpath.ledger.errors import RecordNotFound, RecordUncommitted
-from towpath.way import Way
 from towpath.worker.payload import Form, Raw
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
     """A submitted job: where to ask for what becomes of it."""
 
     submitted: Submitted
-    _way: Way
+    _connection: Connection
     _form: Form[Any]
 
     @property
@@ -47,11 +47,11 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
 
     async def state(self) -> State:
         """Its state now; GONE if it ended and is no longer kept."""
-        return await self._way.engine.state(self.job)
+        return await self._connection.engine.state(self.job)
 
     async def cancel(self) -> State:
         """End it: CANCELLED, or LEASED if its worker was asked to stop."""
-        return await self._way.engine.cancel(self.job)
+        return await self._connection.engine.cancel(self.job)
 
     async def result(self, *, within: Duration) -> R:
         """What its handler returned, once it has.
@@ -59,11 +59,11 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
         Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
         JobNotFound if it is gone. Does not poll.
         """
-        return self._value(await self._way.engine.ended(self.job, within=within))
+        return self._value(await self._connection.engine.ended(self.job, within=within))
 
     def wait(self, *, within: Duration) -> R:
         """The same for code without an event loop."""
-        return self._value(self._way.blocking.ended(self.job, within=within))
+        return self._value(self._connection.blocking.ended(self.job, within=within))
 
     def _value(self, job: Job) -> R:
         if job.state is not State.DONE:
@@ -101,7 +101,7 @@ class RecordTicket(Ticket[R], frozen=True):
         """Its row now. Raises RecordNotFound if it ended long ago, or was rolled back."""
         pending = self._pending  # first: what is committed after this is found below
         try:
-            return await self._way.ledger.jobs.get(self.job.queue, self._record_id)
+            return await self._connection.ledger.jobs.get(self.job.queue, self._record_id)
         except RecordNotFound:
             if pending is None:
                 raise
@@ -123,7 +123,7 @@ class RecordTicket(Ticket[R], frozen=True):
     async def cancel(self) -> State:
         if self._pending is not None and await self.record() is self._pending:
             raise RecordUncommitted(self.job.queue, self._record_id)
-        record = await self._way.ledger.jobs.cancel(self.job.queue, self._record_id)
+        record = await self._connection.ledger.jobs.cancel(self.job.queue, self._record_id)
         return STATES[record.state]
 
     async def result(self, *, within: Duration) -> R:
@@ -145,7 +145,7 @@ class RecordTicket(Ticket[R], frozen=True):
     async def _until_moved(self, ref: JobRef, wait: float) -> None:
         """The server tells when it ends; where it does not know the job, look again soon."""
         try:
-            await self._way.engine.ended(ref, within=seconds(wait))
+            await self._connection.engine.ended(ref, within=seconds(wait))
         except StillOpen:
             pass
         except (JobNotFound, ServerError):

@@ -22,7 +22,6 @@ AWAITED = {
     "engine/layout.py": "awaited to its end",
     "engine/store.py": "who uses the queue first waits for it",
     "engine/waiting.py": "a timer; the waits around it end without it",
-    "gateway.py": "who wants to be connected waits for it",
     "ledger/joining.py": "who asked raises what it raises",
     "ledger/keys.py": "who asked for the key raises what it raises; a renewal is asked for again",
     "ledger/relay.py": "looked at in the next turn, which raises what it raised",

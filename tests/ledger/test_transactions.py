@@ -172,7 +172,7 @@ class TestAJobInATransaction:
                     ticket = await sell.submit(7, in_transaction=session)
                     await session.commit()
                 server.start()
-                await app.connected()
+                await app.engine.check()
                 async with working(app):
                     assert await ticket.result(within=SOON) == 14
 

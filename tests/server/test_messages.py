@@ -22,6 +22,7 @@ from tests.server.messaging import (
     settle,
     started,
 )
+from tests.waiting import eventually_async
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -221,7 +222,12 @@ class TestTheStoreIsAway:
                 server.stop()
                 await away(app, "degraded")
                 server.start()
-                await post(client)
+
+                async def posted() -> bool:
+                    answer = await client.post("/api/v1/message", json=HELLO)
+                    return answer.status_code == 200
+
+                await eventually_async(posted)
 
 
 async def away(app: FastAPI, status: str) -> None:

@@ -67,7 +67,7 @@ async def until_slots(worker: Worker, **wanted: int) -> None:
 
 
 def engine_of(ticket: Ticket[Any]) -> Engine:
-    return ticket._way.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return ticket._connection.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 class Lines(logging.Handler):

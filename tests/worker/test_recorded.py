@@ -13,6 +13,7 @@ from tests.worker.running import SOON, Lines, working
 from towpath.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import (
@@ -119,7 +120,8 @@ class TestAnAppWhoseServerIsAway:
     async def test_takes_records_in_and_they_run_when_it_is_there(self, url: str) -> None:
         with EmbeddedServer() as server:
             server.kill()
-            app = Towpath(server.url, ledger=url)
+            hasty = Limits(answer=seconds(0.3), give_up=seconds(1))
+            app = Towpath(server.url, ledger=url, limits=hasty)
 
             @app.handler("shop", record=True)
             async def double(number: int) -> int:
@@ -130,7 +132,7 @@ class TestAnAppWhoseServerIsAway:
                 with pytest.raises(ServerUnreachable):
                     await app.engine.counts("shop")
                 server.start()
-                await app.connected()
+                await app.engine.check()
                 async with working(app):
                     assert await ticket.result(within=SOON) == 42
 

@@ -92,7 +92,7 @@ class Channels:
         self._is_closed = False
         self.facts: ServerFacts | None = None
         """What the servers said about themselves when they were last asked."""
-        self.trouble: ServerUnreachable | None = None
+        self.trouble: ServerError | None = None
         """Why they said nothing at the beginning."""
 
     async def call(
@@ -196,10 +196,10 @@ class Channels:
         )
         return self.facts
 
-    def are_away(self, trouble: ServerUnreachable) -> None:
-        """None answered: say so, and probe until one does."""
+    def are_away(self, trouble: ServerError) -> None:
+        """None answered, or one is not fit: say so, and probe until that is over."""
         self.trouble = trouble
-        self._target(PROBE).is_away(trouble, PROBE)
+        self._target(PROBE).begin_away(trouble, PROBE)
 
     async def _probe(self, line: Line, key: str) -> None:
         """See that the server of *key* takes a write and is fit; then ask all about themselves."""
@@ -236,13 +236,17 @@ class Channels:
         target = self._target(key)
         channel = await target.take(began + self._give_up_s)
         try:
-            return await self._until_answered(
+            answer = await self._until_answered(
                 prepare(channel), channel.line.hang_up, began, self._give_up_s,
                 lambda: target.reconnected(key),
             )  # fmt: skip
         except ServerUnreachable:
             target.gave_up(key, began)
             raise
+        else:
+            if target.is_away:
+                target.answered()
+            return answer
         finally:
             target.give_back(channel)
 

@@ -88,7 +88,14 @@ class Engine(Publishing):
         self._declared = declared
         self._scripts = scripts or _shipped_scripts()
         self._log = log or Log()
-        self._is_entered = False
+        self._is_entered = self._is_tolerant = False
+
+    def tolerant(self) -> Self:
+        """The same engine, not yet entered, but it takes its server as it is: what waiting can't
+        mend is told to every caller until it is mended, and not when it is entered.
+        """
+        self._is_tolerant = True
+        return self
 
     async def __aenter__(self) -> Self:
         self._link = open_link(self.url)
@@ -105,7 +112,7 @@ class Engine(Publishing):
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._send_submits, self._store.largest_payload)
         try:
-            await self._store.connect()
+            await self._store.connect(tolerant=self._is_tolerant)
         except BaseException:
             await self._store.close()
             await self._link.close()

@@ -88,11 +88,15 @@ class Store:
         """
         return await self._channels.check()
 
-    async def connect(self) -> None:
-        """The same once, at the beginning; servers that are away are probed until they are back."""
+    async def connect(self, *, tolerant: bool) -> None:
+        """The same once, at the beginning; servers that are away are probed until they are back,
+        and so, if *tolerant*, are those that are not fit.
+        """
         try:
             await self._channels.check()
-        except ServerUnreachable as error:
+        except ServerError as error:
+            if not tolerant and not isinstance(error, ServerUnreachable):
+                raise
             self._channels.are_away(error)
 
     async def close(self) -> None:
@@ -187,7 +191,7 @@ class Store:
         """
         stored, version = await self.command("HMGET", keys_of(queue).meta, "whole", "version")
         if stored is not None and version is not None:
-            options = msgspec.json.decode(stored, type=QueueOptions)
+            options = _decoded(queue, stored)
             self._in_force[queue] = InForce(options, version.decode())
         known = self._in_force.get(
             queue

@@ -87,13 +87,27 @@ class Target:
         self._is_given_up = True
         self._start(key, since)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether that was said, and it was not said that it is back."""
+        return self._away_since is not None
+
+    def answered(self) -> None:
+        """A call was answered. The probe that is under way goes on: it asks more."""
+        if self._refusal is None:
+            self._say_back()
+
     def reconnected(self, key: str) -> None:
         """A call was answered after trouble: it may be another server now, or one changed."""
         if steady() - self._probed_at >= _PROBE_EVERY:
             self._start(key, steady())
 
-    def is_away(self, trouble: ServerError, key: str) -> None:
-        """Nobody has called yet, and it does not answer: say so, and probe until it does."""
+    def begin_away(self, trouble: ServerError, key: str) -> None:
+        """Nobody has called yet, and it does not answer, or is not fit: say so, and probe until it
+        does and is.
+        """
+        if not isinstance(trouble, ServerUnreachable):
+            self._refusal = trouble
         self._say(trouble, steady())
         self._start(key, steady())
 
@@ -115,9 +129,7 @@ class Target:
                 self._refusal = trouble
             await asyncio.sleep(_PROBE_EVERY)
         self._refusal, self._is_given_up, self._probed_at = None, False, steady()
-        if self._away_since is not None:
-            away, self._away_since = steady() - self._away_since, None
-            self._log.emit(events.SERVER_BACK, server=self._name, away=away)
+        self._say_back()
         if self._probing is not None:
             self._probing.retire()
 
@@ -127,6 +139,11 @@ class Target:
         except ServerError as error:
             return error
         return None
+
+    def _say_back(self) -> None:
+        if self._away_since is not None:
+            away, self._away_since = steady() - self._away_since, None
+            self._log.emit(events.SERVER_BACK, server=self._name, away=away)
 
     def _say(self, trouble: ServerError, since: float) -> None:
         if self._away_since is None:

@@ -17,11 +17,10 @@ from towpath.apps.reviews.adapters import Outgoing
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import Duration, seconds
+from towpath.connection import Connection
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.gateway import Gateway
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.relay import Relay
 from towpath.server import problems
 from towpath.server.auth import Door
 from towpath.server.bodies import Bodies, BodyRoute, Deliveries
@@ -114,21 +113,21 @@ def _life(parts: Parts) -> Callable[[FastAPI], AbstractAsyncContextManager[None]
     consumers = Consumers(parts.messages, parts.reviews, Outgoing(parts.reviews))
 
     def connect() -> Engine:
-        return parts.connect(LIMITS)
+        # What can be done without the store is done: readiness and its log say what is wrong.
+        return parts.connect(LIMITS).tolerant()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with parts.ledger, Gateway(connect, log=parts.log) as gateway:
-            app.state.gateway = gateway
-            parts.metrics.watch(QueueReadings(gateway).read, place=PLACE)
+        async with Connection(connect, ledger=parts.ledger, log=parts.log) as connection:
+            app.state.engine = connection.engine
+            parts.metrics.watch(QueueReadings(connection.engine).read, place=PLACE)
 
             def engine() -> Engine:
-                return gateway.engine
+                return connection.engine
 
             async with (
                 # First in and last out: what the handlers end while they stop is sent as well.
                 sinks.sending(parts.ledger, engine, log=parts.log, metrics=parts.metrics),
-                Relay(parts.ledger, engine, log=parts.log),
                 Messages(engine, parts.messages) as app.state.messages,
                 working(parts.app, consumers, grace=parts.grace, log=parts.log),
             ):

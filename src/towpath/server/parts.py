@@ -14,20 +14,14 @@ from fastapi import Depends, Header, Request
 
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call
-from towpath.gateway import Gateway
 from towpath.server.auth import Key
 from towpath.server.polling import Poll
 from towpath.server.sessions import Sessions
 from towpath.server.streams import Followed
 
 
-async def _gateway(request: Request) -> Gateway:
-    return request.app.state.gateway
-
-
 async def _engine(request: Request) -> Engine:
-    gateway: Gateway = request.app.state.gateway
-    return gateway.engine
+    return request.app.state.engine
 
 
 async def _sessions(request: Request) -> Sessions:
@@ -78,7 +72,6 @@ async def _poll(request: Request, engine: TheEngine) -> Poll:
     return Poll(engine, request, request.app.state.draining, request.app.state.sessions)
 
 
-TheGateway = Annotated[Gateway, Depends(_gateway)]
 TheEngine = Annotated[Engine, Depends(_engine)]
 TheSessions = Annotated[Sessions, Depends(_sessions)]
 TheFollowed = Annotated[Followed, Depends(_followed)]

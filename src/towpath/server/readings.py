@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from towpath.gateway import Gateway
+from towpath.engine.engine import Engine
 from towpath.ledger.key import KeyInfo
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.readings import queue_reading
@@ -22,8 +22,8 @@ _AT_ONCE = 16
 class QueueReadings:
     """Answers a scrape, from the scraper's own thread. One round trip per queue."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._loop = gateway, asyncio.get_running_loop()
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._loop = engine, asyncio.get_running_loop()
 
     def read(self) -> Reading:
         """How every queue stands. Raises TowpathError, TimeoutError."""
@@ -34,7 +34,7 @@ class QueueReadings:
             asked.cancel()
 
     async def _read(self) -> Reading:
-        names = sorted(await self._gateway.engine.queues())
+        names = sorted(await self._engine.queues())
         found: list[QueueReading] = []
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
@@ -42,7 +42,7 @@ class QueueReadings:
         return Reading(queues=found)
 
     async def _queue(self, name: str) -> QueueReading:
-        return queue_reading(name, await self._gateway.engine.counts(name))
+        return queue_reading(name, await self._engine.counts(name))
 
 
 class _Seen(Collector):

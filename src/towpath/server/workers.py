@@ -83,7 +83,7 @@ async def _run(worker: Worker) -> None:
         try:
             await worker.run()
         except (ServerError, LedgerError):
-            # Gateway and relay say it: one line for all.
+            # Engine and relay say it: one line for all.
             await asyncio.sleep(_TRY_EVERY)
         else:
             return

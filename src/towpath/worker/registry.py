@@ -35,10 +35,6 @@ class Registry(Protocol):
         """Another way to the same server, for another thread."""
         ...
 
-    async def connected(self) -> None:
-        """Return once the server has answered."""
-        ...
-
     @property
     def recorder(self) -> Recorder:
         """Where records are kept, for handlers that have them."""

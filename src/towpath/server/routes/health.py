@@ -10,10 +10,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from towpath.engine.engine import Engine
 from towpath.errors import TowpathError
 from towpath.server.auth import CanRead
 from towpath.server.fields import Answer, example
-from towpath.server.parts import TheGateway
+from towpath.server.parts import TheEngine
 from towpath.server.problems import documented
 from towpath.server.readings import seen_with
 from towpath.supervise import troubles
@@ -67,12 +68,12 @@ async def livez() -> str:
     response_model_exclude_none=True,
     responses={503: {"model": ReadyOut, "description": "A part does not work: it is named."}},
 )
-async def readyz(request: Request, gateway: TheGateway) -> Response:
+async def readyz(request: Request, engine: TheEngine) -> Response:
     """Every part takes a write; the ones that don't are named. Needs no key.
 
     Why is in the server's log: whoever has no key learns no address from it.
     """
-    probes = {"store": gateway.probe(), "ledger": request.app.state.ledger.probe()}
+    probes = {"store": _is_fit(engine), "ledger": request.app.state.ledger.probe()}
     found = await asyncio.gather(*map(checked, probes.values()))
     works = [it.ok for it in found]
     ended = {
@@ -119,6 +120,12 @@ async def checked(probe: Awaitable[None]) -> PartOut:
             remedy="The probe timed out after 2 s; check that this part responds.",
         )
     return PartOut(ok=True)
+
+
+async def _is_fit(engine: Engine) -> None:
+    """See that the store takes a write and evicts no jobs. Raises ServerError."""
+    await engine.try_write()
+    await engine.check()
 
 
 def _again(status: int) -> dict[str, str]:
