@@ -38,10 +38,14 @@ def spoil(server: EmbeddedServer, *keys: str) -> None:
 @contextmanager
 def hidden(server: EmbeddedServer, key: str) -> Generator[None]:
     """The same for a while; then what was there is back."""
-    server.ask("RENAME", key, f"{key}:hidden")
+    there = server.ask("EXISTS", key)
+    if there:
+        server.ask("RENAME", key, f"{key}:hidden")
     spoil(server, key)
     yield
-    server.ask("RENAME", f"{key}:hidden", key)
+    server.ask("DEL", key)
+    if there:
+        server.ask("RENAME", f"{key}:hidden", key)
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,11 @@ class Feeder:
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._asked = self._looks = 0
         """Slots that are kept for the exchange on its way, and how often it was looked at."""
-        self._failures, self._claim_at = 0, 0.0
-        """Claims that failed one after the other, and when the next one may be sent."""
+        self._failures = 0
+        """Claims that failed one after the other."""
+        self._on_hold = False
+        self._resting: asyncio.TimerHandle | None = None
+        """No claim is sent before this is over."""
         self._hungry = True
         """There may be more to claim."""
         self._called = False
@@ -119,11 +122,11 @@ class Feeder:
 
     def hold(self) -> None:
         """Claim nothing until `serve`."""
-        self._claim_at = float("inf")
+        self._on_hold = True
 
     def serve(self) -> None:
         """Claim again."""
-        self._claim_at = 0.0
+        self._on_hold = False
         self.look()
 
     def look(self) -> None:
@@ -178,7 +181,8 @@ class Feeder:
 
     def _next_claim(self, batch: list[Ended]) -> int:
         """How many to claim; the slots for them are taken."""
-        if self._stopping or not (self._hungry or batch) or steady() < self._claim_at:
+        waits = self._on_hold or self._resting is not None
+        if waits or self._stopping or not (self._hungry or batch):
             return 0
         half = -(-self._slots.total // 2)
         count = self._slots.take(self._share, min(half, LARGEST_BATCH))
@@ -247,7 +251,8 @@ class Feeder:
             else:
                 # That it settled tells nothing of claims that were refused.
                 if asked or unknown or (failed and not count):
-                    self._failures, self._claim_at = 0, 0.0
+                    self._failures = 0
+                    self._rest_no_more()
                     self._trouble(self.queue, None, sent)
                 self._take(count, exchanged)
                 return exchanged
@@ -257,9 +262,16 @@ class Feeder:
         self._trouble(self.queue, error, sent)
         wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
         wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
-        self._failures, self._claim_at = self._failures + 1, steady() + wait
-        asyncio.get_running_loop().call_later(wait, self._wake.set)
+        self._failures += 1
+        self._rest_no_more()
+        self._resting = asyncio.get_running_loop().call_later(wait, self._rest_no_more)
         return wait
+
+    def _rest_no_more(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+            self._wake.set()
 
     def _named(self) -> Call:
         return Call(self._channel, next(self._numbers))

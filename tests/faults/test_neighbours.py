@@ -1,0 +1,82 @@
+"""One worker process, three queues, two of them in trouble: the third is worked off meanwhile.
+
+Keys of the wrong type on one server; a frozen master of a cluster. Every job is done once, by its
+first attempt, those of the queues in trouble too, once that is over.
+"""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+from tests.faults.census import Census, census, is_drained
+from tests.faults.neighbours import BAD, GOOD
+from tests.waiting import eventually_async
+from tests.worker.test_isolation import Shards, hidden, running_shards, shards
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import new_job
+from towpath.engine.states import State
+from towpath.testing.process import WorkerProcess
+
+__all__ = ["running_shards", "shards"]
+JOBS, BESIDE = 2_000, 400
+APP = "tests.faults.neighbours:app"
+
+
+@contextmanager
+def broken(server: EmbeddedServer) -> Generator[None]:
+    with ExitStack() as stack:
+        for queue in BAD:
+            stack.enter_context(hidden(server, f"{{{queue}}}:queue"))
+        yield
+
+
+@contextmanager
+def frozen(cluster: Shards) -> Generator[None]:
+    assert cluster.bad == BAD[0]
+    assert BAD[1] in cluster.others
+    cluster.freeze()
+    yield
+    cluster.thaw()
+
+
+async def test_keys_of_the_wrong_type(server: EmbeddedServer) -> None:
+    await through(server.url, broken(server))
+
+
+async def test_a_frozen_master(shards: Shards) -> None:
+    await through(shards.url, frozen(shards))
+
+
+async def through(url: str, trouble: AbstractContextManager[None]) -> None:
+    """Let a worker process meet the *trouble* in the middle of its work."""
+    async with Engine(url) as engine, WorkerProcess(APP, url=url):
+        for queue in BAD:
+            await engine.submit_many(queue, [new_job(b"null") for _ in range(BESIDE)])
+        for _ in range(JOBS // 500):
+            await engine.submit_many(GOOD, [new_job(b"null") for _ in range(500)])
+        await eventually_async(lambda: _completed(engine, 10))
+        with trouble:
+            await eventually_async(lambda: _completed(engine, JOBS), within=60)
+        for queue in BAD:
+            await eventually_async(lambda it=queue: is_drained(engine, it))
+        found = {it: await census(engine, it) for it in (GOOD, *BAD)}
+        wrong = {it: await misdeeds(engine, found[it]) for it in found}
+    assert {it: len(found[it].ids(State.DONE)) for it in found} == {
+        GOOD: JOBS, BAD[0]: BESIDE, BAD[1]: BESIDE,
+    }  # fmt: skip
+    assert wrong == {it: [] for it in found}
+
+
+async def _completed(engine: Engine, wanted: int) -> bool:
+    return (await engine.counts(GOOD)).totals["completed"] >= wanted
+
+
+async def misdeeds(engine: Engine, found: Census) -> list[str]:
+    """Jobs that were not done once, by their first attempt."""
+    wrong: list[str] = []
+    for id, listed in found.jobs.items():
+        job = await engine.job(listed.ref)
+        if (job.attempts, job.result) != (1, b"%d" % (job.token or 0)):
+            wrong.append(f"{id}: attempt {job.attempts}, token {job.token}, result {job.result!r}")
+    total, states = found.counts.totals["completed"], len(found.ids(State.DONE))
+    return wrong if total == states else [*wrong, f"{total} completions of {states} jobs"]
