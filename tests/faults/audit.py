@@ -36,6 +36,7 @@ class Row(NamedTuple):
     result: bytes | None
     last_error: str | None
     attempts: int
+    lane: str | None
 
 
 class Step(NamedTuple):
@@ -67,10 +68,11 @@ async def forget(ledger: Ledger) -> None:
 
 
 async def rows(ledger: Ledger) -> dict[str, Row]:
-    """Every record by id."""
-    query = text("SELECT id, state, fence, result, last_error, attempts FROM towpath_jobs")
-    found = await ledger.read(lambda it: list(it.execute(query)))
-    return {row.id: Row(row[0], row[1], row[2], _bytes(row[3]), row[4], row[5]) for row in found}
+    """Every record by id, in the order they were made."""
+    columns = ", ".join(Row._fields)
+    query = text(f"SELECT {columns} FROM towpath_jobs ORDER BY seq")  # noqa: S608 -- ours
+    found = [Row(*row) for row in await ledger.read(lambda it: list(it.execute(query)))]
+    return {row.id: row._replace(result=_bytes(row.result)) for row in found}
 
 
 def _bytes(value: bytes | memoryview | None) -> bytes | None:
@@ -127,6 +129,20 @@ def not_once(found: dict[str, Row], steps: dict[str, list[Step]]) -> list[str]:
             wrong.append(f"{id} is {row.state}")
         elif len(ends) != 1 or steps[id][-1] != ends[0]:
             wrong.append(f"{id} was completed {len(ends)} times: {steps[id]}")
+    return wrong
+
+
+def out_of_order(found: dict[str, Row]) -> list[str]:
+    """I24: records of a lane that were completed before one that was made before them."""
+    wrong: list[str] = []
+    last: dict[str, tuple[int, str]] = {}
+    for id, row in found.items():
+        if row.lane is not None and row.state == "completed":
+            token = int(row.result or 0)
+            before, other = last.get(row.lane, (0, ""))
+            if token < before:
+                wrong.append(f"{id} was completed by {token}, {other} of its lane by {before}")
+            last[row.lane] = max((token, id), (before, other))
     return wrong
 
 

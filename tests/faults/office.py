@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tests.faults.clerk import QUEUE
 from tests.warm import ROOT, Program
+from towpath.ledger.record import first_name
 
 
 class Entry(NamedTuple):
@@ -72,7 +73,7 @@ class Office:
         """Under which tokens each record was run to the end of its handler."""
         ran: dict[str, set[int]] = defaultdict(set)
         for it in self.entries("ran"):
-            ran[it.id].add(it.token)
+            ran[first_name(it.id)].add(it.token)
         return ran
 
     def close(self) -> None:
