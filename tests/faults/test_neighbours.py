@@ -1,7 +1,7 @@
 """One worker process, three queues, two of them in trouble: the third is worked off meanwhile.
 
-Keys of the wrong type on one server; a frozen master of a cluster. Every job is done once, by its
-first attempt, those of the queues in trouble too, once that is over.
+Keys of the wrong type on one server; a frozen master of a cluster. Every job is done once,
+those of the good queue by their first attempt, those in trouble once that is over.
 """
 
 from collections.abc import Generator
@@ -52,11 +52,14 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
     async with Engine(url) as engine, WorkerProcess(APP, url=url):
         for queue in BAD:
             await engine.submit_many(queue, [new_job(b"null") for _ in range(BESIDE)])
-        for _ in range(JOBS // 500):
-            await engine.submit_many(GOOD, [new_job(b"null") for _ in range(500)])
-        await eventually_async(lambda: _completed(engine, 10))
+        await engine.submit_many(GOOD, [new_job(b"null") for _ in range(100)])
+        await eventually_async(lambda: _completed(engine, 100))
         with trouble:
-            await eventually_async(lambda: _completed(engine, JOBS), within=60)
+            # The slots are with those in trouble by now.
+            for _ in range(4):
+                jobs = [new_job(b"null") for _ in range((JOBS - 100) // 4)]
+                await engine.submit_many(GOOD, jobs)
+            await eventually_async(lambda: _completed(engine, JOBS))
         for queue in BAD:
             await eventually_async(lambda it=queue: is_drained(engine, it))
         found = {it: await census(engine, it) for it in (GOOD, *BAD)}
@@ -72,11 +75,12 @@ async def _completed(engine: Engine, wanted: int) -> bool:
 
 
 async def misdeeds(engine: Engine, found: Census) -> list[str]:
-    """Jobs that were not done once, by their first attempt."""
+    """Jobs that were not done once; those of the good queue by their first attempt."""
     wrong: list[str] = []
     for id, listed in found.jobs.items():
         job = await engine.job(listed.ref)
-        if (job.attempts, job.result) != (1, b"%d" % (job.token or 0)):
+        attempts = job.attempts if job.ref.queue == GOOD else 1  # a lease may end while frozen
+        if (attempts, job.result) != (1, b"%d" % (job.token or 0)):
             wrong.append(f"{id}: attempt {job.attempts}, token {job.token}, result {job.result!r}")
     total, states = found.counts.totals["completed"], len(found.ids(State.DONE))
     return wrong if total == states else [*wrong, f"{total} completions of {states} jobs"]
