@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
+from tests.warm import Bounded
 from towpath.ledger.ledger import Ledger
 
 ADD = "INSERT INTO notes VALUES ((SELECT count(*) FROM notes))"
@@ -43,11 +44,11 @@ async def test_postgresql_ends_a_transaction_in_which_nobody_says_anything(serve
         assert await ledger.read(lambda it: it.scalar(asked)) == "10s"
 
 
-def thinking(url: str) -> subprocess.Popen[str]:
+def thinking(url: str) -> Bounded[str]:
     """A process that has read, and has not written yet."""
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", THINKS, url]
-    other = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    other = Bounded[str](command, stdin=pipe, stdout=pipe, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "thinks\n"
     return other

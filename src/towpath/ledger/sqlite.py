@@ -98,17 +98,16 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
     file, alone = Path(path).absolute(), mode == "rwc"
 
     def connect() -> sqlite3.Connection:
-        if mode == "rw" and not file.exists():
-            raise LedgerAbsent(path)
-        if mode == "rwc":
+        if alone:
             _make(file)
+        elif not file.exists():
+            raise LedgerAbsent(path)
         return sqlite3.connect(
             f"{file.as_uri()}?mode={mode}",
             uri=True,
             # What begins to write waits by itself, see `_when_free`, and for nothing then.
             timeout=busy.total_seconds() if begin == _READ else 0,
-            # The pool hands a connection to one thread at a time, not always to the same.
-            check_same_thread=False,
+            check_same_thread=False,  # the pool hands it to one at a time, not always the same
         )
 
     engine = create_engine("sqlite://", creator=connect, hide_parameters=True, **pool)
@@ -129,8 +128,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
             raise FileNotFoundError(f"{path} was moved or removed while it was open")
         raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
         # Else the first statement that writes takes the lock, or fails: see `writing.py`.
-        at_once = begin == _WRITE and connection.get_execution_options().get(AT_ONCE, alone)
-        _when_free(raw.execute, _WRITE if at_once else _READ, busy)
+        at_once = connection.get_execution_options().get(AT_ONCE, alone)
+        _when_free(raw.execute, begin if at_once else _READ, busy)
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
