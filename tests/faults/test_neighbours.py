@@ -8,9 +8,11 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from tests.faults.census import Census, census, is_drained
+from tests.faults.meanwhile import meanwhile
 from tests.faults.neighbours import BAD, GOOD
 from tests.waiting import eventually_async
 from tests.worker.test_isolation import Shards, hidden, running_shards, shards
+from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import new_job
@@ -18,7 +20,7 @@ from towpath.engine.states import State
 from towpath.testing.process import WorkerProcess
 
 __all__ = ["running_shards", "shards"]
-JOBS, BESIDE = 2_000, 400
+JOBS, BESIDE, DELAY = 2_000, 200, seconds(1)
 APP = "tests.faults.neighbours:app"
 
 
@@ -50,16 +52,19 @@ async def test_a_frozen_master(shards: Shards) -> None:
 async def through(url: str, trouble: AbstractContextManager[None]) -> None:
     """Let a worker process meet the *trouble* in the middle of its work."""
     async with Engine(url) as engine, WorkerProcess(APP, url=url):
-        for queue in BAD:
-            await engine.submit_many(queue, [new_job(b"null") for _ in range(BESIDE)])
         await engine.submit_many(GOOD, [new_job(b"null") for _ in range(100)])
         await eventually_async(lambda: _completed(engine, 100))
+        for queue in BAD:
+            jobs = [new_job(b"null", delay=DELAY) for _ in range(BESIDE)]
+            await engine.submit_many(queue, jobs)
+        due = steady() + 2 * DELAY.total_seconds()
         with trouble:
-            # The slots are with those in trouble by now.
+            # The worker asks when they fall due, for all the slots that it has.
+            await meanwhile(lambda: steady() > due)
             for _ in range(4):
                 jobs = [new_job(b"null") for _ in range((JOBS - 100) // 4)]
                 await engine.submit_many(GOOD, jobs)
-            await eventually_async(lambda: _completed(engine, JOBS))
+            await eventually_async(lambda: _completed(engine, JOBS), within=20)
         for queue in BAD:
             await eventually_async(lambda it=queue: is_drained(engine, it))
         found = {it: await census(engine, it) for it in (GOOD, *BAD)}
