@@ -10,7 +10,9 @@ async function post(path, body) {
     method: "POST",
     headers: { Authorization: `Bearer ${process.env.TOWPATH_API_KEY}`, "Content-Type": "application/json" },
     body: JSON.stringify(body),
-  });
+  }).catch(() => null);
+  if (!answer || answer.status === 503) // the server restarts, or its store is away: ask again
+    return new Promise((after) => setTimeout(after, 1000)).then(() => (running ? post(path, body) : null));
   if (answer.status === 204) return null;
   if (!answer.ok) throw new Error(`${path}: ${(await answer.json()).detail}`);
   return answer.json();

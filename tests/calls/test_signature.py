@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from towpath.calls import (
+    Purpose,
     SecretInvalid,
     SignatureMissing,
     SignatureRefused,
     SignatureStale,
     SignatureWrong,
+    derived,
     headers_for,
     message_id,
     new_secret,
@@ -214,3 +216,22 @@ class TestAnId:
     @given(one=st.text(), other=st.text())
     def test_is_another_for_another_text(self, one: str, other: str) -> None:
         assert (message_id(one) == message_id(other)) == (one == other)
+
+
+class TestADerivedSecret:
+    def test_is_one_of_its_own_for_each_purpose(self) -> None:
+        made = {derived(SECRET, purpose) for purpose in Purpose}
+        assert len(made | {SECRET}) == len(Purpose) + 1
+
+    def test_is_the_same_each_time_and_signs_as_any_other(self) -> None:
+        secret = derived(SECRET, Purpose.PUSH)
+        assert secret == derived(SECRET, Purpose.PUSH)
+        headers = headers_for([secret], "m1", BODY)
+        assert verify([secret], headers, BODY).id == "m1"
+        for other in (SECRET, derived(SECRET, Purpose.CALLBACK)):
+            with pytest.raises(SignatureWrong):
+                verify([other], headers, BODY)
+
+    def test_of_what_is_none_is_refused(self) -> None:
+        with pytest.raises(SecretInvalid):
+            derived("whsec_short", Purpose.PUSH)

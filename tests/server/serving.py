@@ -196,12 +196,14 @@ def code(answer: httpx.Response, status: int) -> str:
 # ── starting ─────────────────────────────────────────────────────────────────────────────
 
 
-def begin(*words: str, log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def begin(
+    *words: str, log: Path, env: dict[str, str] | None = None, port: int = 0
+) -> subprocess.Popen[str]:
     """A server that was told to start; nobody has waited for it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
     with log.open("a") as lines:
         return Program(
-            [COMMAND, *words, "--port", "0", "--json"],
+            [COMMAND, *words, "--port", str(port), "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=lines,
@@ -222,9 +224,9 @@ def first_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 
 @contextmanager
 def serving(
-    *words: str, database: str, log: Path, env: dict[str, str] | None = None
+    *words: str, database: str, log: Path, env: dict[str, str] | None = None, port: int = 0
 ) -> Generator[Serving]:
-    process = begin(*words, log=log, env=env)
+    process = begin(*words, log=log, env=env, port=port)
     own_key = (env or {}).get("TOWPATH_API_KEY", "")
     running = Serving(process, {}, database, log, own_key)
     try:

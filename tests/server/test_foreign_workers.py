@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.server.serving import PATIENCE, Api, Serving
+from tests.server.serving import PATIENCE, Api, Serving, serve, serving
 from tests.waiting import eventually
 from tests.warm import Bounded
+from towpath.embedded import EmbeddedServer
 
 EXAMPLES = ROOT / "examples"
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -62,6 +63,31 @@ def test_in_javascript_a_failure_is_told(running: Serving, api: Api) -> None:
     with working(running, api, "node", str(EXAMPLES / "worker.mjs")):
         eventually(lambda: api.look("a")["state"] == "dead", within=PATIENCE)
     assert "TypeError" in api.look("a")["reason"]
+
+
+@needs_node
+def test_in_javascript_it_outlives_the_server(tmp_path: Path, server: EmbeddedServer) -> None:
+    """The server restarts: the worker asks again until it answers."""
+    with serve(tmp_path, server.url) as first:
+        address, key, database = first.address, first.key, first.database
+        _, port = first.host_and_port
+        worker = Bounded[str](
+            ["node", str(EXAMPLES / "worker.mjs"), "mails"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "ADDRESS": address, "TOWPATH_API_KEY": key},
+        )
+        first.api("mails").submit({"to": "ann"}, id="a")
+        eventually(lambda: done(first.api("mails"), "a"), within=PATIENCE)
+    words = ("serve", "--url", server.url, "--database", database)
+    with serving(*words, database=database, log=tmp_path / "second", port=port) as second:
+        second.own_key = key
+        second.api("mails").submit({"to": "bob"}, id="b")
+        eventually(lambda: done(second.api("mails"), "b"), within=PATIENCE)
+        worker.terminate()
+        _, errors = worker.communicate(timeout=PATIENCE)
+        assert (worker.returncode, errors) == (0, "")
 
 
 @needs_curl

@@ -17,7 +17,9 @@ from towpath.calls.errors import (
 )
 from towpath.calls.resolving import Resolver
 from towpath.calls.signature import (
+    Purpose,
     Verified,
+    derived,
     headers_for,
     message_id,
     new_secret,
@@ -35,6 +37,7 @@ __all__ = [
     "Caller",
     "CallerClosed",
     "Next",
+    "Purpose",
     "Resolver",
     "SecretInvalid",
     "SignatureMissing",
@@ -43,6 +46,7 @@ __all__ = [
     "SignatureWrong",
     "Verified",
     "advice",
+    "derived",
     "headers_for",
     "message_id",
     "new_secret",

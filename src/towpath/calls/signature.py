@@ -13,6 +13,7 @@ import secrets as random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from urllib.parse import quote
 
 from towpath.calls.errors import SecretInvalid, SignatureMissing, SignatureStale, SignatureWrong
@@ -42,6 +43,24 @@ class Verified:
 def new_secret() -> str:
     """A secret of 256 random bits, with the prefix by which leaks of it are found."""
     return _PREFIX + base64.b64encode(random.token_bytes(_NEW)).decode()
+
+
+class Purpose(StrEnum):
+    """What calls are for: each kind has a secret of its own."""
+
+    PUSH = "push"
+    CALLBACK = "callback"
+    EVENTS = "events"
+    REVIEWER = "reviewer"
+
+
+def derived(secret: str, purpose: Purpose) -> str:
+    """The secret for calls of one kind, made of *secret*: whoever has it knows no other one.
+
+    Raises SecretInvalid.
+    """
+    key = hmac.new(_key(secret), f"towpath calls {purpose}".encode(), hashlib.sha256).digest()
+    return _PREFIX + base64.b64encode(key).decode()
 
 
 def check_secret(secret: str) -> None:

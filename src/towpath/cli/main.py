@@ -27,6 +27,7 @@ from towpath.cli import (
     queues,
     recurring,
     reviews,
+    secrets,
     serve,
     submit,
     top,
@@ -88,6 +89,7 @@ bench.register(app)
 app.add_typer(reviews.app, name="reviews")
 app.add_typer(events.app, name="events")
 app.add_typer(keys.app, name="keys")
+secrets.register(app)
 app.add_typer(ledger.app, name="ledger")
 migrate.register(app)
 version.register(app)

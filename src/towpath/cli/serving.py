@@ -28,6 +28,7 @@ from towpath.cli.reviewing import (
     webhooks,
 )
 from towpath.cli.running import import_from_here
+from towpath.cli.secrets import SIGNING
 from towpath.cli.verb import Session
 from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
@@ -242,7 +243,7 @@ class _Serving:
         """What outgoing calls are signed with; `up` has a secret of its own."""
         secrets = _all_told(self._settings.calls.secrets)
         if not secrets and self._data is not None:
-            secrets = (kept_secret(self._data / "signing.secret"),)
+            secrets = (kept_secret(self._data / SIGNING),)
         return secrets
 
     async def _prepare(self) -> None:

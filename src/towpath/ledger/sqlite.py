@@ -157,9 +157,9 @@ def _when_free(execute: Callable[[str], object], words: str, limit: Duration) ->
 
 def _make(file: Path) -> None:
     """For its owner alone, also in a directory that others may look into; SQLite gives the files
-    beside it the same mode. One that is there keeps what it has.
+    beside it the same mode. One that is there keeps what it has; of trouble SQLite tells itself.
     """
-    with suppress(FileExistsError):
+    with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
+from towpath.calls.signature import Purpose, derived
 from towpath.calls.target import parse_target
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
@@ -114,7 +115,8 @@ class Sinks:
         except CallRefused as error:
             raise InvalidOption("events.webhook_url", "…", rule=error.reason) from None
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
-        return WebhookSink(self._caller, url, secrets=options.secrets, name=WEBHOOK)
+        secrets = [derived(it, Purpose.EVENTS) for it in options.secrets]
+        return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
 
 
 class _StreamSink:

@@ -242,7 +242,7 @@ class ReviewSettings(BaseModel):
     reviewer_function: str | None = None
     """The reviewer as a Python function: `module:name`."""
     reviewer_url: SecretStr | None = None
-    """The reviewer as an HTTP endpoint; calls to it are signed with `calls.secrets`."""
+    """The reviewer as an HTTP endpoint; calls to it are signed: see `towpath secret`."""
     within: Time = minutes(10)
     """How long one review may take."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 5
@@ -285,7 +285,7 @@ class EventSettings(BaseModel):
     """More options of librdkafka, for TLS and passwords: `sasl.username=towpath`, one per line; a
     table in the file."""
     webhook_url: SecretStr | None = None
-    """Where each one is posted; calls to it are signed with `calls.secrets`."""
+    """Where each one is posted; calls to it are signed: see `towpath secret`."""
 
 
 class LogSettings(BaseModel):

@@ -24,8 +24,8 @@ from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.model import CALLBACKS, MESSAGES, Receipt, message_ref
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
-from towpath.calls.errors import CallRefused, SecretInvalid
-from towpath.calls.signature import verify
+from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
+from towpath.calls.signature import Purpose, derived, verify
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -114,7 +114,12 @@ class TestPushing:
             sent = await send(messages, **more)
             assert (await ended(engine, sent)).result == b'{"text":"hi ann"}'
         [request] = receiver.requests
-        assert verify([SECRET], request.headers, request.body).id == sent.message_id
+        assert (
+            verify([derived(SECRET, Purpose.PUSH)], request.headers, request.body).id
+            == sent.message_id
+        )
+        with pytest.raises(SignatureWrong):  # who gets callbacks can't pass for us here
+            verify([derived(SECRET, Purpose.CALLBACK)], request.headers, request.body)
         assert msgspec.json.decode(request.body) == {
             "user_id": "ann",
             "org_id": "acme",
@@ -186,7 +191,10 @@ class TestCallingBack:
             await answer(engine, b'{"text":"hi"}')
             assert (await delivered(engine, sent)).state is State.DONE
         [request] = receiver.requests
-        assert verify([SECRET], request.headers, request.body).id == sent.message_id
+        assert (
+            verify([derived(SECRET, Purpose.CALLBACK)], request.headers, request.body).id
+            == sent.message_id
+        )
         body = msgspec.json.decode(request.body)
         assert body["type"] == "message.answered"
         assert body["data"] == {

@@ -24,6 +24,7 @@ from towpath.apps.outcomes import calling, require_taken
 from towpath.calls.advice import Next
 from towpath.calls.answer import Answer
 from towpath.calls.errors import AnswerTooLarge
+from towpath.calls.signature import Purpose, derived
 from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
 from towpath.engine.inspect import Job
@@ -63,7 +64,8 @@ def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
 
 class _Pusher:
     def __init__(self, post: Post, options: MessagesOptions) -> None:
-        self._post, self._secrets = post, options.secrets
+        self._post = post
+        self._secrets = tuple(derived(it, Purpose.PUSH) for it in options.secrets)
         self._url = options.worker_url or ""
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
@@ -77,7 +79,8 @@ class _Pusher:
 
 class _Courier:
     def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
-        self._app, self._post, self._secrets = app, post, options.secrets
+        self._app, self._post = app, post
+        self._secrets = tuple(derived(it, Purpose.CALLBACK) for it in options.secrets)
 
     async def look(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else look again later, and later."""

@@ -17,6 +17,7 @@ from towpath.apps.reviews.reviewers.function import FunctionReviewer
 from towpath.apps.reviews.reviewers.http import HttpReviewer
 from towpath.apps.reviews.reviewers.port import Reviewer
 from towpath.calls.caller import Caller
+from towpath.calls.signature import Purpose, derived
 from towpath.calls.target import parse_target
 from towpath.clock import Duration, seconds
 from towpath.errors import InvalidOption
@@ -54,7 +55,8 @@ class Outgoing:
             return FunctionReviewer.at(options.function)
         if options.url is not None:
             caller = self._caller(options, options.url, within=options.within)
-            return HttpReviewer(caller, options.url, secrets=options.secrets)
+            secrets = [derived(it, Purpose.REVIEWER) for it in options.secrets]
+            return HttpReviewer(caller, options.url, secrets=secrets)
         return None
 
     def _posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:

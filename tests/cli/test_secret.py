@@ -1,0 +1,36 @@
+"""`towpath secret`: each receiver gets the secret of its own kind of calls, and no other."""
+
+from tests.cli.command import Command
+from towpath.calls.signature import Purpose, derived, new_secret
+
+
+def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
+    secrets = [new_secret(), new_secret()]
+    towpath.env["TOWPATH_CALLS__SECRETS"] = ",".join(secrets)
+    ran = towpath("secret", "callback")
+    assert ran.code == 0, ran.err
+    assert ran.out.split() == [derived(it, Purpose.CALLBACK) for it in secrets]
+    told = towpath("secret", "events", "--json").objects
+    assert [it["secret"] for it in told] == [derived(it, Purpose.EVENTS) for it in secrets]
+
+
+def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
+    secret = new_secret()
+    data = towpath.directory / "towpath-data"
+    data.mkdir()
+    (data / "signing.secret").write_text(secret + "\n")
+    assert towpath("secret", "push").out.split() == [derived(secret, Purpose.PUSH)]
+
+
+def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:
+    secret = towpath.env["TOWPATH_CALLS__SECRETS"] = new_secret()
+    ran = towpath("secret", "mail")
+    assert ran.code == 2
+    assert "push, callback, events, reviewer" in ran.err
+    assert secret not in ran.err
+
+
+def test_without_any_is_refused_with_the_way_out(towpath: Command) -> None:
+    ran = towpath("secret", "push")
+    assert ran.code == 2
+    assert "TOWPATH_CALLS__SECRETS" in ran.err
