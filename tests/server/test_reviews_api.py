@@ -124,7 +124,8 @@ class TestAskingForOne:
             {"number": 0}, {"number": 2**31}, {"number": None}, {"number": "seven"},
             {"ref": "a..b"}, {"base": "x"}, {"url": "ftp://x/"},
             {"clone_url": "https://me:secret@example.com/"}, {"clone_url": "x" * 2001},
-            {"id": ""}, {"id": "a\nb"}, {"id": "x" * 401}, {"priority": 101}, {"unknown": 1},
+            {"id": ""}, {"id": "a\nb"}, {"id": "x" * 401}, {"priority": 101}, {"priority": True},
+            {"number": True}, {"unknown": 1},
         ],
         ids=str,
     )  # fmt: skip

@@ -61,7 +61,7 @@ class ReviewIn(Body):
     """`owner/name`."""
     head: Words
     """The commit, as a whole id."""
-    number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    number: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
     """Of the pull request; without it the review is that of a push to `ref`."""
     ref: Branch = ""
     """The branch, without `refs/heads/`."""
@@ -79,7 +79,7 @@ class ReviewIn(Body):
     """Where the reviewer can get the repository; http or https, no user and no password."""
     id: Annotated[str, Field(min_length=1, max_length=400)] | None = None
     """Your own: the same one again is the same review."""
-    priority: Annotated[int, Field(ge=0, le=100)] | None = None
+    priority: Annotated[int, Field(ge=0, le=100, strict=True)] | None = None
     """Higher runs first. Without it 100 for a pull request and 50 for a branch."""
 
     def task(self) -> ReviewTask:
