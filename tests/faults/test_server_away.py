@@ -60,6 +60,18 @@ def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
         yield server
 
 
+async def fails_at_once(engine: Engine) -> None:
+    """Return when its server is known to be away."""
+
+    async def at_once() -> bool:
+        began = steady()
+        with pytest.raises(ServerUnreachable):
+            await engine.submit(QUEUE, b"x")
+        return steady() - began < 0.1
+
+    await eventually_async(at_once)
+
+
 class TestOneServerThatIsAway:
     async def test_is_no_reason_not_to_begin(self, away: EmbeddedServer, told: list[str]) -> None:
         """It is said once; the first calls wait for it, and work when it is back."""
@@ -82,18 +94,24 @@ class TestOneServerThatIsAway:
         async with Engine(away.url, limits=HASTY) as engine:
             with pytest.raises(ServerUnreachable, match="no answer within 1"):
                 await engine.submit(QUEUE, b"x")
-
-            async def at_once() -> bool:
-                began = steady()
-                with pytest.raises(ServerUnreachable):
-                    await engine.submit(QUEUE, b"x")
-                return steady() - began < 0.1
-
-            await eventually_async(at_once)
+            await fails_at_once(engine)
             await asyncio.to_thread(away.start)
             await meanwhile(lambda: told == ["server.unreachable", "server.back"])
             await engine.submit(QUEUE, b"x")
         assert told == ["server.unreachable", "server.back"]
+
+    async def test_is_found_back_beside_callers_who_try_again_without_a_pause(
+        self, away: EmbeddedServer
+    ) -> None:
+        """A refusal at once lets others have their turn: the probe is one of them."""
+        async with Engine(away.url, limits=HASTY) as engine:
+            await fails_at_once(engine)
+            others_had_a_turn = asyncio.Event()
+            asyncio.get_running_loop().call_soon(others_had_a_turn.set)
+            for _ in range(10):
+                with pytest.raises(ServerUnreachable):
+                    await engine.counts(QUEUE)
+            assert others_had_a_turn.is_set()
 
     async def test_is_asked_again_whether_it_is_fit(
         self, away: EmbeddedServer, told: list[str]

@@ -10,6 +10,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from towpath.app import Towpath
 from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
 from towpath.telemetry.lines import Line
@@ -92,3 +93,10 @@ class Lines(logging.Handler):
         """The first line of that event, once there is one."""
         await meanwhile(lambda: bool(self.of(event)))
         return self.of(event)[0]
+
+
+def spoil(server: EmbeddedServer, *keys: str) -> None:
+    """Put something there that no script expects."""
+    for key in keys:
+        server.ask("DEL", key)
+        server.ask("SET", key, "not what it should be")

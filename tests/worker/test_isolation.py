@@ -8,31 +8,20 @@ import pytest
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, looked_at, working
+from tests.worker.running import SOON, Lines, spoil, working
 from towpath.app import Towpath
-from towpath.clock import Duration, milliseconds, seconds
+from towpath.clock import Duration, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.model import new_job
-from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import ServerError
-from towpath.telemetry.logs import Log
 from towpath.testing.proxy import Faults, Hole, Proxy
 from towpath.worker.context import Context
-from towpath.worker.duties import _Others  # pyright: ignore[reportPrivateUsage] -- one round
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.schedule import Every
 from towpath.worker.worker import Worker
 
 QUICK = Limits(answer=seconds(0.5), give_up=seconds(1))
-
-
-def spoil(server: EmbeddedServer, *keys: str) -> None:
-    """Put something there that no script expects."""
-    for key in keys:
-        server.ask("DEL", key)
-        server.ask("SET", key, "not what it should be")
 
 
 @contextmanager
@@ -280,82 +269,6 @@ class TestTheStart:
         spoil(server, "{bad}:meta")
         with pytest.raises(ServerError):
             await Worker(app).run()
-
-
-class TestWhatANewerReleaseWrote:
-    async def test_as_a_job_s_policy_is_left_to_the_queue(
-        self, app: Towpath, server: EmbeddedServer
-    ) -> None:
-        @app.handler("good")
-        async def good(n: int) -> int:
-            return 1 // n
-
-        bad = await good.submit(0, retry=Fixed(seconds(77)))
-        key = f"{{good}}:job:{bad.id}"
-        record = server.ask("GET", key)
-        assert isinstance(record, bytes)
-        assert b'"fixed"' in record
-        server.ask("SET", key, record.replace(b'"fixed"', b'"moody"'))
-        async with working(app):
-            assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state is State.DELAYED)
-        assert job.retry is None
-        assert "ZeroDivisionError" in (job.reason or "")
-
-    async def test_as_headers_ends_that_job_alone(
-        self, app: Towpath, server: EmbeddedServer
-    ) -> None:
-        @app.handler("good")
-        async def good(n: int) -> int:
-            return n
-
-        bad = await good.submit(0, headers={"x": "1"})
-        key = f"{{good}}:job:{bad.id}"
-        record = server.ask("GET", key)
-        assert isinstance(record, bytes)
-        server.ask("SET", key, record.replace(b'{"x":"1"}', b'{"x":[1]}'))
-        async with working(app):
-            assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state is State.DEAD)
-        assert "can't read" in (job.reason or "")
-
-    async def test_as_recurring_work_stops_no_other(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
-    ) -> None:
-        ran: list[str] = []
-
-        @app.recurring(Every(seconds(1)), queue="good")
-        async def quick() -> None:
-            ran.append("quick")
-
-        @app.recurring(Every(seconds(1)), queue="good")
-        async def spoilt() -> None:
-            ran.append("spoilt")
-
-        for name, value in (("spoilt", b"9" * 30), (b"\xff", b"x"), ("other", b"?")):
-            server.ask("HSET", "{good}:recurring", name, value)
-        async with working(app):
-            await meanwhile(lambda: "quick" in ran, within=20)
-        assert "spoilt" not in ran
-        assert "spoilt" in lines.of("duty.failed")[0]["reason"]
-
-    async def test_in_the_directory_of_queues_stops_no_sweep(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
-    ) -> None:
-        await app.engine.submit("idle", b"", delay=milliseconds(1))
-        foreign = (("a{b", b"{}"), (b"\xff", b"?"), ("newer", b'{"retry": {"type": "moody"}}'))
-        for name, value in foreign:
-            server.ask("HSET", "towpath:queues", name, value)
-        spoil(server, "{newer}:meta")
-        others = _Others(app.engine, {"mine"}, Log())
-
-        async def promoted() -> bool:
-            await others.sweep()
-            return (await app.engine.counts("idle")).ready == 1
-
-        await eventually_async(promoted)
-        assert "idle" in await app.engine.queues()
-        assert lines.of("duty.failed")[0]["queue"] == "newer"
 
 
 async def _held_on_to(app: Towpath, *queues: str | list[str]) -> None:

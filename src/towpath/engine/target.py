@@ -55,6 +55,9 @@ class Target:
     async def take(self, give_up_at: float) -> Channel:
         """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
         if self._refusal is not None:
+            # Whoever tries again without a pause must not keep the probe from its turn.
+            await asyncio.sleep(0)
+        if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         if self._idle:
             return self._idle.pop()

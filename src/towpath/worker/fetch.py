@@ -81,7 +81,7 @@ class Feeder:
         """Slots that are kept for the exchange on its way, and how often it was looked at."""
         self._failures = 0
         """Claims that failed one after the other."""
-        self._on_hold = False
+        self._on_hold = self._stopping = False
         self._resting: asyncio.TimerHandle | None = None
         """No claim is sent before this is over."""
         self._hungry = True
@@ -89,7 +89,6 @@ class Feeder:
         self._called = False
         """Somebody has work, and called this feeder for it."""
         self._looking: asyncio.Task[None] | None = None
-        self._stopping = False
         self.asked_at = steady()
         """When the claim was sent that was answered last."""
 

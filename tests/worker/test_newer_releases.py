@@ -1,0 +1,89 @@
+"""What a newer release, or somebody else, has written into a queue stops nothing but itself."""
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from tests.worker.running import SOON, Lines, looked_at, spoil, working
+from towpath.app import Towpath
+from towpath.clock import milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.retry import Fixed
+from towpath.engine.states import State
+from towpath.telemetry.logs import Log
+from towpath.worker.duties import _Others  # pyright: ignore[reportPrivateUsage] -- one round
+from towpath.worker.schedule import Every
+
+
+class TestWhatANewerReleaseWrote:
+    async def test_as_a_job_s_policy_is_left_to_the_queue(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        @app.handler("good")
+        async def good(n: int) -> int:
+            return 1 // n
+
+        bad = await good.submit(0, retry=Fixed(seconds(77)))
+        key = f"{{good}}:job:{bad.id}"
+        record = server.ask("GET", key)
+        assert isinstance(record, bytes)
+        assert b'"fixed"' in record
+        server.ask("SET", key, record.replace(b'"fixed"', b'"moody"'))
+        async with working(app):
+            assert await (await good.submit(1)).result(within=SOON) == 1
+            job = await looked_at(bad, lambda it: it.state is State.DELAYED)
+        assert job.retry is None
+        assert "ZeroDivisionError" in (job.reason or "")
+
+    async def test_as_headers_ends_that_job_alone(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        @app.handler("good")
+        async def good(n: int) -> int:
+            return n
+
+        bad = await good.submit(0, headers={"x": "1"})
+        key = f"{{good}}:job:{bad.id}"
+        record = server.ask("GET", key)
+        assert isinstance(record, bytes)
+        server.ask("SET", key, record.replace(b'{"x":"1"}', b'{"x":[1]}'))
+        async with working(app):
+            assert await (await good.submit(1)).result(within=SOON) == 1
+            job = await looked_at(bad, lambda it: it.state is State.DEAD)
+        assert "can't read" in (job.reason or "")
+
+    async def test_as_recurring_work_stops_no_other(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        ran: list[str] = []
+
+        @app.recurring(Every(seconds(1)), queue="good")
+        async def quick() -> None:
+            ran.append("quick")
+
+        @app.recurring(Every(seconds(1)), queue="good")
+        async def spoilt() -> None:
+            ran.append("spoilt")
+
+        for name, value in (("spoilt", b"9" * 30), (b"\xff", b"x"), ("other", b"?")):
+            server.ask("HSET", "{good}:recurring", name, value)
+        async with working(app):
+            await meanwhile(lambda: "quick" in ran, within=20)
+        assert "spoilt" not in ran
+        assert "spoilt" in lines.of("duty.failed")[0]["reason"]
+
+    async def test_in_the_directory_of_queues_stops_no_sweep(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        await app.engine.submit("idle", b"", delay=milliseconds(1))
+        foreign = (("a{b", b"{}"), (b"\xff", b"?"), ("newer", b'{"retry": {"type": "moody"}}'))
+        for name, value in foreign:
+            server.ask("HSET", "towpath:queues", name, value)
+        spoil(server, "{newer}:meta")
+        others = _Others(app.engine, {"mine"}, Log())
+
+        async def promoted() -> bool:
+            await others.sweep()
+            return (await app.engine.counts("idle")).ready == 1
+
+        await eventually_async(promoted)
+        assert "idle" in await app.engine.queues()
+        assert lines.of("duty.failed")[0]["queue"] == "newer"
