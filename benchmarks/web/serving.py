@@ -19,7 +19,7 @@ from benchmarks.web.deliveries import SECRET
 from benchmarks.web.process import Started, cpu_of, started
 from benchmarks.web.wire import Place
 
-KEY = "tp_bench_0123456789abcdef0123456789abcdef"
+KEY = "tp_bench_7f3kq9xw2mzv8rtd4hsc6yjbn1plg5ae"
 """An admin's, on a server that lives for a minute."""
 _COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
 _STARTS_WITHIN = 60.0

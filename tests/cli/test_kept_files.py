@@ -91,7 +91,8 @@ class TestAFile:
         writing = re.compile(r"""\.write_(text|bytes)\(|open\([^)]*["'][wx+]""")
         package = ROOT / "src" / "towpath"
         found = [it for it in package.rglob("*.py") if writing.search(it.read_text())]
-        assert [str(it.relative_to(package)) for it in found] == []
+        # The files of a commit are laid out for one review, and thrown away after it.
+        assert [str(it.relative_to(package)) for it in found] == ["apps/reviews/clones.py"]
 
 
 class TestADamagedFile:

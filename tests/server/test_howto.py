@@ -64,7 +64,9 @@ def test_the_lines_of_the_page_about_reviews_run(
     monkeypatch.setenv("SECRET", secret)
     page = HOW_TO / "review-pull-requests.md"
     reviewer = tmp_path / "reviewer.py"
-    reviewer.write_text(page.read_text().partition("```python\n")[2].partition("```")[0])
+    reviewer.write_text(
+        page.read_text().partition('```python title="reviewer.py"\n')[2].partition("```")[0]
+    )
     env = {
         "TOWPATH_REVIEWS__GITHUB_SECRETS": secret,
         "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, str(reviewer)]),

@@ -243,7 +243,7 @@ class TestLooking:
 
     async def test_counts_a_job_once_under_its_id(self, bench: Bench) -> None:
         await bill.submit(5, id="bill-1")
-        await bill.submit(6, id="bill-1")
+        await bill.submit(6, id="bill-1", on_conflict="keep")
         assert bench.submitted(bill) == [5]
 
     async def test_shows_jobs_in_any_state(self, bench: Bench) -> None:
