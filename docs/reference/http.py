@@ -111,8 +111,8 @@ def _shape(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name: str = schema["$ref"].rpartition("/")[2]
         return "any JSON" if name == "JsonValue" else name
-    if "anyOf" in schema:
-        return " or ".join(_shape(it) for it in schema["anyOf"])
+    if several := schema.get("anyOf") or schema.get("oneOf"):
+        return " or ".join(map(_shape, several))
     if schema.get("type") == "array":
         return f"list of {_shape(schema['items'])}"
     if "enum" in schema or "const" in schema:

@@ -161,7 +161,8 @@ class JobDiffers(JobError):
 
     code = "job_differs"
     remedy = (
-        'Use another id, or send the same payload. `on_conflict="keep"` takes the one there is.'
+        "Use another id, or send the same payload. To take the job that is there:"
+        ' `on_conflict="keep"` in Python, `--keep-existing` on the command line.'
     )
 
     def __init__(self, job: object) -> None:

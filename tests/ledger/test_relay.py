@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
@@ -83,6 +83,17 @@ class TestARelay:
             assert (job.state, job.priority, job.lane) == (State.READY, 100, "u1")
             # The payload stays in the row.
             assert job.payload == b""
+
+    async def test_says_what_it_brought_to_which_queue(
+        self, ledger: Ledger, relay: Relay, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await missed(ledger, "a", "b")
+        with caplog.at_level("INFO", "towpath"):
+            await relay.look()
+        lines = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
+        said = [it for it in lines if it["event"] == "records.queued"]
+        assert sum(it["jobs"] for it in said) == 2
+        assert {it["queue"] for it in said} == {REVIEWS}
 
     async def test_brings_what_was_missed_in_the_order_it_was_made(
         self, ledger: Ledger, engine: Engine, relay: Relay

@@ -60,7 +60,7 @@ def test_every_body_has_an_example(description: Any) -> None:
     for method, path, operation in operations(description):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             schema = content["schema"]
-            refs = [it.get("$ref", "") for it in [schema, *schema.get("anyOf", [])]]
+            refs = [it.get("$ref", "") for it in [schema, *schema.get("oneOf", [])]]
             named = [schemas[ref.rpartition("/")[2]] for ref in refs if ref]
             assert any(it.get("examples") for it in named), (method, path)
 

@@ -112,6 +112,23 @@ class TestSubmitting:
         problem(api.post("/jobs", {"payload": 1, **wrong}), 422)
         assert api.get().json()["ready"] == 0
 
+    @pytest.mark.parametrize(
+        ("body", "detail"),
+        [
+            ({"payload": 1, "priority": True}, "body.job.priority: Input should be a valid int"),
+            ([], "body.list: List should have at least 1 item"),
+        ],
+        ids=["job", "list"],
+    )
+    def test_is_told_what_it_was_meant_for_alone(self, api: Api, body: Any, detail: str) -> None:
+        told = problem(api.post("/jobs", body), 422)
+        assert told["detail"].startswith(detail)
+        assert len(told["errors"]) == 1
+
+    def test_a_long_name_is_told_in_characters(self, api: Api) -> None:
+        told = problem(api.client.get(f"/api/v1/queues/{'-' * 2_000}"), 422)
+        assert told["detail"] == "path.queue: String should have at most 64 characters"
+
     @pytest.mark.parametrize("queue", ["UPPER", "a b", "-x", "x" * 65, "a%2Fb", "ü", "%ff"])
     def test_a_name_that_no_queue_can_have_is_refused(self, api: Api, queue: str) -> None:
         answer = api.client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1})

@@ -22,8 +22,11 @@ class TestWithoutAKey:
     def test_health_answers_those_who_want_the_status_alone(
         self, running: Serving, path: str
     ) -> None:
-        answer = running.client(key="").head(path)
-        assert (answer.status_code, answer.content) == (200, b"")
+        client = running.client(key="")
+        alone, whole = client.head(path), client.get(path)
+        assert (alone.status_code, alone.content) == (200, b"")
+        for name in ("content-type", "content-length"):
+            assert alone.headers[name] == whole.headers[name]
 
     @pytest.mark.parametrize(
         ("method", "path"),

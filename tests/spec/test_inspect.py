@@ -103,11 +103,14 @@ class TestTheEstimate:
         clock.advance(seconds(seconds_each))
         await engine.complete(lease)
 
-    async def test_is_unknown_while_nothing_was_completed(self, engine: Engine) -> None:
-        [ref] = await submit_ids(engine, "a")
-        position = await engine.position(ref)
-        assert position is not None
-        assert position.wait is None
+    async def test_is_unknown_while_nothing_was_completed(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        _, ref = await submit_ids(engine, "a", "b")
+        assert await engine.position(ref) == Position(1, False, None)
+        await engine.claim(REVIEWS, worker="anna", lease=hours(1))
+        clock.advance(minutes(1))  # now all are busy
+        assert await engine.position(ref) == Position(0, False, None)
 
     async def test_is_made_of_service_times(self, engine: Engine, clock: ManualClock) -> None:
         await self.serve(engine, clock, 10)

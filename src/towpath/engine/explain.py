@@ -88,12 +88,13 @@ def position(state: State, facts: Facts) -> Position | None:
 
 def _wait(turns: float, facts: Facts) -> Duration | None:
     """The time of as many *turns*; of one more where every worker has to finish a job first."""
-    obstacle = _obstacle(facts)
-    if obstacle is not None and obstacle.why is Why.ALL_BUSY:
-        turns += 1 / int(facts["leased"])
-    elif obstacle is not None or "service_ms" not in facts:
+    if "service_ms" not in facts:
         return None
-    return milliseconds(float(facts.get("service_ms", 0)) * turns)
+    if (obstacle := _obstacle(facts)) is not None:
+        if obstacle.why is not Why.ALL_BUSY:
+            return None
+        turns += 1 / int(facts["leased"])
+    return milliseconds(float(facts["service_ms"]) * turns)
 
 
 def _explain_ready(facts: Facts) -> Explanation:

@@ -6,7 +6,7 @@ from typing import Annotated
 from urllib.parse import unquote
 
 from fastapi import Path
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from starlette.types import Scope
 
 PREFIX = "/api/v1/"
@@ -32,11 +32,11 @@ def decoded(name: str) -> str:
 
 Queue = Annotated[
     str,
+    Field(max_length=64),
     BeforeValidator(decoded),
     Path(
-        max_length=64,
         examples=["thumbnails"],
         json_schema_extra={"pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"},
     ),
 ]
-Id = Annotated[str, BeforeValidator(decoded), Path(max_length=512, examples=["mail-17"])]
+Id = Annotated[str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["mail-17"])]

@@ -54,7 +54,7 @@ class ReadyOut(Answer):
     the relay, while they do not run."""
 
 
-@router.head("/livez", include_in_schema=False)
+@router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/livez", response_class=PlainTextResponse)
 async def livez() -> str:
     """The process answers. Needs no key."""

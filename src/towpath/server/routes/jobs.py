@@ -7,7 +7,7 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from towpath.clock import ZERO, hours
 from towpath.engine.batcher import LARGEST_BATCH
@@ -39,6 +39,11 @@ KEEP = hours(1)
 router = APIRouter(prefix="/api/v1/queues/{queue}/jobs", tags=["jobs"], route_class=BodyRoute)
 
 Jobs = Annotated[list[ListedJobIn], Field(max_length=LARGEST_BATCH, min_length=1)]
+JobOrJobs = Annotated[
+    Annotated[JobIn, Tag("job")] | Annotated[Jobs, Tag("list")],
+    # Of what does not fit, only what it was meant for is said.
+    Discriminator(lambda body: "list" if isinstance(body, list) else "job"),
+]
 Listed = Annotated[State, Query(description="Which jobs.")]
 After = Annotated[str | None, Query(max_length=2048, description="`after` of the last page.")]
 Size = Annotated[int, Query(ge=1, le=1000)]
@@ -55,7 +60,7 @@ _LOCATION = {
 )
 async def submit(
     queue: Queue,
-    body: JobIn | Jobs,
+    body: JobOrJobs,
     response: Response,
     engine: TheEngine,
     named: Named,
