@@ -288,7 +288,7 @@ class TestAServerThatGivesNoAnswer:
         self, server: EmbeddedServer, engine: Engine, clock: ManualClock,
         caplog: pytest.LogCaptureFixture,
     ) -> None:  # fmt: skip
-        limits = Limits(answer=seconds(0.05), give_up=seconds(0.1))
+        limits = Limits(answer=seconds(0.5), give_up=seconds(1))
         async with (
             Proxy(server.address, Faults()) as proxy,
             Engine(proxy.url, clock=clock, limits=limits) as cut_off,

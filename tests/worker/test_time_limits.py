@@ -119,7 +119,7 @@ class TestAnAsyncHandler:
             gate.wait(20)
 
         async with working(app, concurrency=2) as worker:
-            watching = _open_when_dead(app, gate)
+            watching = _open_when_dead(app, gate, blocking="till")
             await sell.submit()
             await lines.next("job.started")
             dead = await ended(await block.submit())
@@ -168,12 +168,17 @@ class TestAnAsyncHandler:
         assert len(lines.of("job.timed_out")) == len(lines.of("job.dead")) == 1
 
 
-def _open_when_dead(app: Towpath, gate: threading.Event) -> asyncio.Future[int]:
-    """Ask from another thread, while the worker's loop stands still; how many leases ended."""
+def _open_when_dead(
+    app: Towpath, gate: threading.Event, *, blocking: str = "shop"
+) -> asyncio.Future[int]:
+    """Open the gate once the job of the queue *blocking* is dead; how many leases have ended.
+
+    Asked from another thread, while the worker's loop stands still.
+    """
 
     def look() -> int:
         with BlockingEngine(app.url) as engine:
-            eventually(lambda: engine.counts("shop").dead)
+            eventually(lambda: engine.counts(blocking).dead)
             reaped = engine.counts("till").totals["reaped"]
         gate.set()
         return reaped
