@@ -8,6 +8,8 @@ from towpath.embedded.resp import items
 
 APART = b"probe:"
 """Keys of the tests' own instruments, which are no part of what is compared."""
+ENDING_MS = 2
+"""With no more to live a key is gone when it is compared. A probe's lives for one."""
 
 _DUMP = """
 local found = {}
@@ -47,7 +49,7 @@ Dump = dict[bytes, Held]
 
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
-    """Every key of *server* that fits, but those of the tests' instruments."""
+    """Every key of *server* that fits and lasts, but those of the tests' instruments."""
     with Connection(server.address) as line:
         return _dump(line, pattern)
 
@@ -68,7 +70,8 @@ def _dump(line: Connection, pattern: str) -> Dump:
         key, value, ttl = items(entry)
         assert isinstance(key, bytes)
         assert isinstance(ttl, int)
-        if isinstance(value, bytes) and not key.startswith(APART):
+        ending = 0 <= ttl <= ENDING_MS
+        if isinstance(value, bytes) and not key.startswith(APART) and not ending:
             found[key] = Held(value, ttl)
     return found
 
@@ -77,8 +80,7 @@ def restore(server: EmbeddedServer, saved: Dump) -> None:
     """Make *server* hold exactly what was *saved*."""
     words: list[bytes | int] = []
     for key, held in saved.items():
-        # 0 means for ever to RESTORE; to PTTL, that less than a millisecond is left.
-        words += [key, held.value, max(held.ttl_ms, 1) if held.ttl_ms >= 0 else 0]
+        words += [key, held.value, max(held.ttl_ms, 0)]
     server.ask("EVAL", _RESTORE, 0, *words)
 
 

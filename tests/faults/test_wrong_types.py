@@ -52,6 +52,13 @@ async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer
             await fails_whole(server, saved, CASES[0], scene, TAG + b"meta:other")
 
 
+def test_a_key_that_is_about_to_end_is_no_part_of_it(server: EmbeddedServer) -> None:
+    """A probe's lives for a millisecond: saved and gone, it would be a change of every call."""
+    for _ in range(20):
+        server.ask("SET", "towpath:probe", "1", "PX", 1)
+        assert dump(server, "towpath:probe") == {}
+
+
 async def touched_keys(server: EmbeddedServer, case: Case, scene: Scene) -> list[bytes]:
     """Every key of the queue that the call names to the server, in order of appearance."""
     saved, probe = dump(server), Probe(server)
