@@ -6,8 +6,11 @@ from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from tests.ledger.shop import named
 from tests.waiting import eventually_async
+from tests.worker.test_isolation import Shards, running_shards, shards
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -20,6 +23,7 @@ from towpath.ledger.record import Record, RecordState
 from towpath.ledger.relay import Relay
 from towpath.telemetry.logs import Log
 
+__all__ = ["running_shards", "shards"]
 REVIEWS = "reviews"
 SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
 
@@ -336,3 +340,30 @@ class TestWhileRedisIsAway:
                         return (await engine.counts(REVIEWS)).ready == 21
 
                     await eventually_async(all_there, within=20)
+
+
+class TestBesideAFrozenShard:
+    async def test_what_is_committed_for_others_is_brought_at_once(
+        self, ledger: Ledger, url: str, shards: Shards
+    ) -> None:
+        """Neither what was committed with a record of that shard waits for it, nor what was later:
+        no relay looks here that could bring it.
+        """
+        slow = Limits(answer=seconds(30), give_up=seconds(60))
+        database = create_async_engine(named(url))
+        async with Engine(shards.url, limits=slow) as engine:
+            ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+            for queue in (shards.bad, shards.good):
+                await engine.counts(queue)
+            shards.freeze()
+            for queues in ((shards.bad, shards.good), (shards.good,)):
+                async with AsyncSession(database) as session, session.begin():
+                    for queue in queues:
+                        await ledger.jobs.submit_in(session, queue, b"1")
+
+            async def both_are_there() -> bool:
+                return (await engine.counts(shards.good)).ready == 2
+
+            await eventually_async(both_are_there)
+            shards.thaw()
+        await database.dispose()

@@ -54,7 +54,10 @@ KEEP = days(30)
 
 
 class Fastpath(Protocol):
-    """The way to Redis, while this process has one: a relay. Neither raises what Redis says."""
+    """The way to Redis, while this process has one: a relay. Neither raises what Redis says.
+
+    What is brought to a queue gets there in the order of the calls, whoever waits for which.
+    """
 
     async def bring(self, records: Sequence[Record]) -> None:
         """Queue new records."""
@@ -94,8 +97,6 @@ class Jobs:
         self._begin = Joined(self._begin_many)
         self._end = Joined(self._end_many)
         self._nudges: set[asyncio.Task[None]] = set()
-        self._committed: list[int] = []
-        self._bringing: asyncio.Task[None] | None = None
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
         """Those who know the handlers of a queue: they refuse what names none and needs to."""
@@ -137,14 +138,8 @@ class Jobs:
 
     def committed(self, seqs: list[int]) -> None:
         """Bring records to Redis whose transaction has committed, in the order of the commits."""
-        self._committed += seqs
-        if self._bringing is None or self._bringing.done():
-            self._bringing = self._nudge(self._bring_committed())
-
-    async def _bring_committed(self) -> None:
-        while self._committed and self.fastpath is not None:
-            seqs, self._committed = self._committed, []
-            await self.fastpath.bring_made(seqs)
+        if self.fastpath is not None:
+            self._nudge(self.fastpath.bring_made(seqs))
 
     def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
         """A record to make. Refused where it would be dead on arrival."""

@@ -125,8 +125,10 @@ class Relay:
             rows = await self._read(those)
         except LedgerError:
             return  # they are due soon
-        for queue, group in groupby(sorted(rows, key=_by_queue), key=_by_queue):
-            await self._filling(queue).bring(list(group))
+        # At the same time: a queue whose server hangs delays no other. Always so, even for one
+        # queue: whoever was read first is then first in line there, too.
+        groups = groupby(sorted(rows, key=_by_queue), key=_by_queue)
+        await asyncio.gather(*(self._filling(queue).bring(list(some)) for queue, some in groups))
 
     async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
         """Rows for places: those that come later wait for those before, so that none overtakes."""
