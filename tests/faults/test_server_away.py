@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from towpath.embedded.cluster import SLOTS
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
+from towpath.engine.keys import REGISTRY
 from towpath.engine.options import QueueOptions
 from towpath.errors import (
     DurabilityUnavailable,
@@ -27,6 +28,7 @@ from towpath.errors import (
     ServerRefused,
     ServerUnreachable,
 )
+from towpath.ids import queue_name
 from towpath.telemetry.lines import Line
 
 QUEUE = "away"
@@ -169,18 +171,23 @@ class TestWhatWaitingCanNotMend:
 
 
 @asynccontextmanager
-async def one_shard_away(cluster: EmbeddedCluster) -> AsyncGenerator[tuple[str, list[str]]]:
+async def one_shard_away(
+    cluster: EmbeddedCluster, away: int = 0
+) -> AsyncGenerator[tuple[str, list[str]]]:
     """A queue whose master is frozen, and one on each of the others."""
     queues: dict[int, str] = {}
     for n in range(100):
-        at = slot_of(cluster, f"{{q{n}}}:queue") * len(cluster.masters) // SLOTS
-        queues.setdefault(at, f"q{n}")
-    frozen = cluster.masters[0]
+        queues.setdefault(_shard_of(cluster, f"{{q{n}}}:queue"), f"q{n}")
+    frozen = cluster.masters[away]
     frozen.pause()
     try:
-        yield queues[0], [queues[1], queues[2]]
+        yield queues.pop(away), list(queues.values())
     finally:
         frozen.unpause()
+
+
+def _shard_of(cluster: EmbeddedCluster, key: str) -> int:
+    return slot_of(cluster, key) * len(cluster.masters) // SLOTS
 
 
 @pytest.fixture(scope="module")
@@ -224,6 +231,25 @@ class TestAShardThatIsAway:
                 for queue in healthy:
                     await engine.submit(queue, b"x")
             await eventually_async(lambda: _answers(engine, bad))
+
+    async def test_and_has_the_directory_of_queues_is_written_to_once_it_is_back(
+        self, shards: EmbeddedCluster
+    ) -> None:
+        """Until then one task tries, however often a queue's options change."""
+        options = [QueueOptions(keep_most=n) for n in (1, 2, 3)]
+        async with Engine(shards.url, limits=HASTY) as engine:
+            async with one_shard_away(shards, _shard_of(shards, REGISTRY)) as (_, [queue, _]):
+                for it in options:
+                    await engine.reconfigure(queue, it)
+                tasks = [it.get_name() for it in asyncio.all_tasks()]
+                assert tasks.count("towpath entry of the directory of queues") == 1
+
+            async def shows_the_last() -> bool:
+                with suppress(ServerUnreachable):
+                    return (await engine.queues()).get(queue_name(queue)) == options[-1]
+                return False
+
+            await eventually_async(shows_the_last)
 
 
 async def _answers(engine: Engine, queue: str) -> bool:

@@ -46,8 +46,6 @@ _NONE, _ANY = "none", "any"
 """Which options others replace, where it is not those of a version."""
 _CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
-
-
 _LISTED_S = 1.0
 
 
@@ -66,7 +64,7 @@ class Store:
     ) -> None:
         self._scripts = scripts
         self._channels = Channels(link, clock, limits, declared=declared, log=log)
-        self._listing: set[asyncio.Task[None]] = set()
+        self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
@@ -102,9 +100,10 @@ class Store:
     async def close(self) -> None:
         """From now on every call is refused."""
         await self._channels.close()
-        for task in self._listing:
+        listing = list(self._listing.values())
+        for task in listing:
             task.cancel()
-        await asyncio.gather(*self._listing, return_exceptions=True)
+        await asyncio.gather(*listing, return_exceptions=True)
 
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
@@ -193,9 +192,8 @@ class Store:
         if stored is not None and version is not None:
             options = _decoded(queue, stored)
             self._in_force[queue] = InForce(options, version.decode())
-        known = self._in_force.get(
-            queue
-        )  # where the server has lost them, the next call restores them
+        # Where the server has lost them, the next call restores them.
+        known = self._in_force.get(queue)
         return known.options if known else QueueOptions()
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
@@ -264,24 +262,26 @@ class Store:
 
     async def _list(self, queue: QueueName) -> None:
         """Write *queue* into the directory for people. On a cluster another server may have that:
-        nobody waits for it for long, and work goes on without it.
+        nobody waits for it for long, and only the first, and work goes on without it.
         """
-        task = detached("entry of the directory of queues", self._keep_listing(queue))
-        self._listing.add(task)
-        task.add_done_callback(self._listing.discard)
-        await asyncio.wait((task,), timeout=_LISTED_S)
+        if queue not in self._listing:
+            task = detached("entry of the directory of queues", self._keep_listing(queue))
+            self._listing[queue] = task
+            task.add_done_callback(lambda _: self._listing.pop(queue))
+            await asyncio.wait((task,), timeout=_LISTED_S)
 
     async def _keep_listing(self, queue: QueueName) -> None:
-        while True:
-            shown = msgspec.json.encode(self._in_force[queue].options)
+        listed: QueueOptions | None = None
+        # They may change while they are written.
+        while listed is not (options := self._in_force[queue].options):
             try:
-                await self._channels.command("HSET", REGISTRY, queue, shown)
+                await self._channels.command("HSET", REGISTRY, queue, msgspec.json.encode(options))
             except ServerUnreachable:
                 await asyncio.sleep(_LISTED_S)
             except ServerError:
                 return  # full, or not allowed
             else:
-                return
+                listed = options
 
 
 def _decoded(queue: str, stored: bytes) -> QueueOptions:
