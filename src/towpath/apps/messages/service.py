@@ -98,6 +98,13 @@ class Messages:
 
     async def look(self, message_id: str) -> MessageView:
         """The message as it is now. Raises JobNotFound; answers stay for an hour."""
+        view = await self._looked(message_id)
+        # Its state and its place are two looks: without a place it left the queue in between.
+        if view.state is MessageState.QUEUED and not view.queue_position:
+            return await self._looked(message_id)
+        return view
+
+    async def _looked(self, message_id: str) -> MessageView:
         return await self._view(await self._connected().engine.job(message_ref(message_id)))
 
     async def watch(self, message_id: str) -> AsyncGenerator[MessageView]:
