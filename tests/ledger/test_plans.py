@@ -19,11 +19,12 @@ from towpath.engine.model import Complete
 from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.courier import Courier
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox import COUNTED_MOST
 from towpath.ledger.record import RecordState
 from towpath.ledger.relay import Relay
 from towpath.telemetry.logs import Log
 
-HISTORY, REFUSED, MANY = 20_000, 5_000, 1_500
+HISTORY, REFUSED, MANY = 20_000, 12_000, 1_500
 LARGE = {"towpath_jobs", "towpath_outbox", "before", "newer", "j"}
 """The tables that grow, and what statements call them."""
 _ROWS = """
@@ -129,7 +130,12 @@ def wrong_steps_of_sqlite(connection: Connection, words: str, parameters: Any) -
 
 
 def wrong_steps_of_postgres(connection: Connection, words: str, parameters: Any) -> list[str]:
-    """What it reads really: an index may be used, and read to its end."""
+    """What it reads really: an index may be used, and read to its end.
+
+    That is what a count for people does, and only that. One that is made by itself has an end.
+    """
+    most = COUNTED_MOST if "count(" in words else MANY
+    most = HISTORY + MANY if is_for_people(words) else most
     undo = connection.begin_nested()
     explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {words}"
     told: Any = connection.exec_driver_sql(explained, parameters).scalar()
@@ -139,8 +145,13 @@ def wrong_steps_of_postgres(connection: Connection, words: str, parameters: Any)
         f"{node['Node Type']} on {node['Relation Name']}: {rows_read(node)}"
         for node in nodes(whole[0]["Plan"])
         if "Scan" in node["Node Type"] and node.get("Relation Name") in LARGE
-        if node["Node Type"] == "Seq Scan" or (rows_read(node) > MANY and "count(" not in words)
+        if node["Node Type"] == "Seq Scan" or rows_read(node) > most
     ]
+
+
+def is_for_people(words: str) -> bool:
+    """Whether it counts all records of a queue."""
+    return "count(" in words and "towpath_jobs" in words
 
 
 def rows_read(node: dict[str, Any]) -> int:
@@ -160,7 +171,9 @@ async def test_no_statement_reads_the_history(
 ) -> None:
     async with Engine(server.url) as engine:
         await everything_by_itself(ledger, engine, server)
+    assert not [it for it in said if is_for_people(it)]
     await shown_to_people(ledger)
+    assert [it for it in said if is_for_people(it)]
     words = {it: parameters for it, parameters in said.items() if _reads(it)}
     assert len(words) > 20
     postgres = url.startswith("postgresql")
