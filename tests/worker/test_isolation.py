@@ -173,6 +173,22 @@ class TestSlots:
         assert released == 2
 
 
+class TestCallsForWork:
+    async def test_are_passed_on_beside_a_frozen_shard(self, shards: Shards) -> None:
+        """However many wait for the frozen one to take theirs."""
+        limits = Limits(answer=seconds(30), give_up=seconds(60))
+        async with Towpath(shards.url, limits=limits) as app:
+            for queue in (shards.bad, shards.good):
+                await app.engine.counts(queue)
+            shards.freeze()
+            for _ in range(20):
+                app.engine.hand_on(shards.bad)
+            waiting = asyncio.create_task(_called(shards.url, shards.good))
+            app.engine.hand_on(shards.good)
+            assert await waiting
+            shards.thaw()
+
+
 class TestLeases:
     async def test_are_renewed_beside_broken_queues(
         self, app: Towpath, server: EmbeddedServer, lines: Lines
@@ -276,6 +292,15 @@ async def _held_on_to(app: Towpath, *queues: str | list[str]) -> None:
     names = [name for it in queues for name in ([it] if isinstance(it, str) else it)]
     for name in names:
         await app.add(name, _hold_on, HandlerOptions()).submit()
+
+
+async def _called(url: str, queue: str) -> bool:
+    """Whether another process is called for work, soon."""
+    async with Towpath(url) as other:
+        for _ in range(4):
+            if await other.engine.wait_for_work(queue, within=seconds(5)):
+                return True
+    return False
 
 
 async def _hold_on() -> None:

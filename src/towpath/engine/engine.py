@@ -107,7 +107,7 @@ class Engine(Publishing):
             declared=self._declared,
             log=self._log,
         )
-        self._waker = Waker(self._link, self._clock)
+        self._waker = Waker(self._link, self._clock, self._store.command)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._send_submits, self._store.largest_payload)

@@ -194,6 +194,7 @@ class _Feed:
                 pause = min(pause * 2 or 0.05, 1.0)
                 await asyncio.sleep(pause)
             if self._alone():
+                self._sure = False  # who comes now reads on another connection
                 await self._line.hang_up()
         self._running.retire()
         self._over(self._queue, self._line)

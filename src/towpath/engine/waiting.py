@@ -36,6 +36,8 @@ from towpath.supervise import detached
 
 Body = Callable[[QueueOptions], Any]
 Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
+Command = Callable[..., Awaitable[Any]]
+"""Sends a plain command that may be repeated. Raises ServerError."""
 
 WAIT_CAP = seconds(5)
 _SLACK = 3.0
@@ -148,9 +150,9 @@ def _names() -> Iterator[Call]:
 class Waker:
     """Whom to wake when there is work."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: Link, clock: Clock, command: Command) -> None:
         self._link, self._clock = link, clock
-        self._pushes = _Pushes(link)
+        self._pushes = _Pushes(command)
         self._own: list[_Listener] = []
         self._shared: _Listener | None = None
 
@@ -197,7 +199,7 @@ class Waker:
             return self._shared
         mine = next((it for it in self._own if it.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
-            mine = _Listener(self._link.line())
+            mine = _Listener(self._link.line(), self._pushes)
             self._own.append(mine)
         if mine is not None or self._link.in_slots:
             return mine
@@ -208,35 +210,32 @@ class Waker:
 
 
 class _Pushes:
-    """Tokens that are put into lists, on a connection of their own: a listener's may be blocked."""
+    """Tokens that are put into lists, each by itself: one whose server is silent delays no other.
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._line: Line | None = None
-        self._wanted: deque[tuple[Any, ...]] = deque()
-        self._task: asyncio.Task[None] | None = None
+    Not on a listener's connection: that may be blocked.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def push(self, key: str, *, keep_ms: int | None = None) -> None:
         """Put a token into the list *key*, soon; one that is lost costs whoever waits seconds."""
-        self._wanted.append(("RPUSH", key, "1"))
-        if keep_ms is not None:
-            self._wanted.append(("PEXPIRE", key, keep_ms))
-        if self._task is None or self._task.done():
-            self._task = detached("tokens for who waits", self._send_all())
+        task = detached("token for who waits", self._send(key, keep_ms))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        under_way = list(self._under_way)
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _send_all(self) -> None:
-        line = self._line = self._line or self._link.line()
-        while self._wanted:
-            try:
-                async with asyncio.timeout(_SLACK):
-                    await line.send(*self._wanted.popleft())
-            except TROUBLE:
-                await line.hang_up()
+    async def _send(self, key: str, keep_ms: int | None) -> None:
+        with suppress(TowpathError):
+            await self._command("RPUSH", key, "1")
+            if keep_ms is not None:
+                await self._command("PEXPIRE", key, keep_ms)
 
 
 class _Listener:
@@ -246,9 +245,7 @@ class _Listener:
     one comes that it does not listen for yet.
     """
 
-    def __init__(
-        self, line: Line, pushes: _Pushes | None = None, recall: str | None = None
-    ) -> None:
+    def __init__(self, line: Line, pushes: _Pushes, recall: str | None = None) -> None:
         self._line, self._pushes, self._recall = line, pushes, recall
         self._waiters: dict[QueueName, deque[asyncio.Future[None]]] = {}
         self._wanted = asyncio.Event()
@@ -301,7 +298,7 @@ class _Listener:
     # ── the read ─────────────────────────────────────────────────────────────────────────
 
     def _call_back(self) -> None:
-        if not self._recalled and self._recall is not None and self._pushes is not None:
+        if not self._recalled and self._recall is not None:
             self._recalled = True
             self._pushes.push(self._recall, keep_ms=_RECALL_KEPT_MS)
 
@@ -345,7 +342,7 @@ class _Listener:
             queue = queues.get(answer[0].decode())
             if queue is not None and not self.call_one(queue):
                 # Taken for nobody: somebody elsewhere may wait for it.
-                await self._line.send("RPUSH", keys_of(queue).wake, "1")
+                self._pushes.push(keys_of(queue).wake)
 
     def _queues(self) -> list[QueueName]:
         """The queues that somebody waits for."""
