@@ -17,7 +17,7 @@ PROGRAMS ?= 5000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint types contracts unit model bench docs format clean
+.PHONY: help up test check spec lint types contracts unit model bench docs format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,12 @@ up: $(RUNTIME) ## start everything: server, store and database, data in ./towpat
 # The types are checked on one core: the tests need not wait for that.
 test: lint contracts ## everything that must hold before a change lands
 	@$(MAKE) --no-print-directory -j 2 types unit
+
+check: lint contracts ## the quick part of it, for every day: rules, types, the specification on one server
+	@$(MAKE) --no-print-directory -j 2 types spec
+
+spec: $(STAMP)
+	$(BIN)/pytest -q -n 2 tests/spec tests/architecture -k 'not cluster and not oldest'
 
 lint: $(STAMP) ## formatting and ruff
 	$(BIN)/ruff format --check .
