@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.embedded.ports import LOOPBACK, free_port
-from towpath.embedded.resp import fields
+from towpath.embedded.resp import fields, items
 from towpath.embedded.sentinel import SERVICE
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -222,8 +222,18 @@ async def test_settings_name_what_a_url_would(
 def test_settings_of_tls_need_a_url_of_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_URL", "redis://h")
     monkeypatch.setenv("TOWPATH_TLS__CA", "/x")
-    with pytest.raises(InvalidOption, match="rediss://"):
+    with pytest.raises(InvalidOption, match=r"is without TLS.*write rediss://"):
         load()
+
+
+@needs_tls
+async def test_the_user_of_the_page_is_one_on_redis_7_0_too() -> None:
+    """A server refuses the whole user if it does not know one of the commands."""
+    with EmbeddedServer(listen=Listen.SOCKET, binary=BINARY) as server:
+        server.ask(*documented_user())
+        place = server.url.removeprefix("unix://")
+        await works(f"unix://towpath:{PASSWORD}@{place}")
+        assert items(server.ask("ACL", "LOG")) == []
 
 
 @pytest.mark.parametrize("missing", ["+zadd", "+evalsha", "~{*}:*"])

@@ -274,6 +274,9 @@ def open_link(url: ServerUrl) -> Link:
         "socket_timeout": None,
         "socket_connect_timeout": CONNECT_SECONDS,
         "retry": Retry(NoBackoff(), 0),
+        # It would send CLIENT SETINFO, which servers before 7.2 do not know: they refuse to give a
+        # user the right to it.
+        "driver_info": None,
     }
     login = {"username": url.username, "password": url.password}
     watching = {"username": url.sentinel_username, "password": url.sentinel_password}

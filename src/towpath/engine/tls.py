@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -66,9 +67,10 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         """
         context = ssl.create_default_context()
         if self.ca is not None:
-            _read("ssl_ca_certs", self.ca, context.load_verify_locations)
+            _read("tls.ca (ssl_ca_certs)", self.ca, context.load_verify_locations)
         if self.cert is not None:
-            _read("ssl_certfile", self.cert, lambda path: context.load_cert_chain(path, self.key))
+            show = partial(context.load_cert_chain, keyfile=self.key)
+            _read("tls.cert (ssl_certfile)", self.cert, show)
         return {
             "ssl": True,
             "ssl_ca_certs": self.ca,

@@ -147,6 +147,9 @@ class Settings(BaseSettings):
         if self.username is None and self.password is None and not tls:
             return url
         parsed, parts = parse_url(url), urlsplit(url)
+        if tls and parsed.tls is None:
+            rule = "is without TLS, but there are settings of tls: write rediss://, or remove them"
+            raise InvalidOption("url", str(parsed), rule=rule)
         if tls:
             query = urlencode({**dict(parse_qsl(parts.query)), **tls})
             parts = parts._replace(query=query)
