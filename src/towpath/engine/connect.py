@@ -8,13 +8,14 @@ script twice. Time limits are the caller's too.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AskError, MovedError, SlotNotCoveredError
@@ -24,6 +25,8 @@ from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Se
 from towpath.engine.url import ServerUrl, Topology
 from towpath.supervise import detached
 
+LISTEN_SECONDS = 1.0
+"""To a server that took the handshake and ended the connection without a word."""
 CONNECT_SECONDS = 3.0
 _CONFIRM_KEPT_MS = 600_000
 _REDIRECTIONS = 5
@@ -36,6 +39,7 @@ class Wire:
         self._connection = connection
         self.facts: object = None
         """What its server said about itself since it was connected."""
+        self._was_answered = False
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
@@ -43,9 +47,15 @@ class Wire:
         packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
         try:
             await self._send(packed)
-            return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
+            reply = await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
         except RuntimeError as error:
             raise _reset(error) from error
+        except RedisConnectionError as error:
+            if not self._was_answered and type(error) is RedisConnectionError:
+                await _listen(self._connection)
+            raise
+        self._was_answered = True
+        return reply  # pyright: ignore[reportUnknownVariableType] -- as above
 
     async def ask_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
         """The reply to the second of two commands that are sent together."""
@@ -85,6 +95,30 @@ class Wire:
         self.cut()
         with suppress(*TROUBLE, RuntimeError):
             await self._connection.disconnect()
+
+
+async def _listen(connection: AbstractConnection) -> None:
+    """Raise what a server has to say that refuses our certificate.
+
+    It says so after the handshake. What we send meanwhile makes its system throw its words away, as
+    a reset connection like any other; whoever only listens hears them.
+    """
+    if not isinstance(connection, SSLConnection):
+        return
+    writer: asyncio.StreamWriter | None = None
+    # Host, port and the context that it connects with; redis-py has no other way to them.
+    arguments = cast("Any", connection)._connection_arguments()  # noqa: SLF001
+    try:
+        async with asyncio.timeout(LISTEN_SECONDS):
+            reader, writer = await asyncio.open_connection(**arguments)
+            await reader.read(1)
+    except ssl.SSLError as error:
+        raise RedisConnectionError(str(error)) from error
+    except OSError:
+        return
+    finally:
+        if writer is not None:
+            writer.transport.abort()
 
 
 def _reset(error: RuntimeError) -> RedisConnectionError:
