@@ -57,14 +57,14 @@ async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
     await engine.configure(QUEUE, OPTIONS)
     load = Load(engine, QUEUE, ONE_REPLICA)
     async with under_load(load):
-        await load.more(100)
+        await load.more(1_000)
         server.pause()
         acknowledged, before, began = frozenset(load.submitted), max(load.tokens), steady()
         given = len(load.tokens)
         await eventually_async(lambda: is_answering(engine), within=60)
         print(f"work went on after {steady() - began:.1f} s")  # noqa: T201  a figure of the docs
         server.unpause()
-        await load.more(100)
+        await load.more(1_000)
     assert min(load.tokens[given:]) > before
     assert len(set(load.tokens)) == len(load.tokens)
     assert acknowledged <= (await census(engine, QUEUE)).jobs.keys()
@@ -112,12 +112,12 @@ class TestOneServer:
                 await engine.configure(QUEUE, OPTIONS)
                 load = Load(engine, QUEUE)
                 async with under_load(load):
-                    await load.more(100)
+                    await load.more(1_000)
                     server.pause()
                     with pytest.raises(ServerUnreachable):
                         await other.try_write()
                     server.unpause()
-                    await load.more(100)
+                    await load.more(1_000)
                 assert load.losses(await census(engine, QUEUE)) == {}
 
 

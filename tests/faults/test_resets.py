@@ -74,9 +74,9 @@ class TestResetConnections:
                 load = Load(engine, QUEUE)
                 async with under_load(load):
                     for _ in range(10):
-                        await load.more(100)
+                        await load.more(200)
                         await proxy.drop_all()
-                    await load.more(100)
+                    await load.more(200)
                 assert load.losses(await census(engine, QUEUE)) == {}
 
         run(body())
