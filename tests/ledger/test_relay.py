@@ -367,3 +367,22 @@ class TestBesideAFrozenShard:
             await eventually_async(both_are_there)
             shards.thaw()
         await database.dispose()
+
+    async def test_who_makes_a_record_for_another_does_not_wait(
+        self, ledger: Ledger, shards: Shards, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even if it was made in one transaction with a record of that shard."""
+        monkeypatch.setattr("towpath.ledger.jobs.NUDGE", seconds(60))
+        async with Engine(shards.url, limits=Limits(give_up=seconds(60))) as engine:
+            ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+            for queue in (shards.bad, shards.good):
+                await engine.counts(queue)
+            shards.freeze()
+            # The first goes alone; those that come meanwhile go together.
+            queues = (shards.bad, shards.bad, shards.good)
+            *waiting, mine = [asyncio.create_task(ledger.jobs.submit(it, b"1")) for it in queues]
+            await asyncio.wait_for(mine, timeout=30)
+            assert not any(it.done() for it in waiting)
+            assert (await engine.counts(shards.good)).ready == 1
+            shards.thaw()
+            await asyncio.gather(*waiting)

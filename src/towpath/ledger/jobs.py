@@ -202,7 +202,7 @@ class Jobs:
         if self.fastpath is not None:
             # What it was called before waits in Redis for a turn, or lies there among the dead.
             self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
-        await _a_moment(self._brought([record]))
+        await _a_moment(self._brought([Recorded(record)]))
         return record
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
@@ -267,11 +267,13 @@ class Jobs:
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
         made = await self._ledger.write(lambda connection: take(connection, wanted, self.tell))
-        # One that existed too: whoever sends it again may be the one who finds Redis back.
-        there = [it for it in made if it.record.open]
-        new = [it.record for it in there if not it.existed]
-        nudge = self._brought(new, [it.record.seq for it in there if it.existed])
-        return [(it, nudge) for it in made]
+        # Each queue by itself: nobody waits for the server of another. One that existed too:
+        # whoever sends it again may be the one who finds Redis back.
+        by_queue: dict[QueueName, list[Recorded]] = {}
+        for it in made:
+            by_queue.setdefault(it.record.queue, []).append(it)
+        nudges = {queue: self._brought(some) for queue, some in by_queue.items()}
+        return [(it, nudges[it.record.queue]) for it in made]
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
         queues = {lease.queue for lease in leases}
@@ -303,9 +305,10 @@ class Jobs:
         self.tell(connection, [row])
         return as_record(row)
 
-    def _brought(
-        self, new: Sequence[Record], again: Sequence[int] = ()
-    ) -> asyncio.Task[None] | None:
+    def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
+        """Those of *made* that are open, on their way to Redis."""
+        new = [it.record for it in made if it.record.open and not it.existed]
+        again = [it.record.seq for it in made if it.record.open and it.existed]
         if self.fastpath is None or not (new or again):
             return None
         return self._nudge(_bring(self.fastpath, new, again))
