@@ -131,7 +131,7 @@ class TestWhatIsRefused:
             ("TOWPATH_WORKER__CONCURRENCY", "0", "worker.concurrency = '0'"),
             ("TOWPATH_WORKER__QUEUES", "Mails", "worker.queues"),
             ("TOWPATH_WORKER__QUEUES", "mails=lots", "worker.queues"),
-            ("TOWPATH_WORKER__QUEUES", "mails=0", "mails has the weight '0'"),
+            ("TOWPATH_WORKER__QUEUES", "mails=0", "'mails=0': mails has the weight '0'"),
             ("TOWPATH_WORKER__NAME", "a\nb", "worker.name"),
             ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is no setting"),
             ("TOWPATH_LOG__FORMAT", "xml", "log.format = 'xml'"),

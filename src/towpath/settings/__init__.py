@@ -300,7 +300,7 @@ def _refusal(error: ValidationError) -> InvalidOption:
     if first["type"] == "extra_forbidden":
         return InvalidOption(name, "…", rule=_unknown(name, known))
     cause = first.get("ctx", {}).get("error")
-    rule = getattr(cause, "rule", None) or first["msg"].lower()
+    rule = getattr(cause, "rule", None) or first["msg"].removeprefix("Value error, ").lower()
     may_be_told = name in known and name not in SECRET
     return InvalidOption(name, first["input"] if may_be_told else "…", rule=str(rule))
 
