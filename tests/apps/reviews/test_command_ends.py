@@ -105,6 +105,23 @@ class TestACommandThatIsStopped:
         assert not Path(f"/proc/{leader}").exists()  # collected, too
         eventually(lambda: all_ended(pids))
 
+    def test_while_it_starts_is_dead_as_well(self, new_loop: NewLoop, pids: Path) -> None:
+        """asyncio waits for ever for a program whose start was cancelled half-way."""
+
+        async def cancelled_after(steps: int) -> bool:
+            task = asyncio.create_task(shell(HANGS, pids).review(a_task(), an_attempt()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait((task,), timeout=20)
+            return task.cancelled()
+
+        for steps in range(12):
+            assert run(new_loop, cancelled_after(steps)), steps
+            if pids.exists():
+                eventually(lambda: all_ended(pids))
+                pids.unlink()
+
     def test_is_dead_even_if_somebody_is_impatient(self, new_loop: NewLoop, pids: Path) -> None:
         async def cancelled_often() -> bool:
             task = asyncio.create_task(shell(DEAF, pids).review(a_task(), an_attempt()))

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,14 +83,14 @@ async def run(program: Program, given: bytes) -> Ended:
     output in memory, however much comes. Whoever is cancelled here waits until the group is dead:
     a second at most, if the program does not heed SIGTERM.
     """
-    transport, said = await _started(program, given)
+    transport, said = await _begun(asyncio.ensure_future(_started(program, given)))
     try:
         async with asyncio.timeout(program.within.total_seconds()):
             await said.settled.wait()
     except TimeoutError:
         raise ReviewerTimedOut(program.within, said.complaint) from None
     finally:
-        await _through(_clear_away(transport, said))
+        await _through(asyncio.ensure_future(_clear_away(transport, said)))
     if said.overflowed:
         raise ReviewTooLarge(program.largest)
     return Ended(transport.get_returncode() or 0, bytes(said.output), said.complaint)
@@ -133,6 +133,21 @@ class _Said(asyncio.SubprocessProtocol):
 
 
 # ── its beginning ────────────────────────────────────────────────────────────────────────
+
+
+async def _begun(
+    starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Said]],
+) -> tuple[asyncio.SubprocessTransport, _Said]:
+    """What was started. A start that is cancelled half-way leaves asyncio waiting for ever, for
+    pipes that it never opened: so it goes on to its end, and what it started is cleared away.
+    """
+    try:
+        await _through(starting)
+    except asyncio.CancelledError:
+        if not starting.cancelled() and starting.exception() is None:
+            await _through(asyncio.ensure_future(_clear_away(*starting.result())))
+        raise
+    return starting.result()
 
 
 async def _started(program: Program, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
@@ -254,9 +269,9 @@ async def _happens(event: asyncio.Event, *, within: float) -> None:
             await event.wait()
 
 
-async def _through(work: Coroutine[Any, Any, None]) -> None:
-    """Do *work* to its end, whoever cancels meanwhile; then be cancelled."""
-    task, cancelled = asyncio.ensure_future(work), None
+async def _through(task: asyncio.Task[Any]) -> None:
+    """Wait for the end of *task*, whoever cancels meanwhile; then be cancelled."""
+    cancelled = None
     while not task.done():
         try:
             await asyncio.shield(task)
