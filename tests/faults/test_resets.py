@@ -81,10 +81,11 @@ class TestResetConnections:
 
         run(body())
 
-    def test_keep_nobody_from_waiting(self, server: EmbeddedServer, run: Run) -> None:
+    def test_keep_nobody_from_waiting(self, run: Run) -> None:
         """Neither for work nor for a result: both are told on connections of their own."""
 
-        async def body() -> None:
+        # Who waits is counted, so nobody else may: the server is this test's own.
+        async def body(server: EmbeddedServer) -> None:
             async with resetting(server) as (proxy, engine):
                 job = (await engine.submit(QUEUE, b"x", delay=hours(1))).job
                 ended = asyncio.create_task(engine.ended(job, within=minutes(1)))
@@ -92,11 +93,12 @@ class TestResetConnections:
                     engine.claim(QUEUE, worker="w", lease=minutes(1), wait=minutes(1))
                 )
                 for _ in range(5):
-                    await meanwhile(lambda: blocked_clients(server) == 2)
+                    await meanwhile(lambda: blocked_clients(server) == 2, within=60)
                     await proxy.drop_all()
                 await engine.submit(QUEUE, b"y")
                 assert [lease.payload for lease in await claim] == [b"y"]
                 await engine.cancel(job)
                 assert (await ended).state is State.CANCELLED
 
-        run(body())
+        with EmbeddedServer() as own:
+            run(body(own))
