@@ -93,7 +93,7 @@ class TestResetConnections:
                     engine.claim(QUEUE, worker="w", lease=minutes(1), wait=minutes(1))
                 )
                 for _ in range(5):
-                    await meanwhile(lambda: blocked_clients(server) == 2, within=60)
+                    await meanwhile(lambda: blocked_clients(server) == 2)
                     await proxy.drop_all()
                 await engine.submit(QUEUE, b"y")
                 assert [lease.payload for lease in await claim] == [b"y"]
