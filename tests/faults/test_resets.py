@@ -1,6 +1,7 @@
 """Connections that are reset (RST): trouble of the connection, whatever the event loop calls it.
 
-asyncio tells of a write on such a connection by a ConnectionResetError, uvloop by a RuntimeError.
+asyncio tells of a write on such a connection by a ConnectionResetError, from Python 3.12 on also by
+an AttributeError; uvloop by a RuntimeError.
 """
 
 import asyncio

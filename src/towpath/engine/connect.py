@@ -30,6 +30,9 @@ LISTEN_SECONDS = 1.0
 CONNECT_SECONDS = 3.0
 _CONFIRM_KEPT_MS = 600_000
 _REDIRECTIONS = 5
+_RESET = (RuntimeError, AttributeError)
+"""What a write on a connection that the other side has reset raises: uvloop's word for it, and that
+of asyncio from Python 3.12 on, whose transport asks the loop it has let go of already."""
 
 
 class Wire:
@@ -48,8 +51,8 @@ class Wire:
         try:
             await self._send(packed)
             reply = await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
-        except RuntimeError as error:
-            raise _reset(error) from error
+        except _RESET as error:
+            raise _lost(error) from error
         except RedisConnectionError as error:
             if not self._was_answered and type(error) is RedisConnectionError:
                 await _listen(self._connection)
@@ -64,8 +67,8 @@ class Wire:
             await self._send(b"".join(packed))
             await self._connection.read_response()
             return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
-        except RuntimeError as error:
-            raise _reset(error) from error
+        except _RESET as error:
+            raise _lost(error) from error
         except BaseException:
             await self.drop()  # a reply may be left unread: it must not be taken for another's
             raise
@@ -88,12 +91,12 @@ class Wire:
 
     async def drop(self) -> None:
         self.cut()
-        with suppress(RuntimeError):
+        with suppress(*_RESET):
             await self._connection.disconnect(nowait=True)
 
     async def close(self) -> None:
         self.cut()
-        with suppress(*TROUBLE, RuntimeError):
+        with suppress(*TROUBLE, *_RESET):
             await self._connection.disconnect()
 
 
@@ -121,8 +124,7 @@ async def _listen(connection: AbstractConnection) -> None:
             writer.transport.abort()
 
 
-def _reset(error: RuntimeError) -> RedisConnectionError:
-    """uvloop's word for a write on a connection that the other side has reset."""
+def _lost(error: Exception) -> RedisConnectionError:
     return RedisConnectionError(f"the connection was reset: {error}")
 
 
