@@ -17,7 +17,7 @@ PROGRAMS ?= 5000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check spec lint types contracts unit model bench docs format clean
+.PHONY: help up test check spec lint types contracts unit model bench figures docs format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
 
 bench: $(STAMP) ## the figures behind every performance claim
 	$(BIN)/python -m benchmarks
+
+figures: $(STAMP) ## how the code is built: frames, modules, lines, starts
+	$(BIN)/python -m tests.architecture.figures
 
 docs: $(STAMP) ## write the reference pages anew
 	$(BIN)/python -m docs.reference.make

@@ -1,0 +1,1 @@
+"""How the code is built, in figures: `make figures`, or `python -m tests.architecture.figures`."""

@@ -1,0 +1,86 @@
+"""Print the figures: `python -m tests.architecture.figures`, with `--json` for programs.
+
+`--names` lists what was counted: the frames, the modules, the small ones with one importer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from tests.architecture.figures import shape, starting, submitting, webhook
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure, and the most that it may be; None = nothing is said about it."""
+
+    name: str
+    value: float
+    most: float | None = None
+    unit: str = ""
+    names: Sequence[str] = ()
+    """What was counted, where that can be named."""
+
+    @property
+    def reached(self) -> bool | None:
+        return None if self.most is None else self.value <= self.most
+
+
+def figures() -> list[Figure]:
+    return [*_nested(), *_shape(), *_starts()]
+
+
+def _nested() -> list[Figure]:
+    way, hook = submitting.measured(), webhook.measured()
+    return [
+        Figure("submit: frames nested at the socket", len(way.frames), 8, names=way.frames),
+        Figure("submit: modules entered", len(way.modules), 10, names=sorted(way.modules)),
+        Figure("webhook: frames nested at its INSERT", len(hook), 14, names=hook),
+    ]
+
+
+def _shape() -> list[Figure]:
+    small = shape.small_with_one_importer()
+    without = [name for name in small if name not in shape.REASONS]
+    python, lua = shape.python_lines(), shape.lua_lines()
+    told = [f"{name}, read by {by}" for name, by in small.items()]
+    return [
+        Figure("small modules with one importer", len(small), 5, names=told),
+        Figure("of those, without a reason", len(without), 0),
+        Figure("files without __init__", len(shape.files()), 215),
+        Figure("lines of code", python + lua, sum(shape.CODE_LINES.values())),
+        Figure("lines of Python", python),
+        Figure("lines of Lua", lua),
+    ]
+
+
+def _starts() -> list[Figure]:
+    loaded = starting.loaded_by_help()
+    times = starting.times()
+    return [
+        Figure("applications' modules that --help loads", len(loaded), 0, names=loaded),
+        *(Figure(f"towpath {name}", round(ms), unit="ms") for name, ms in times.items()),
+    ]
+
+
+def main(words: Sequence[str]) -> None:
+    found = figures()
+    if "--json" in words:
+        told = [asdict(it) | {"reached": it.reached} for it in found]
+        sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        return
+    sys.stdout.write(f"{'figure':<42} {'is':>8}    {'at most':>8}\n")
+    for it in found:
+        most = "" if it.most is None else f"{it.most:>8,}"
+        verdict = {None: "", True: "reached", False: "not reached"}[it.reached]
+        line = f"{it.name:<42} {it.value:>8,} {it.unit:<2} {most:>8}  {verdict}"
+        sys.stdout.write(line.rstrip() + "\n")
+        if "--names" in words:
+            sys.stdout.writelines(f"    {name}\n" for name in it.names)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
