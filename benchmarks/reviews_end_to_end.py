@@ -17,7 +17,7 @@ from benchmarks.web.load import send
 from benchmarks.web.reviewing import reviewing
 from benchmarks.web.serving import empty, served_with
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 
 ROUNDS = 3
 BAR = 100

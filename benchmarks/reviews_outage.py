@@ -15,7 +15,7 @@ from benchmarks.web.deliveries import deliveries
 from benchmarks.web.load import Trial, send
 from benchmarks.web.serving import Serving, served_with
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 
 ROUNDS = 3
 WITHIN_S = 10

@@ -19,12 +19,12 @@ from benchmarks.web.deliveries import PATH
 from towpath.apps.reviews.model import ReviewState
 from towpath.ledger.ledger import Ledger
 from towpath.loop import new_loop
-from towpath.server.auth import Door
-from towpath.server.limits import Rates
 from towpath.server.routes.messages import CanSend, MessageIn, QueuedOut
 from towpath.server.routes.reviews import TakenOut
 from towpath.server.run import listen, serve
 from towpath.telemetry.logs import Log
+from towpath.web.auth import Door
+from towpath.web.limits import Rates
 
 
 def build(database: str) -> FastAPI:

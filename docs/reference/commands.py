@@ -5,9 +5,9 @@ from typing import Any
 
 import typer.main
 
-from towpath.cli import exits
 from towpath.cli.config import shown
 from towpath.cli.main import app
+from towpath.console import exits
 from towpath.settings import SECRET, leaves, variable_of
 
 COMMANDS = """# The command line

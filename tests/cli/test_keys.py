@@ -8,8 +8,8 @@ import pytest
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command, Ran
 from tests.cli.test_howto import BLOCK, run
+from towpath.ledger.database.schema import SCHEMA
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.schema import SCHEMA
 
 PAGE = ROOT / "docs" / "how-to" / "manage-api-keys.md"
 SECRET = re.compile(r"tp_([a-z0-9]{10})_[\w-]{43}", re.ASCII)

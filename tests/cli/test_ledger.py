@@ -7,7 +7,7 @@ import pytest
 from tests.cli.command import Command
 from towpath import Engine, seconds
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 
 
 @pytest.fixture

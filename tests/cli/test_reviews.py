@@ -12,8 +12,8 @@ from towpath.apps.reviews.model import POSTS, REVIEWS, Forge
 from towpath.apps.reviews.service import Reviews
 from towpath.engine.model import Bury, Complete, Lease, Settlement, job_ref
 from towpath.ids import Token
-from towpath.ledger.attempts import Ending
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.attempts import Ending
 
 HEAD = "a1" * 20
 

@@ -12,9 +12,9 @@ import typer.main
 from tests.cli.command import Command
 from tests.warm import COMMAND
 from towpath import Engine, errors, new_job
-from towpath.cli import exits
-from towpath.cli.errors import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
 from towpath.cli.main import app
+from towpath.console import exits
+from towpath.console.errors import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
 
 
 def verbs(command: object = None, above: str = "towpath") -> Iterator[tuple[str, object]]:

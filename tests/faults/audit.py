@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import OPEN
+from towpath.ledger.records.record import OPEN
 
 _TABLE = """
 CREATE TABLE audit (

@@ -9,7 +9,7 @@ from typing import Any
 from tests.faults.clerk import QUEUE
 from tests.faults.planting import plant
 from tests.waiting import eventually
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds, wall_ms
 from towpath.engine.retry import Fixed
 from towpath.ledger.ledger import Ledger

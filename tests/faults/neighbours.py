@@ -2,7 +2,7 @@
 
 import asyncio
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours
 from towpath.worker.context import Context
 

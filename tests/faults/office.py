@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.faults.clerk import QUEUE
 from tests.warm import ROOT, Program
-from towpath.ledger.record import first_name
+from towpath.ledger.records.record import first_name
 
 
 class Entry(NamedTuple):

@@ -10,7 +10,7 @@ from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.faults.office import QUEUE, Office, office
 from tests.waiting import eventually_async
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.errors import TowpathError
 from towpath.ledger.ledger import Ledger

@@ -17,10 +17,10 @@ from towpath.clock import ManualClock, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Fail, Lease, Release, Settlement
-from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState, first_name
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.record import RecordState, first_name
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 QUEUE = "walk"

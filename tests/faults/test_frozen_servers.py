@@ -14,7 +14,7 @@ from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.faults.slots import slot_of
 from tests.waiting import eventually_async
 from tests.worker.running import working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
 from towpath.embedded.cluster import SLOTS

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -21,8 +21,8 @@ from towpath.engine.model import job_ref
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import Record, RecordState
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.record import Record, RecordState
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 from towpath.worker.context import Context
 

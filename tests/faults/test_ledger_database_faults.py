@@ -20,7 +20,7 @@ from tests.faults.record_run import SLOW, Run, run_of
 from tests.postgres import PostgresServer
 from tests.waiting import eventually_async
 from tests.worker.running import working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

@@ -16,7 +16,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.errors import ServerError
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 STEPS, WALKS = 300, 10

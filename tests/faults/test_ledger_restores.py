@@ -19,8 +19,8 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Lease
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.recorder import LedgerRecorder
-from towpath.ledger.relay import RECONCILE_EVERY, Relay
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import RECONCILE_EVERY, Relay
 from towpath.telemetry.logs import Log
 
 MANY = 2_000

@@ -12,13 +12,13 @@ from tests.ledger.broker import TOPIC
 from towpath.calls import Caller
 from towpath.clock import milliseconds, seconds
 from towpath.engine.engine import Engine
-from towpath.ledger.courier import Courier
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.patience import CourierOptions
-from towpath.ledger.sinks.kafka import KafkaSink
-from towpath.ledger.sinks.port import Sink
-from towpath.ledger.sinks.redis_stream import RedisStreamSink
-from towpath.ledger.sinks.webhook import WebhookSink
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.patience import CourierOptions
+from towpath.ledger.outbox.sinks.kafka import KafkaSink
+from towpath.ledger.outbox.sinks.port import Sink
+from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
+from towpath.ledger.outbox.sinks.webhook import WebhookSink
 
 OPTIONS = CourierOptions(
     batch=8,

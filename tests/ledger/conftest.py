@@ -14,10 +14,10 @@ from tests.ledger.hands import Hands
 from tests.ledger.shop import ORDERS, Sell, named
 from tests.postgres import PostgresServer
 from towpath import Context, Fixed, Towpath, milliseconds
+from towpath.app.submitting import AppHandler
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
-from towpath.submitting import AppHandler
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from towpath.clock import milliseconds, seconds
-from towpath.ledger.event import NewEvent
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.patience import CourierOptions
+from towpath.ledger.outbox.event import NewEvent
+from towpath.ledger.outbox.patience import CourierOptions
 
 QUICK = CourierOptions(
     look_every=milliseconds(20),

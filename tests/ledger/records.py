@@ -3,7 +3,7 @@
 from towpath.engine.model import Lease, job_ref
 from towpath.ids import Token
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import Record
+from towpath.ledger.records.record import Record
 
 REVIEWS = "reviews"
 

@@ -5,8 +5,8 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy import table as table_of
 
+from towpath.app.submitting import AppHandler
 from towpath.ledger.ledger import Ledger
-from towpath.submitting import AppHandler
 
 Sell = AppHandler[int, int, Any]
 ORDERS = "CREATE TABLE orders (number INTEGER PRIMARY KEY)"

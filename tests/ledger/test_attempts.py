@@ -7,9 +7,9 @@ from sqlalchemy import text
 from tests.ledger.records import REVIEWS, lease, made
 from towpath import hours
 from towpath.engine.model import Bury, Complete, Fail, Lease, Release
-from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.record import RecordState
 
 
 class TestBeginning:

@@ -12,10 +12,10 @@ from sqlalchemy.engine import Engine
 from tests.ledger.hands import Hands
 from tests.waiting import eventually_async
 from towpath import milliseconds, minutes, seconds
-from towpath.ledger import known
-from towpath.ledger.key import digest
-from towpath.ledger.keys import NOTED_EVERY
-from towpath.ledger.known import FRESH, Entry, KnownKeys
+from towpath.ledger.keys import known
+from towpath.ledger.keys.key import digest
+from towpath.ledger.keys.keys import NOTED_EVERY
+from towpath.ledger.keys.known import FRESH, Entry, KnownKeys
 from towpath.ledger.ledger import Ledger
 
 

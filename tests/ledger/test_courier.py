@@ -14,12 +14,12 @@ from tests.ledger.shelves import AWAY, Gate, Moody, Shelf
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.errors import InvalidOption
-from towpath.ledger.courier import Courier
+from towpath.ledger.database.schema import couriers
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.patience import CourierOptions, Patience
-from towpath.ledger.schema import couriers
-from towpath.ledger.sinks.port import Behind, Later, Refusal
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.patience import CourierOptions, Patience
+from towpath.ledger.outbox.sinks.port import Behind, Later, Refusal
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Metrics
 

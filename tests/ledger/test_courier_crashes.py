@@ -18,9 +18,9 @@ from tests.ledger.test_webhook_sink import SECRET, Endpoint
 from tests.waiting import eventually_async
 from tests.warm import ROOT, Program
 from towpath.embedded import EmbeddedServer
+from towpath.ledger.database.schema import couriers as leases
+from towpath.ledger.database.schema import now_ms
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.schema import couriers as leases
-from towpath.ledger.schema import now_ms
 
 KEYS, ROUNDS, EACH = 6, 6, 6
 Arrived = Callable[[], Awaitable[list[bytes]]]

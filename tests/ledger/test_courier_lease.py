@@ -11,12 +11,12 @@ from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, put
 from tests.ledger.shelves import Gate, Shelf
 from tests.waiting import eventually_async
 from towpath.clock import milliseconds, seconds
-from towpath.ledger.courier import Courier
-from towpath.ledger.event import Event
+from towpath.ledger.database.schema import couriers, now_ms
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.patience import CourierOptions
-from towpath.ledger.schema import couriers, now_ms
-from towpath.ledger.sinks.port import Outcome
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.patience import CourierOptions
+from towpath.ledger.outbox.sinks.port import Outcome
 
 
 @pytest.fixture

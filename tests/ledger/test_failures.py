@@ -16,10 +16,10 @@ from towpath import Towpath, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Never
 from towpath.errors import RetryAdvice
+from towpath.ledger.database.failures import meaning
 from towpath.ledger.errors import LedgerBusy, LedgerError, LedgerUnreachable, LedgerUnwritable
-from towpath.ledger.failures import meaning
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 
 LARGE = 200_000
 

@@ -14,12 +14,12 @@ from tests.ledger.kafka import KafkaBroker
 from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
 from towpath.clock import seconds
 from towpath.errors import InvalidName, InvalidOption
-from towpath.ledger.courier import Courier
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.event import Event
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.sinks.kafka import KafkaSink
-from towpath.ledger.sinks.port import Behind, Refusal
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.sinks.kafka import KafkaSink
+from towpath.ledger.outbox.sinks.port import Behind, Refusal
 
 TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, NOT_LEADER, POLICY = 10, 29, 45, 6, 44
 
@@ -202,7 +202,7 @@ class TestMakingASink:
         program = (
             "import sys; sys.modules['confluent_kafka'] = None\n"
             "from towpath.ledger.errors import SinkNotInstalled\n"
-            "from towpath.ledger.sinks.kafka import KafkaSink\n"
+            "from towpath.ledger.outbox.sinks.kafka import KafkaSink\n"
             "try: KafkaSink('127.0.0.1:1', 'events')\n"
             "except SinkNotInstalled as error: print(error.remedy)\n"
         )

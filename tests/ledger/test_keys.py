@@ -13,7 +13,7 @@ from tests.ledger.hands import Hands
 from towpath import days, hours, seconds
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import KeyEnded, KeyNotFound
-from towpath.ledger.key import KeyInfo, Scope, checked_secret
+from towpath.ledger.keys.key import KeyInfo, Scope, checked_secret
 from towpath.ledger.ledger import Ledger
 
 CHOSEN = "canary-chosen-by-the-operator"

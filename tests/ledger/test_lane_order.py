@@ -18,9 +18,9 @@ from towpath.engine.channel import Limits
 from towpath.engine.model import Complete, Fail, Lease, Settlement
 from towpath.engine.options import LanePolicy
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import first_name
-from towpath.ledger.recorder import LedgerRecorder
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.record import first_name
+from towpath.ledger.records.recorder import LedgerRecorder
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 CHAT = "chat"

@@ -12,10 +12,10 @@ from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection
 
 from tests.warm import Bounded
+from towpath.ledger.database.migrate import Migration, configuration
+from towpath.ledger.database.schema import SCHEMA, metadata, schema_version
 from towpath.ledger.errors import LedgerAhead, LedgerOutdated
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.migrate import Migration, configuration
-from towpath.ledger.schema import SCHEMA, metadata, schema_version
 
 MIGRATE = """
 import asyncio, sys

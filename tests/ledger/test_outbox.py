@@ -14,12 +14,12 @@ from tests.ledger.parcels import QUICK, parcel, put
 from tests.ledger.shelves import Shelf
 from towpath.clock import ManualClock, seconds
 from towpath.errors import InvalidName, InvalidOption, PayloadInvalid, PayloadTooLarge
-from towpath.ledger.courier import Courier
-from towpath.ledger.event import LARGEST_DATA, Event, NewEvent
+from towpath.ledger.database.schema import outbox
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox import OutboxCounts
-from towpath.ledger.schema import outbox
-from towpath.ledger.sinks.port import Refusal
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import LARGEST_DATA, Event, NewEvent
+from towpath.ledger.outbox.outbox import OutboxCounts
+from towpath.ledger.outbox.sinks.port import Refusal
 
 
 @pytest.fixture

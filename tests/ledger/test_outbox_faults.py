@@ -16,9 +16,9 @@ from tests.ledger.facts import all_gone, lines, said
 from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, put
 from tests.ledger.shelves import Gate, Shelf
 from tests.postgres import PostgresServer
-from towpath.ledger.courier import Courier
+from towpath.ledger.database.schema import outbox
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.schema import outbox
+from towpath.ledger.outbox.courier import Courier
 
 
 @asynccontextmanager

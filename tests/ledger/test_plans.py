@@ -16,12 +16,12 @@ from tests.waiting import eventually_async
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Complete
-from towpath.ledger.attempts import Ending, Standing
-from towpath.ledger.courier import Courier
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox import COUNTED_MOST
-from towpath.ledger.record import RecordState
-from towpath.ledger.relay import Relay
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.outbox import COUNTED_MOST
+from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.record import RecordState
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 HISTORY, REFUSED, MANY = 20_000, 12_000, 1_500

@@ -10,11 +10,11 @@ from tests.ledger.records import REVIEWS, lease, made
 from towpath import minutes, seconds
 from towpath.engine.model import Bury, Complete, Fail, Release
 from towpath.errors import InvalidName, InvalidOption
-from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
-from towpath.ledger.subjects import LOOKED_BACK, histories
+from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.record import RecordState
+from towpath.ledger.records.subjects import LOOKED_BACK, histories
 
 
 class TestMaking:

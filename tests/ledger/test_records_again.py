@@ -13,9 +13,9 @@ from towpath import Engine, Towpath, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Fail, Lease, job_ref
 from towpath.errors import HandlerInvalid
-from towpath.ledger.attempts import Ending, Standing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 

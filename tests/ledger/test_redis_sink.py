@@ -16,9 +16,9 @@ from towpath.embedded.resp import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidName, InvalidOption
-from towpath.ledger.courier import Courier
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.sinks.redis_stream import RedisStreamSink
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.testing.proxy import Faults, Hole, Proxy
 
 BRIEF = Limits(answer=milliseconds(200), give_up=milliseconds(400))

@@ -16,11 +16,11 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.model import JobRef, Lease, job_ref
 from towpath.engine.states import State
-from towpath.ledger.attempts import Standing
-from towpath.ledger.filling import Found
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import Record, RecordState
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.attempts import Standing
+from towpath.ledger.records.filling import Found
+from towpath.ledger.records.record import Record, RecordState
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 __all__ = ["running_shards", "shards"]
@@ -372,7 +372,7 @@ class TestBesideAFrozenShard:
         self, ledger: Ledger, shards: Shards, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not even if it was made in one transaction with a record of that shard."""
-        monkeypatch.setattr("towpath.ledger.jobs.NUDGE", seconds(60))
+        monkeypatch.setattr("towpath.ledger.records.jobs.NUDGE", seconds(60))
         async with Engine(shards.url, limits=Limits(give_up=seconds(60))) as engine:
             ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
             for queue in (shards.bad, shards.good):

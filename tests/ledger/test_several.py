@@ -7,9 +7,9 @@ from sqlalchemy import event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import Select
 
+from towpath.ledger.database.schema import jobs
+from towpath.ledger.database.several import named
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.schema import jobs
-from towpath.ledger.several import named
 
 REVIEWS = "reviews"
 

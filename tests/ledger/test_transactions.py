@@ -25,8 +25,8 @@ from towpath.engine.states import State
 from towpath.errors import JobUnfinished, StillOpen
 from towpath.ledger.errors import RecordNotFound, RecordUncommitted
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
-from towpath.ledger.relay import Relay
+from towpath.ledger.records.record import RecordState
+from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 

@@ -13,12 +13,12 @@ from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcel
 from tests.waiting import eventually_async
 from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
 from towpath.clock import milliseconds, seconds
-from towpath.ledger.courier import Courier
-from towpath.ledger.event import CONTENT_TYPE, Event
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.patience import CourierOptions
-from towpath.ledger.sinks.port import Behind, Later, Outcome, Refusal
-from towpath.ledger.sinks.webhook import WebhookSink
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import CONTENT_TYPE, Event
+from towpath.ledger.outbox.patience import CourierOptions
+from towpath.ledger.outbox.sinks.port import Behind, Later, Outcome, Refusal
+from towpath.ledger.outbox.sinks.webhook import WebhookSink
 
 SECRET = new_secret()
 Say = Callable[[Request], str | None]

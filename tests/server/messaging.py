@@ -15,9 +15,9 @@ from towpath.apps.messages.options import MessagesOptions
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.server.build import Parts, build
-from towpath.server.limits import ServerLimits
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
 
 HELLO = {"user_id": "test", "org_id": "org", "message": "hello", "client_id": "web"}
 

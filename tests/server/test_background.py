@@ -11,20 +11,20 @@ from tests.apps.messages.sending import SECRET
 from tests.server.messaging import app_on, client_of, key_of, started
 from tests.waiting import eventually_async
 from towpath import supervise
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.ledger.keys import Keys
+from towpath.ledger.keys.keys import Keys
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox import Outbox
-from towpath.ledger.relay import Relay
-from towpath.ledger.route import Route
+from towpath.ledger.outbox.outbox import Outbox
+from towpath.ledger.outbox.route import Route
+from towpath.ledger.records.relay import Relay
 from towpath.server.build import Parts, build
-from towpath.server.limits import ServerLimits
 from towpath.server.sinks import EventsOptions
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
 from towpath.worker.worker import Worker
 
 

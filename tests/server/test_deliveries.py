@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from towpath.clock import seconds
-from towpath.server.bodies import Deliveries
-from towpath.server.problems import Refused
+from towpath.web.bodies import Deliveries
+from towpath.web.problems import Refused
 
 SCOPE: dict[str, Any] = {"type": "http", "headers": [], "method": "POST", "path": "/hook"}
 

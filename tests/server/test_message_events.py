@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from tests.server.messaging import claim, key_of, listening, post, settle
 from tests.waiting import eventually_async
-from towpath.server.sessions import Kind
+from towpath.web.sessions import Kind
 
 
 class Listener:

@@ -17,8 +17,8 @@ from towpath.apps.reviews.model import REVIEWS
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Bury, Lease, job_ref
 from towpath.ids import Token
-from towpath.ledger.attempts import Ending
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.attempts import Ending
 
 HEAD = "a1" * 20
 ROOT = "/api/v1/reviews"

@@ -19,7 +19,7 @@ from towpath.calls import Purpose, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import ask
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox import OutboxCounts
+from towpath.ledger.outbox.outbox import OutboxCounts
 
 HEAD = "a1" * 20
 REVIEWS = "/api/v1/reviews"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from towpath import Towpath, hours
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 from towpath.testing.bench import running
 
 

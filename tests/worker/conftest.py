@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.conftest import seed
 from tests.worker.running import Lines
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 
 __all__ = ["seed"]

@@ -15,7 +15,7 @@ import msgspec
 from pydantic import BaseModel
 
 from tests.waiting import eventually
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, minutes
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Retry, Snooze

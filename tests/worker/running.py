@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.ticket import Ticket
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
 from towpath.telemetry.lines import Line
-from towpath.ticket import Ticket
 from towpath.worker.worker import Worker
 
 SOON = seconds(20)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.waiting import eventually, eventually_async
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.retry import Fixed
 from towpath.telemetry.lines import Line

@@ -9,7 +9,7 @@ import pytest
 
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.retry import Fixed
 from towpath.worker.context import Context

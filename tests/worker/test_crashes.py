@@ -11,7 +11,7 @@ from tests.faults.census import Census, census, is_drained
 from tests.waiting import eventually_async
 from tests.worker import shop
 from tests.worker.programs import Entry, Programs, programs
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

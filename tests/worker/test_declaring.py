@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.worker.running import SOON, ended, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import Duration, seconds
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, InvalidName, InvalidOption

@@ -15,12 +15,12 @@ from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.submitting import AppHandler
 from towpath.clock import hours, seconds
 from towpath.engine.inspect import Job
 from towpath.engine.retry import Fixed, Never
 from towpath.engine.states import State
-from towpath.submitting import AppHandler
 from towpath.worker.handler import HandlerOptions, Place
 from towpath.worker.verdicts import Discard, Retry, Snooze
 

@@ -14,13 +14,13 @@ from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.ticket import Ticket
 from towpath.clock import Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished
-from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 

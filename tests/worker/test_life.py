@@ -9,7 +9,7 @@ import pytest
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

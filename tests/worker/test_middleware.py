@@ -10,7 +10,7 @@ import pytest
 from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.retry import Never
 from towpath.engine.states import State

@@ -3,7 +3,7 @@
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, looked_at, spoil, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed

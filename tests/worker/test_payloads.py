@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, compu
 
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import new_job
 from towpath.engine.states import State

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -26,7 +26,7 @@ from towpath.errors import (
 )
 from towpath.ledger.errors import LedgerMissing, LedgerOutdated
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Snooze
 

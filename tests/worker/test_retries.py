@@ -3,7 +3,7 @@
 import pytest
 
 from tests.worker.running import SOON, Lines, ended, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds
 from towpath.engine.inspect import Job
 from towpath.engine.options import QueueOptions

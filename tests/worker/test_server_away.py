@@ -12,13 +12,13 @@ from tests.faults.census import census, is_drained
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually, eventually_async
 from tests.worker.running import SOON, Lines, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.ticket import Ticket
 from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.states import State
 from towpath.testing.proxy import Faults, Hole, Proxy
-from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.worker import ExitCode, Worker
 

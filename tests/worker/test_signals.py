@@ -13,11 +13,11 @@ from tests.waiting import eventually
 from tests.worker import shop
 from tests.worker.programs import LEASE, is_gone, programs
 from tests.worker.running import SOON, ended
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.submitting import AppHandler
 from towpath.clock import Duration, seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
-from towpath.submitting import AppHandler
 
 
 @pytest.fixture

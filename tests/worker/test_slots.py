@@ -10,7 +10,7 @@ import pytest
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, slots, until_slots, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import ask_fields

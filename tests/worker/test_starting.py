@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.slots import slot_of
 from tests.worker.running import SOON, Lines, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen
 from towpath.embedded.cluster import SLOTS

@@ -12,13 +12,13 @@ from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.ticket import Ticket
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
 from towpath.engine.states import State
 from towpath.errors import JobUnfinished
-from towpath.ticket import Ticket
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 

@@ -19,7 +19,7 @@ from tests.telemetry.streams import ROOT
 from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.running import SOON, Lines, ended, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed

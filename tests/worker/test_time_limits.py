@@ -9,8 +9,8 @@ from tests.waiting import eventually
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, until_slots, working
-from towpath.app import Towpath
-from towpath.blocking import BlockingEngine
+from towpath.app.app import Towpath
+from towpath.app.blocking import BlockingEngine
 from towpath.clock import milliseconds, seconds
 from towpath.engine.retry import Never
 from towpath.engine.states import State

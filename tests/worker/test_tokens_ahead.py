@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tests.worker.running import Lines, looked_at, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State

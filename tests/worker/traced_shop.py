@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.telemetry.traced import described
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import hours
 from towpath.worker.verdicts import Snooze
 from towpath.worker.worker import Worker

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from towpath import Context, Ticket, Towpath, seconds
-from towpath.submitting import AppHandler
+from towpath.app.submitting import AppHandler
 
 app = Towpath("redis://nowhere", ledger="sqlite:///nowhere.db")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towpath.cli.verb import Session, verb
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.engine.url import ServerUrl

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from towpath.cli.verb import Session, verb
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.settings import Settings

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from towpath.cli import jobs as one_by_one
-from towpath.cli.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
+from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towpath.cli import exits
-from towpath.cli.verb import Session, verb
+from towpath.console import exits
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.cli.findings import Finding

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.arguments import After, Limit, Yes
-from towpath.cli.each import each
-from towpath.cli.errors import EventNotFound, SinkNotFound
-from towpath.cli.ledgers import DatabaseOption, open_ledger
-from towpath.cli.verb import Session, noun, verb
+from towpath.console.arguments import After, Limit, Yes
+from towpath.console.each import each
+from towpath.console.errors import EventNotFound, SinkNotFound
+from towpath.console.ledgers import DatabaseOption, open_ledger
+from towpath.console.verb import Session, noun, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from towpath.ledger.outbox import Outbox, OutboxCounts, RefusedEvent
+    from towpath.ledger.outbox.outbox import Outbox, OutboxCounts, RefusedEvent
 
 app = typer.Typer(help="Events that leave: list, refused, resend, discard.")
 

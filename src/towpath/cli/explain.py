@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from towpath.cli.arguments import JobArgument, QueueOption, find_job
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import JobArgument, QueueOption, find_job
+from towpath.console.verb import Session, verb
 
 EXAMPLES = """
     towpath explain mails/01JB7Q

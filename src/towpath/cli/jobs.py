@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towpath.cli.arguments import (
+from towpath.console.arguments import (
     After,
     All,
     JobArgument,
@@ -17,8 +17,8 @@ from towpath.cli.arguments import (
     Yes,
     find_job,
 )
-from towpath.cli.each import each
-from towpath.cli.verb import Session, verb
+from towpath.console.each import each
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.ledgers import DatabaseOption, open_ledger
-from towpath.cli.verb import Session, verb
+from towpath.console.ledgers import DatabaseOption, open_ledger
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from towpath.ledger.key import KeyInfo
+    from towpath.ledger.keys.key import KeyInfo
 
 app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
 

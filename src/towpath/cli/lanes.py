@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from towpath.cli.arguments import QueueArgument, existing_queue
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import QueueArgument, existing_queue
+from towpath.console.verb import Session, verb
 
 app = typer.Typer(no_args_is_help=True, help="Lanes: let a parked one go on.")
 

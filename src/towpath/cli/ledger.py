@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from towpath.cli.ledgers import DatabaseOption, open_ledger
-from towpath.cli.verb import Session, noun, verb
+from towpath.console.ledgers import DatabaseOption, open_ledger
+from towpath.console.verb import Session, noun, verb
 
 app = typer.Typer(help="Jobs whose record is the database: reconcile.")
 
@@ -21,7 +21,7 @@ def ledger(session: Session) -> None:
     Workers and servers do so by themselves, within a minute. After a restore of the database or
     of Redis, `reconcile` does it at once.
     """
-    from towpath.cli import exits  # noqa: PLC0415 -- a help text needs none
+    from towpath.console import exits  # noqa: PLC0415 -- a help text needs none
 
     session.out.note("Say what to do: towpath ledger --help")
     raise typer.Exit(exits.USAGE)
@@ -43,7 +43,7 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
     and again.
     """
     from towpath.errors import TowpathError  # noqa: PLC0415 -- a help text needs none
-    from towpath.ledger.relay import Relay  # noqa: PLC0415 -- slow to import, and an extra
+    from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import, and an extra
     from towpath.telemetry.logs import Log  # noqa: PLC0415 -- the same
 
     async with open_ledger(session, database) as records, session.engine() as engine:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from towpath.cli.arguments import chosen_queues
-from towpath.cli.output import Output
+from towpath.console.arguments import chosen_queues
+from towpath.console.output import Output
 from towpath.durations import readable
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position

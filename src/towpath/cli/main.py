@@ -16,7 +16,6 @@ from towpath.cli import (
     dead,
     doctor,
     events,
-    exits,
     explain,
     jobs,
     keys,
@@ -34,7 +33,8 @@ from towpath.cli import (
     version,
     worker,
 )
-from towpath.cli.verb import Session, noun
+from towpath.console import exits
+from towpath.console.verb import Session, noun
 
 app = typer.Typer(
     name="towpath",

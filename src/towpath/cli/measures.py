@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
-from towpath.cli.output import Output
 from towpath.clock import minutes, steady
+from towpath.console.output import Output
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Settlement, new_job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from towpath.cli.ledgers import DatabaseOption, open_ledger
-from towpath.cli.verb import Session, verb
+from towpath.console.ledgers import DatabaseOption, open_ledger
+from towpath.console.verb import Session, verb
 
 EXAMPLES = """
     towpath migrate

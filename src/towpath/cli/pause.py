@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from towpath.cli.arguments import QueuesArgument, existing_queue
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import QueuesArgument, existing_queue
+from towpath.console.verb import Session, verb
 
 
 async def pause(session: Session, *, queues: QueuesArgument) -> None:

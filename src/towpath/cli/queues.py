@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.arguments import QueueArgument, duration, existing_queue
-from towpath.cli.verb import Session, noun, verb
+from towpath.console.arguments import QueueArgument, duration, existing_queue
+from towpath.console.verb import Session, noun, verb
 
 if TYPE_CHECKING:
     from towpath.clock import Duration
@@ -175,8 +175,8 @@ async def configure(
     \b
     Retry policies: exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,…, never
     """
-    from towpath.cli.arguments import pairs  # noqa: PLC0415
     from towpath.cli.options import changed, written  # noqa: PLC0415 -- slow to import
+    from towpath.console.arguments import pairs  # noqa: PLC0415
     from towpath.engine.options import QueueOptions  # noqa: PLC0415 -- slow to import
 
     wanted = pairs("set", set)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from towpath.cli.arguments import QueueArgument, existing_queue
-from towpath.cli.verb import Session, noun, verb
+from towpath.console.arguments import QueueArgument, existing_queue
+from towpath.console.verb import Session, noun, verb
 
 app = typer.Typer(help="Recurring work: list it, forget it.")
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.arguments import After, Limit, priority
-from towpath.cli.each import each
-from towpath.cli.ledgers import DatabaseOption, open_ledger
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import After, Limit, priority
+from towpath.console.each import each
+from towpath.console.ledgers import DatabaseOption, open_ledger
+from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
     from towpath.apps.reviews.service import Reviews

@@ -11,9 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from towpath.app import Towpath
-from towpath.cli.errors import AppNotFound
-from towpath.cli.verb import Session
+from towpath.app.app import Towpath
+from towpath.console.errors import AppNotFound
+from towpath.console.verb import Session
 from towpath.errors import InvalidOption
 from towpath.settings import Settings, load
 from towpath.telemetry import logs

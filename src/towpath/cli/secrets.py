@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from towpath.cli.ledgers import file_in
-from towpath.cli.verb import Session, verb
+from towpath.console.ledgers import file_in
+from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:

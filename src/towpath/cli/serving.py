@@ -15,11 +15,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
-from towpath.cli.ledgers import file_in
 from towpath.cli.reviewing import (
     NOBODY,
     named_by_setting,
@@ -29,8 +28,9 @@ from towpath.cli.reviewing import (
 )
 from towpath.cli.running import import_from_here
 from towpath.cli.secrets import SIGNING
-from towpath.cli.verb import Session
 from towpath.clock import seconds, steady
+from towpath.console.ledgers import file_in
+from towpath.console.verb import Session
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.objects import EmbeddedObjects
@@ -41,7 +41,6 @@ from towpath.files import PRIVATE, FileDamaged, kept_file
 from towpath.ledger.ledger import Ledger
 from towpath.loop import new_loop
 from towpath.server.build import Parts, build
-from towpath.server.limits import ServerLimits
 from towpath.server.run import is_local, listen, serve
 from towpath.server.sinks import EventsOptions
 from towpath.settings import Settings, load
@@ -49,6 +48,7 @@ from towpath.supervise import Background
 from towpath.telemetry import events, logs
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
 
 FIRST_KEY = "first"
 _LEDGER_LIMIT = seconds(1.5)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from towpath.cli.arguments import QueueArgument, duration, instant, pairs, priority
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import QueueArgument, duration, instant, pairs, priority
+from towpath.console.verb import Session, verb
 
 EXAMPLES = """
     towpath submit mails '{"to": "anna"}' --priority high --id mail-7

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from towpath.cli.errors import JobFailed
 from towpath.cli.listing import brief, content
-from towpath.cli.verb import Session
 from towpath.clock import Duration, minutes
+from towpath.console.errors import JobFailed
+from towpath.console.verb import Session
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job

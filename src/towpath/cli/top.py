@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.arguments import duration
-from towpath.cli.verb import Session, verb
+from towpath.console.arguments import duration
+from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def _live(session: Session, engine: Engine, span: Duration) -> None:
     """Redraw until Ctrl-C: the usual way out, so no failure."""
     from rich.live import Live  # noqa: PLC0415 -- slow to import
 
-    from towpath.cli.output import table  # noqa: PLC0415
+    from towpath.console.output import table  # noqa: PLC0415
 
     now: Look | None = None
     with Live(console=session.out.screen(), screen=True, auto_refresh=False) as live:

@@ -6,7 +6,7 @@ import platform
 
 import typer
 
-from towpath.cli.verb import Session, verb
+from towpath.console.verb import Session, verb
 
 
 def tell(session: Session) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from towpath.cli.verb import Session, verb
+from towpath.console.verb import Session, verb
 
 EXAMPLES = """
     towpath worker shop.jobs:app

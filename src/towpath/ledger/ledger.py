@@ -12,19 +12,19 @@ from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
+from towpath.ledger.database.failures import translated
+from towpath.ledger.database.schema import found_version, require, schema_version
+from towpath.ledger.database.store import open_store
 from towpath.ledger.errors import LedgerClosed
-from towpath.ledger.failures import translated
-from towpath.ledger.jobs import Jobs
-from towpath.ledger.keys import NOTED_EVERY, Keys
-from towpath.ledger.outbox import Outbox, was_put
-from towpath.ledger.record import Recorded, RecordOptions
-from towpath.ledger.schema import found_version, require, schema_version
-from towpath.ledger.sessions import Transactions
-from towpath.ledger.store import open_store
+from towpath.ledger.keys.keys import NOTED_EVERY, Keys
+from towpath.ledger.outbox.outbox import Outbox, was_put
+from towpath.ledger.records.jobs import Jobs
+from towpath.ledger.records.record import Recorded, RecordOptions
+from towpath.ledger.records.sessions import Transactions
 
 if TYPE_CHECKING:
-    from towpath.ledger.migrate import Migration
-    from towpath.ledger.sessions import Transaction
+    from towpath.ledger.database.migrate import Migration
+    from towpath.ledger.records.sessions import Transaction
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Ledger:
 
         Several processes may do it at once, and again. Raises LedgerAhead.
         """
-        from towpath.ledger.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
+        from towpath.ledger.database.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
 
         with self._at_work():
             done = await migrate(self._store)

@@ -10,22 +10,18 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.connection import Connection
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.apps.reviews.adapters import Outgoing
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import Duration, seconds
-from towpath.connection import Connection
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server import problems
-from towpath.server.auth import Door
-from towpath.server.bodies import Bodies, BodyRoute, Deliveries
 from towpath.server.description import describe
-from towpath.server.limits import Rates, ServerLimits
 from towpath.server.readings import PLACE, QueueReadings
 from towpath.server.routes import (
     events,
@@ -37,12 +33,16 @@ from towpath.server.routes import (
     webhooks,
     work,
 )
-from towpath.server.sessions import Sessions
 from towpath.server.sinks import EventsOptions, Sinks
-from towpath.server.streams import Followed
 from towpath.server.workers import Consumers, working
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.web import problems
+from towpath.web.auth import Door
+from towpath.web.bodies import Bodies, BodyRoute, Deliveries
+from towpath.web.limits import Rates, ServerLimits
+from towpath.web.sessions import Sessions
+from towpath.web.streams import Followed
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from towpath.server.auth import OPEN
-from towpath.server.paths import WEBHOOKS
-from towpath.server.problems import Problem
+from towpath.web.auth import OPEN
+from towpath.web.paths import WEBHOOKS
+from towpath.web.problems import Problem
 
 TAGS = [
     {"name": "jobs", "description": "Submit, look, explain, list, cancel."},

@@ -17,7 +17,7 @@ from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts, Job
 from towpath.engine.model import JobOptions, Lease, Submitted
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
-from towpath.server.fields import (
+from towpath.web.fields import (
     Answer,
     Body,
     Headers,
@@ -29,8 +29,8 @@ from towpath.server.fields import (
     Token,
     example,
 )
-from towpath.server.payloads import from_base64, note, shown
-from towpath.server.problems import misfits
+from towpath.web.payloads import from_base64, note, shown
+from towpath.web.problems import misfits
 
 
 class JobIn(Body):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from towpath.clock import Duration
-from towpath.server.problems import TYPES
+from towpath.web.problems import TYPES
 
 HEAD_MOST = 64 * 1024
 """Bytes of a request's line and headers."""

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from towpath.engine.engine import Engine
-from towpath.ledger.key import KeyInfo
+from towpath.ledger.keys.key import KeyInfo
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.readings import queue_reading
 

@@ -16,14 +16,14 @@ from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption, ServerError
 from towpath.ids import stream_name
-from towpath.ledger.courier import Courier
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.event import Event
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.sinks.kafka import KafkaSink
-from towpath.ledger.sinks.port import Outcome, Sink
-from towpath.ledger.sinks.redis_stream import KEPT, RedisStreamSink
-from towpath.ledger.sinks.webhook import WebhookSink
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.sinks.kafka import KafkaSink
+from towpath.ledger.outbox.sinks.port import Outcome, Sink
+from towpath.ledger.outbox.sinks.redis_stream import KEPT, RedisStreamSink
+from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 

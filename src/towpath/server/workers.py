@@ -9,7 +9,7 @@ from functools import partial
 
 import msgspec
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import Outgoing as MessagesOutgoing
 from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.options import MessagesOptions

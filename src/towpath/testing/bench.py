@@ -22,7 +22,8 @@ from typing import Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
+from towpath.app.submitting import AppHandler
 from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.inspect import Job
@@ -31,7 +32,6 @@ from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
 from towpath.ids import JobId
-from towpath.submitting import AppHandler
 from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
 from towpath.testing.watched import Notes, Ran, WatchedEngine

@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, instant, milliseconds
 from towpath.telemetry import logs
 from towpath.worker.worker import Worker

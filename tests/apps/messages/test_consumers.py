@@ -12,7 +12,7 @@ from tests.calls.receivers import Reader, Receiver, Writer, answering, http, rec
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import Outgoing
 from towpath.apps.messages.callbacks import (
     FIRST_LOOK,

@@ -30,7 +30,7 @@ from towpath.apps.reviews.model import Review, ReviewTask, read_review
 from towpath.apps.reviews.texts import prose
 from towpath.calls import SignatureRefused
 from towpath.ids import job_id
-from towpath.ledger.record import new_record
+from towpath.ledger.records.record import new_record
 
 thorough = settings(max_examples=200, deadline=None, print_blob=True)
 

@@ -20,7 +20,7 @@ from tests.embedded.processes import has_ended, python
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually, eventually_async
 from tests.worker.running import SOON, working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.reviews.model import REVIEWS, Review, ReviewTask
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.reviewers.errors import ReviewerTimedOut, ReviewTooLarge

@@ -14,7 +14,7 @@ from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, lease_of
 from tests.waiting import eventually_async
 from tests.worker.running import working
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.reviews.adapters import Outgoing
 from towpath.apps.reviews.handlers import Posting, add_posting, add_reviews
 from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
@@ -30,7 +30,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Retry
 

@@ -31,7 +31,7 @@ from towpath.apps.reviews.model import (
 from towpath.apps.reviews.texts import is_plain
 from towpath.engine.model import HIGH, NORMAL
 from towpath.ids import job_id
-from towpath.ledger.record import RecordState
+from towpath.ledger.records.record import RecordState
 
 HEAD = "a" * 40
 

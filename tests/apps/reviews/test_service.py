@@ -24,9 +24,9 @@ from towpath.apps.reviews.view import ReviewPage
 from towpath.engine.model import HIGH, LOW, NORMAL, Bury, Complete, Lease, Settlement, job_ref
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import Token
-from towpath.ledger.attempts import Ending
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.attempts import Ending
 
 SEED = int(os.environ.get("HOOKS_SEED", "20260716"))
 _tokens = count(1)

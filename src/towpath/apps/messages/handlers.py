@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.messages.callbacks import DELIVERY, SENTRY, Callback, submit_delivery
 from towpath.apps.messages.model import (
     CALLBACK_OPTIONS,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from towpath.app import Towpath
+from towpath.app.app import Towpath
 from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
 from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
 from towpath.apps.reviews.options import ReviewsOptions
@@ -23,7 +23,7 @@ from towpath.apps.reviews.service import RECORD_ID
 from towpath.clock import ZERO, hours, minutes, seconds
 from towpath.engine.retry import Exponential
 from towpath.ledger.errors import RecordNotDead, RecordNotFound
-from towpath.ledger.record import Record, RecordState
+from towpath.ledger.records.record import Record, RecordState
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Snooze
 

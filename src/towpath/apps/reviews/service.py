@@ -27,8 +27,8 @@ from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
 from towpath.errors import InvalidOption
 from towpath.ids import job_id, new_job_id
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
-from towpath.ledger.jobs import Jobs
-from towpath.ledger.record import Record, Recorded, RecordState
+from towpath.ledger.records.jobs import Jobs
+from towpath.ledger.records.record import Record, Recorded, RecordState
 
 LARGEST_PAGE = 200
 _OVER = {RecordState.COMPLETED, RecordState.SUPERSEDED}

@@ -8,7 +8,7 @@ import msgspec
 
 from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
 from towpath.apps.reviews.model import Review, ReviewState, ReviewTask
-from towpath.ledger.record import Record
+from towpath.ledger.records.record import Record
 
 
 class PostingView(msgspec.Struct, frozen=True, kw_only=True):

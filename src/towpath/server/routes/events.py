@@ -8,12 +8,12 @@ from fastapi import APIRouter, Header, Request
 from sse_starlette import EventSourceResponse
 
 from towpath.ids import queue_name
-from towpath.server.auth import CanRead
-from towpath.server.parts import TheEngine, TheFollowed, TheSessions
-from towpath.server.paths import Queue
-from towpath.server.problems import documented
-from towpath.server.sessions import Kind
-from towpath.server.streams import begun, check_last_id, queue_events, stream
+from towpath.web.auth import CanRead
+from towpath.web.parts import TheEngine, TheFollowed, TheSessions
+from towpath.web.paths import Queue
+from towpath.web.problems import documented
+from towpath.web.sessions import Kind
+from towpath.web.streams import begun, check_last_id, queue_events, stream
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
 

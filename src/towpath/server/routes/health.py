@@ -12,12 +12,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from towpath.engine.engine import Engine
 from towpath.errors import TowpathError
-from towpath.server.auth import CanRead
-from towpath.server.fields import Answer, example
-from towpath.server.parts import TheEngine
-from towpath.server.problems import documented
 from towpath.server.readings import seen_with
 from towpath.supervise import troubles
+from towpath.web.auth import CanRead
+from towpath.web.fields import Answer, example
+from towpath.web.parts import TheEngine
+from towpath.web.problems import documented
 
 router = APIRouter(tags=["health"])
 _WITHIN = 2.0

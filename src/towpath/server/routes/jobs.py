@@ -15,8 +15,6 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, TowpathError
-from towpath.server.auth import CanRead, CanSubmit
-from towpath.server.bodies import BodyRoute
 from towpath.server.models import (
     ExplanationOut,
     JobIn,
@@ -29,9 +27,11 @@ from towpath.server.models import (
     StateOut,
     SubmittedOut,
 )
-from towpath.server.parts import Named, Repeatable, TheEngine
-from towpath.server.paths import Id, Queue
-from towpath.server.problems import documented
+from towpath.web.auth import CanRead, CanSubmit
+from towpath.web.bodies import BodyRoute
+from towpath.web.parts import Named, Repeatable, TheEngine
+from towpath.web.paths import Id, Queue
+from towpath.web.problems import documented
 
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""

@@ -19,16 +19,16 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, MessageView
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
-from towpath.ledger.key import KeyInfo, Scope
-from towpath.server.auth import scoped
-from towpath.server.bodies import BodyRoute
-from towpath.server.fields import Body, Json
-from towpath.server.parts import TheSessions
-from towpath.server.paths import decoded
-from towpath.server.payloads import shown
-from towpath.server.problems import RETRY_AFTER_S, Refused, documented, status_of
+from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.server.routes.health import checked
-from towpath.server.streams import Chunk, stream
+from towpath.web.auth import scoped
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Body, Json
+from towpath.web.parts import TheSessions
+from towpath.web.paths import decoded
+from towpath.web.payloads import shown
+from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
+from towpath.web.streams import Chunk, stream
 
 UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048

@@ -12,13 +12,13 @@ from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobError
 from towpath.ids import queue_name
-from towpath.ledger.key import Scope
-from towpath.server.auth import CanAdmin, CanRead, Key, require
+from towpath.ledger.keys.key import Scope
 from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
-from towpath.server.parts import TheEngine
-from towpath.server.paths import Id, Queue
-from towpath.server.problems import documented
 from towpath.server.routes.jobs import After, Size
+from towpath.web.auth import CanAdmin, CanRead, Key, require
+from towpath.web.parts import TheEngine
+from towpath.web.paths import Id, Queue
+from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"])
 _PURGE_MOST = 10_000

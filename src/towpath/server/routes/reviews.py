@@ -25,12 +25,12 @@ from towpath.apps.reviews.model import (
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
 from towpath.apps.reviews.texts import REF_MOST
 from towpath.apps.reviews.view import PostingView, ReviewView, Taken
-from towpath.ledger.key import KeyInfo, Scope
-from towpath.server.auth import scoped
-from towpath.server.bodies import BodyRoute
-from towpath.server.fields import Answer, Body, example
-from towpath.server.paths import Id
-from towpath.server.problems import documented
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.auth import scoped
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Answer, Body, example
+from towpath.web.paths import Id
+from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"], route_class=BodyRoute)
 _HEAD = "0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c"

@@ -15,10 +15,10 @@ from towpath.apps.reviews.hooks.hook import Hook, Ignored
 from towpath.apps.reviews.model import Forge
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.service import Reviews
-from towpath.server.bodies import Deliveries
-from towpath.server.fields import Answer, example
-from towpath.server.problems import Refused, documented
 from towpath.server.routes.reviews import TakenOut
+from towpath.web.bodies import Deliveries
+from towpath.web.fields import Answer, example
+from towpath.web.problems import Refused, documented
 
 
 class _Straight(APIRoute):

@@ -9,8 +9,6 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, job_ref
 from towpath.engine.states import State
 from towpath.ids import Token
-from towpath.server.auth import CanWork
-from towpath.server.bodies import BodyRoute
 from towpath.server.models import (
     ClaimedOut,
     ClaimIn,
@@ -22,11 +20,13 @@ from towpath.server.models import (
     RenewIn,
     StateOut,
 )
-from towpath.server.parts import Named, Repeatable, TheEngine, ThePoll
-from towpath.server.paths import Id, Queue
-from towpath.server.payloads import note
-from towpath.server.polling import Wish
-from towpath.server.problems import documented
+from towpath.web.auth import CanWork
+from towpath.web.bodies import BodyRoute
+from towpath.web.parts import Named, Repeatable, TheEngine, ThePoll
+from towpath.web.paths import Id, Queue
+from towpath.web.payloads import note
+from towpath.web.polling import Wish
+from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
 _OVER_HTTP = "http"

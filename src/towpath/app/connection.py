@@ -1,0 +1,209 @@
+"""What the handlers of an app share, and the parts of a server: an engine, and a ledger if any."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AsyncExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
+
+from towpath.app.blocking import BlockingEngine
+from towpath.engine.engine import Engine
+from towpath.engine.model import Submitted
+from towpath.errors import EngineClosed
+from towpath.ledger.errors import LedgerMissing
+from towpath.telemetry.events import JOB_SUBMITTED
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+    from towpath.ledger.records.sessions import Transactions
+    from towpath.worker.recorded import Recorder
+
+
+class Connection:
+    """One engine, and one ledger with the relay that keeps Redis filled from it.
+
+    Opened by the first who enters and closed by the last who leaves. Neither a server nor a
+    database that is away is a reason not to begin. A ledger by its URL, and one that nobody has
+    entered, are opened and closed with it; one that the user has entered stays the user's.
+    *check* is asked about the queue of each record that names no handler.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        *,
+        ledger: Ledger | str | None = None,
+        check: Callable[[str], None] | None = None,
+        metrics: Callable[[], Metrics] = Metrics,
+        log: Log | None = None,
+    ) -> None:
+        self._connect, self._given, self._check = connect, ledger, check
+        self._metrics, self._log = metrics, log or Log()
+        self._closed: tuple[str, Ledger] | None = None
+        self._forget()
+        self._blocking: BlockingEngine | None = None
+        self._connecting = threading.Lock()
+        _all.add(self)
+
+    def _forget(self) -> None:
+        """As if nobody had entered."""
+        self._engine: Engine | None = None
+        self._ledger: Ledger | None = None
+        self._life: AsyncExitStack | None = None
+        self._entered, self._entering = 0, asyncio.Lock()
+
+    def restart(self) -> None:
+        """A forked child has none of its parent's threads and must not use its connections."""
+        # Kept: what is dropped would close itself, in a loop that the parent still runs.
+        self._inherited = self._life, self._engine, self._ledger, self._blocking
+        self._forget()
+        self._blocking, self._connecting = None, threading.Lock()
+
+    @contextmanager
+    def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
+        """As if nobody had connected, with another *ledger* if one is given, until the end of the
+        block; then as it was before.
+        """
+        before = self._life, self._engine, self._ledger, self._given
+        counted = self._entered, self._entering, self._blocking
+        self._forget()
+        self._blocking = None
+        self._given = self._given if ledger is None else ledger
+        try:
+            yield
+        finally:
+            if self._blocking is not None:
+                atexit.unregister(self._blocking.__exit__)
+                self._blocking.__exit__()
+            self._life, self._engine, self._ledger, self._given = before
+            self._entered, self._entering, self._blocking = counted
+
+    # ── entering and leaving ─────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> Self:
+        """Raises what waiting can't mend: EvictionUnsafe, DurabilityUnknown, ServerRefused,
+        LedgerNotInstalled, LedgerOutdated, InvalidOption.
+        """
+        async with self._entering:
+            if self._entered == 0:
+                async with AsyncExitStack() as life:
+                    life.callback(self._leave)
+                    self._engine = await life.enter_async_context(self._connect())
+                    if self._given is not None:
+                        await self._open_ledger(self._given, life)
+                    self._life = life.pop_all()
+            self._entered += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._entered = max(0, self._entered - 1)
+        if self._entered == 0:
+            life, self._life = self._life, None
+            if life is not None:
+                await life.aclose()
+
+    def _leave(self) -> None:
+        self._engine = self._ledger = None
+
+    async def _open_ledger(self, given: Ledger | str, life: AsyncExitStack) -> None:
+        from towpath.ledger.errors import LedgerUnreachable  # noqa: PLC0415 -- beside the ledger
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
+        from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- the same
+
+        ledger = Ledger(given) if isinstance(given, str) else given
+        if not ledger.entered:
+            await life.enter_async_context(ledger)
+        with suppress(LedgerUnreachable):
+            await ledger.read(lambda _: None)  # the first use sees whether the schema fits
+        if self._check is not None:
+            ledger.jobs.checks.append(self._check)
+            life.callback(ledger.jobs.checks.remove, self._check)
+        if ledger.jobs.fastpath is None:  # a server that the app runs in has a relay already
+            await life.enter_async_context(Relay(ledger, lambda: self.engine, log=self._log))
+        self._ledger = ledger
+
+    # ── what is shared ───────────────────────────────────────────────────────────────────
+
+    @property
+    def engine(self) -> Engine:
+        """The engine. Raises EngineClosed while nobody has entered."""
+        if self._engine is None:
+            raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
+        return self._engine
+
+    @property
+    def blocking(self) -> BlockingEngine:
+        """Connected at first use, anew in a forked child; closed when the program ends."""
+        with self._connecting:
+            if self._blocking is None or not self._blocking.here:
+                blocking = BlockingEngine.around(self._connect())
+                blocking.__enter__()
+                atexit.register(blocking.__exit__)
+                self._blocking = blocking
+            return self._blocking
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether there is a ledger."""
+        return self._given is not None
+
+    @property
+    def ledger_url(self) -> str | None:
+        """Where the ledger is, if that was said as a URL."""
+        return self._given if isinstance(self._given, str) else None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger. Raises LedgerMissing, and EngineClosed while nobody has entered."""
+        if self._given is None:
+            raise LedgerMissing
+        if self._ledger is None:
+            raise EngineClosed("the app is not connected: use `async with app`")
+        return self._ledger
+
+    @property
+    def transactions(self) -> Transactions:
+        """Records in callers' own transactions, entered or not. Raises LedgerMissing."""
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- as above
+
+        if self._given is None:
+            raise LedgerMissing
+        if self._ledger is not None:
+            return self._ledger.transactions
+        if not isinstance(self._given, str):
+            return self._given.transactions
+        if self._closed is None or self._closed[0] != self._given:
+            self._closed = self._given, Ledger(self._given)
+        return self._closed[1].transactions
+
+    @property
+    def recorder(self) -> Recorder:
+        """What a worker asks before an attempt of a recorded job and tells after it."""
+        from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- as above
+
+        return LedgerRecorder(self.ledger.jobs)
+
+    def tell(self, submitted: Submitted, handler: str) -> None:
+        """Count a job that is new, and log it for those who want to see each."""
+        if not submitted.existed:
+            job = submitted.job
+            self._metrics().of(job.queue, handler).submitted.inc()
+            self._log.emit(JOB_SUBMITTED, job=job.id, queue=job.queue, handler=handler)
+
+
+_all: WeakSet[Connection] = WeakSet()
+
+
+def _restart_all() -> None:
+    for connection in list(_all):
+        connection.restart()
+
+
+os.register_at_fork(after_in_child=_restart_all)

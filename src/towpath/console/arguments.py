@@ -1,0 +1,121 @@
+"""Arguments that several verbs take, and what their texts mean."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.clock import Duration
+    from towpath.engine.engine import Engine
+    from towpath.engine.model import JobRef
+
+QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+QueuesArgument = Annotated[list[str], typer.Argument(metavar="QUEUE…", help="Names of queues.")]
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="QUEUE/ID, or an ID alone: it is looked for.")
+]
+JobsArgument = Annotated[
+    list[str], typer.Argument(metavar="JOB…", help="QUEUE/ID, or an ID alone: it is looked for.")
+]
+QueueOption = Annotated[
+    str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="So many per page.")]
+After = Annotated[
+    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after that page.")
+]
+
+
+def duration(option: str, text: str | None) -> Duration | None:
+    """The duration behind *text*, None for none. Raises InvalidOption."""
+    from towpath.durations import parse_duration  # noqa: PLC0415 -- a help text needs none
+
+    return None if text is None else parse_duration(option, text)
+
+
+def instant(option: str, text: str | None) -> datetime | None:
+    """The instant behind an ISO 8601 text; without a time zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        rule = "must be a time in ISO 8601, such as 2030-01-31T08:00:00Z"
+        raise InvalidOption(option, text, rule=rule) from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def priority(text: str) -> int:
+    """high, normal, low, or 0 to 100: higher runs first."""
+    named = {"low": 0, "normal": 50, "high": 100}
+    if text.lower() in named:
+        return named[text.lower()]
+    if not (text.isascii() and text.isdecimal() and int(text) <= 100):
+        raise InvalidOption("priority", text, rule="must be high, normal, low, or from 0 to 100")
+    return int(text)
+
+
+def pairs(option: str, texts: list[str]) -> dict[str, str]:
+    """The names and values of `name=value` texts."""
+    split = {text: text.partition("=") for text in texts}
+    for text, (name, equals, _) in split.items():
+        if not (name and equals):
+            raise InvalidOption(option, text, rule="must be name=value")
+    return {name: value for name, _, value in split.values()}
+
+
+async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
+    """The job that *text* names: QUEUE/ID, or an id with *queue*, or one looked for everywhere.
+
+    An id may contain a slash itself, so QUEUE/ID counts only where that queue exists. Raises
+    JobNotFound, and QueueNotFound for a queue that was named and is not there. One look per
+    queue where none was named.
+    """
+    from towpath.engine.model import job_ref  # noqa: PLC0415 -- slow to import
+    from towpath.engine.states import State  # noqa: PLC0415
+    from towpath.errors import JobNotFound  # noqa: PLC0415
+    from towpath.ids import job_id  # noqa: PLC0415
+
+    if queue is not None:
+        return job_ref(await existing_queue(engine, queue), text)
+    job_id(text)
+    known = await engine.queues()
+    first, slash, rest = text.partition("/")
+    if slash and rest and first in known:
+        return job_ref(first, rest)
+    found = [
+        ref
+        for ref in (job_ref(name, text) for name in sorted(known))
+        if await engine.state(ref) is not State.GONE
+    ]
+    if not found:
+        raise JobNotFound(text)
+    if len(found) > 1:
+        names = ", ".join(str(ref) for ref in found)
+        raise InvalidOption("job", text, rule=f"is in several queues; say which: {names}")
+    return found[0]
+
+
+async def existing_queue(engine: Engine, queue: str) -> str:
+    """*queue* if the server knows it: most verbs must not bring a mistyped one into being."""
+    from towpath.console.errors import QueueNotFound  # noqa: PLC0415 -- a help text needs none
+    from towpath.ids import queue_name  # noqa: PLC0415
+
+    known, name = await engine.queues(), queue_name(queue)
+    # With memory full, a new queue works without being listed.
+    if name not in known and not any((await engine.counts(name)).totals.values()):
+        raise QueueNotFound(name, known)
+    return name
+
+
+async def chosen_queues(engine: Engine, queues: list[str]) -> list[str]:
+    """The queues that were named, if all of them exist; none named = every one, in order."""
+    named = [await existing_queue(engine, queue) for queue in queues]
+    return named or sorted(await engine.queues())

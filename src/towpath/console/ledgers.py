@@ -1,0 +1,54 @@
+"""The ledger for a verb: where it is, and opening it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from towpath.console.verb import Session
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="The database.  [setting: database]"),
+]
+
+
+def open_ledger(session: Session, database: str | None) -> Ledger:
+    """A ledger to enter: the one named, that of the settings, or that of `towpath up`.
+
+    Raises InvalidOption if there is none, LedgerNotInstalled if it can't be had.
+    """
+    from towpath.settings import load  # noqa: PLC0415 -- slow to import
+
+    said = {} if database is None else {"database": database}
+    settings = load(session.flags() | said)
+    kept = file_in(settings.data)
+    if settings.database is not None:
+        url = settings.database.get_secret_value()
+    elif kept.exists():
+        url = f"sqlite:///{kept}"
+    else:
+        rule = (
+            f"no {settings.data} is here: run it beside that of `towpath up`, say"
+            f" --database sqlite:///path/to/{settings.data.name}/{kept.name}, or set DATABASE_URL"
+        )
+        raise InvalidOption("database", "", rule=rule)
+    try:
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- slow to import, and an extra
+    except ModuleNotFoundError as error:
+        from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
+
+        raise LedgerNotInstalled(error.name or "a library") from error
+    # What ends here is told as well: whoever runs a courier sends it.
+    return Ledger(url, limit=settings.timeout, sinks=settings.events.sinks)
+
+
+def file_in(data: Path) -> Path:
+    """Where `towpath up` keeps its database."""
+    return data.expanduser().absolute() / "towpath.db"

@@ -1,0 +1,194 @@
+"""What every verb has in common: where the server is, how to answer, and what a failure means."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote
+
+import typer
+
+from towpath.errors import ServerUnreachable, TowpathError
+
+if TYPE_CHECKING:
+    from towpath.console.output import Output
+    from towpath.engine.engine import Engine
+    from towpath.settings import Settings
+
+Body = Callable[..., Awaitable[None] | None]
+B = TypeVar("B", bound=Body)
+
+_COMMON = {
+    "url": Annotated[str | None, typer.Option(help="The server.  [setting: url]", metavar="URL")],
+    "json": Annotated[
+        bool | None, typer.Option("--json", help="Answer as JSON, one object per line.")
+    ],
+    "timeout": Annotated[
+        str | None,
+        typer.Option(help="How long to wait for the server.  [setting: timeout]", metavar="TIME"),
+    ],
+    "config": Annotated[
+        str | None,
+        typer.Option(help="The file with settings, instead of ./towpath.toml.", metavar="FILE"),
+    ],
+    "debug": Annotated[
+        bool | None, typer.Option("--debug", help="Show where an error comes from.")
+    ],
+}
+"""The options of every verb. They may also stand before it: `towpath --json queues`."""
+
+
+class Session:
+    """What a verb works with: the settings, the engine, and its output."""
+
+    def __init__(self, common: Mapping[str, Any]) -> None:
+        self._common = common
+
+    @cached_property
+    def out(self) -> Output:
+        from towpath.console.output import Output  # noqa: PLC0415 -- a help text needs none
+
+        return Output(as_json=bool(self._common.get("json")))
+
+    def flags(self, **more: Mapping[str, Any]) -> dict[str, Any]:
+        """What was said on the command line, as settings. What was not said is left out."""
+        said = {name: self._common.get(name) for name in ("url", "timeout", "config")} | more
+        return {name: value for name, value in said.items() if value not in (None, {})}
+
+    @property
+    def debug(self) -> bool:
+        """Whether errors are to be seen as they are."""
+        return bool(self._common.get("debug"))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """All settings. Raises InvalidOption."""
+        from towpath.settings import load  # noqa: PLC0415 -- slow to import
+
+        return load(self.flags())
+
+    @asynccontextmanager
+    async def engine(self) -> AsyncGenerator[Engine]:
+        """An engine whose server answers. Raises ServerUnreachable: nobody waits at a prompt."""
+        from towpath.engine.engine import Engine  # noqa: PLC0415 -- slow to import
+        from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
+
+        it = self.settings
+        async with Engine(
+            it.server, limits=it.limits, declared=it.declared, log=Silent()
+        ) as engine:
+            _ = engine.facts
+            yield engine
+
+    def refused(self, error: TowpathError) -> None:
+        """Tell why it did not work, and what to do."""
+        remedy = _own_store(self, error) or error.remedy
+        self.out.refused(error.code, str(error), remedy, error.retry)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Go on only if *yes* was said, or is said now in a terminal. Raises NotConfirmed."""
+        from towpath.console.errors import NotConfirmed  # noqa: PLC0415 -- a help text needs none
+
+        if yes:
+            return
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise NotConfirmed(question)
+        if not typer.confirm(f"{question} Go on?", err=True):
+            raise NotConfirmed(question)
+
+
+def verb(app: typer.Typer, name: str, *, examples: str) -> Callable[[B], B]:
+    """Make a function a command of *app*. Its first parameter is the session, the others are
+    typer's; it may be async. Errors become exit codes; none becomes a traceback.
+    """
+
+    def register(body: B) -> B:
+        app.command(name, help=help_of(body, examples))(_command(body))
+        return body
+
+    return register
+
+
+def noun(app: typer.Typer, *, examples: str) -> Callable[[B], B]:
+    """The same for a group: what it does when no verb follows."""
+
+    def register(body: B) -> B:
+        told = help_of(body, examples)
+        app.callback(invoke_without_command=True, help=told)(_command(body))
+        return body
+
+    return register
+
+
+def help_of(body: Body, examples: str) -> str:
+    """The docstring, then the examples as they are."""
+    lines = [f"  $ {line.strip()}" for line in examples.strip().splitlines()]
+    return "\n".join([inspect.getdoc(body) or "", "", "\b", "Examples:", *lines])
+
+
+def _command(body: Body) -> Callable[..., None]:
+    """A function with the body's parameters and the common ones, as typer wants it."""
+    own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+
+    def command(ctx: typer.Context, **values: Any) -> None:
+        given = {name: values.pop(name) for name in _COMMON}
+        # What was said before the verb counts, unless it is said again after it.
+        common: dict[str, Any] = dict(ctx.obj or {})
+        ctx.obj = common | {name: value for name, value in given.items() if value is not None}
+        if ctx.invoked_subcommand is None:
+            run(Session(ctx.obj), body, values)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    context = inspect.Parameter("ctx", keyword, annotation=typer.Context)
+    common = [
+        inspect.Parameter(name, keyword, annotation=kind, default=None)
+        for name, kind in _COMMON.items()
+    ]
+    parameters = [context, *(it.replace(kind=keyword) for it in own), *common]
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess] -- how a function tells its own
+    command.__annotations__ = {it.name: it.annotation for it in parameters}
+    command.__name__ = body.__name__
+    return command
+
+
+def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
+    """Run the body; leave with its exit code if it fails."""
+    from towpath.console import exits  # noqa: PLC0415 -- a help text needs none
+
+    try:
+        answer = body(session, **values)
+        if inspect.iscoroutine(answer):
+            asyncio.run(answer)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise typer.Exit(exits.INTERRUPTED) from None
+    except BrokenPipeError:
+        _close_stdout()
+        raise typer.Exit(exits.NOBODY_READS) from None
+    except TowpathError as error:
+        if session.debug:
+            raise
+        session.refused(error)
+        raise typer.Exit(exits.exit_code(error)) from error
+
+
+def _own_store(session: Session, error: TowpathError) -> str | None:
+    """The way out for whoever asks at the usual address, beside the data of `towpath up`."""
+    if not isinstance(error, ServerUnreachable):
+        return None
+    it = session.settings
+    socket = it.data.expanduser().absolute() / "valkey" / "server.sock"
+    if it.url != type(it).model_fields["url"].default or not socket.exists():
+        return None
+    return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
+
+
+def _close_stdout() -> None:
+    """So that the interpreter does not stumble over it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

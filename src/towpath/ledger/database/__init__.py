@@ -1,0 +1,1 @@
+"""The database: SQLite or PostgreSQL, schema, migrations, changes that share a transaction."""

@@ -1,0 +1,293 @@
+"""API keys: made, listed, revoked, checked. Only digests of the secrets are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from hmac import compare_digest
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+from sqlalchemy import BigInteger, bindparam, insert, or_, select, update
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.exc import IntegrityError
+
+from towpath.clock import Duration, instant, instant_ms, seconds, steady, wall_ms
+from towpath.ledger.database.schema import api_keys
+from towpath.ledger.errors import KeyEnded, KeyNotFound, LedgerError
+from towpath.ledger.keys.key import (
+    LONGEST_SECRET,
+    KeyInfo,
+    NewKey,
+    Scope,
+    checked_expiry,
+    checked_name,
+    checked_queues,
+    checked_scopes,
+    checked_secret,
+    digest,
+    new_id,
+    new_secret,
+)
+from towpath.ledger.keys.known import Entry, KnownKeys
+from towpath.supervise import Background
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+NOTED_EVERY = seconds(60)
+"""How often a process writes down when keys were used."""
+_NOTED_WITHIN = seconds(10)
+
+
+class Keys:
+    """The API keys of a ledger: `ledger.keys`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        wall: Callable[[], int] = wall_ms,
+        ticks: Callable[[], float] = steady,
+        noted_every: Duration = NOTED_EVERY,
+    ) -> None:
+        self._ledger, self._wall, self._ticks = ledger, wall, ticks
+        self._known = KnownKeys()
+        self._asked: dict[bytes, asyncio.Task[Entry]] = {}
+        self._asking: set[asyncio.Task[Entry]] = set()
+        self._used: dict[str, int] = {}
+        self._noted_every = noted_every.total_seconds()
+        self._closing = asyncio.Event()
+        self._noting: Background | None = None
+
+    # ── making and ending ────────────────────────────────────────────────────────────────
+
+    async def create(
+        self,
+        name: str,
+        *,
+        scopes: Iterable[str],
+        queues: Iterable[str] = ("*",),
+        expires_at: datetime | None = None,
+    ) -> NewKey:
+        """Make a key. Its secret is in the answer and nowhere else, ever.
+
+        Two keys may have the same name: make the second, hand it out, revoke the first. Raises
+        InvalidName or InvalidOption. One transaction.
+        """
+        id = new_id()
+        secret = new_secret(id)
+        row = self._row(id, secret, name=name, scopes=scopes, queues=queues, expires_at=expires_at)
+        await self._ledger.write(lambda connection: connection.execute(insert(api_keys), row))
+        self._forget(row["digest"])
+        return NewKey(_info(row), SecretStr(secret))
+
+    async def ensure(
+        self,
+        secret: str,
+        *,
+        name: str,
+        scopes: Iterable[str] = (Scope.ADMIN,),
+        queues: Iterable[str] = ("*",),
+    ) -> KeyInfo:
+        """The key with a secret that the user chose; it is made if there is none.
+
+        One that is there stays as it is, whatever is asked for now. Several processes may do
+        this at once. Raises KeyEnded for a secret that was revoked or has expired, and
+        InvalidOption, which does not repeat it, for one that is too short.
+        """
+        wanted = digest(checked_secret(secret))
+        while (found := await self._find(wanted)) is None:
+            row = self._row(new_id(), secret, name=name, scopes=scopes, queues=queues)
+            await self._insert_once(row)
+        self._forget(wanted)
+        if found.ended(instant(self._wall())):
+            raise KeyEnded(found.id)
+        return found
+
+    async def revoke(self, id: str) -> KeyInfo:
+        """End a key for good: here at once, in other processes within 5 s.
+
+        A key that was revoked before stays revoked since then. Raises KeyNotFound.
+        """
+        now = self._wall()
+
+        def change(connection: Connection) -> RowMapping | None:
+            live = api_keys.c.id == id, api_keys.c.revoked_at.is_(None)
+            connection.execute(update(api_keys).where(*live).values(revoked_at=now))
+            found = connection.execute(select(api_keys).where(api_keys.c.id == id))
+            return found.mappings().first()
+
+        row = await self._ledger.write(change)
+        if row is None:
+            raise KeyNotFound(id)
+        self._forget(row["digest"])
+        return _info(row)
+
+    async def list(self) -> list[KeyInfo]:
+        """All keys, also those that have ended; the oldest first."""
+        query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
+
+        def read(connection: Connection) -> list[KeyInfo]:
+            return [_info(row) for row in connection.execute(query).mappings()]
+
+        return await self._ledger.read(read)
+
+    # ── checking ─────────────────────────────────────────────────────────────────────────
+
+    async def check(self, secret: str) -> KeyInfo | None:
+        """The key that *secret* belongs to; None if there is none, or it has ended.
+
+        A few microseconds for a key that was seen within the last seconds; otherwise one read,
+        shared by all who ask for the same key at once. Raises LedgerError if it can't be read.
+        """
+        if not 0 < len(secret) <= LONGEST_SECRET:
+            return None
+        wanted, now = digest(secret), self._ticks()
+        entry = self._known.find(wanted, now)
+        if entry is None:
+            entry = await asyncio.shield(self._ask(wanted, now))
+        elif now >= entry.renew_at and entry.info is not None:
+            self._ask(wanted, now)
+        wall = self._wall()
+        # Found by its digest, which nobody can steer; compared once more so that the time it
+        # takes says nothing, however the digest was looked up.
+        if entry.info is None or not compare_digest(entry.digest, wanted) or wall >= entry.ends_ms:
+            return None
+        self._used[entry.info.id] = wall
+        return entry.info
+
+    def _ask(self, wanted: bytes, now: float) -> asyncio.Task[Entry]:
+        """Read the key, unless somebody is at it."""
+        task = self._asked.get(wanted)
+        if task is None:
+            task = self._asked[wanted] = asyncio.create_task(self._read(wanted, now))
+            self._asking.add(task)
+            task.add_done_callback(lambda done: self._is_answered(wanted, done))
+        return task
+
+    def _is_answered(self, wanted: bytes, task: asyncio.Task[Entry]) -> None:
+        self._asking.discard(task)
+        overtaken = self._asked.get(wanted) is not task
+        if not overtaken:
+            del self._asked[wanted]
+        # Those who wait raise its error; for a renewal nobody waits, and the next one tries again.
+        if not task.cancelled() and task.exception() is None and not overtaken:
+            self._known.put(task.result())
+
+    def _forget(self, wanted: bytes) -> None:
+        """The key has changed: also an answer that is under way may be of yesterday."""
+        self._known.forget(wanted)
+        self._asked.pop(wanted, None)
+
+    async def _read(self, wanted: bytes, now: float) -> Entry:
+        info = await self._find(wanted)
+        return Entry(wanted, info, inf if info is None else _ends_ms(info), now)
+
+    async def _find(self, wanted: bytes) -> KeyInfo | None:
+        query = select(api_keys).where(api_keys.c.digest == wanted)
+        row = await self._ledger.read(lambda it: it.execute(query).mappings().first())
+        return None if row is None else _info(row)
+
+    # ── when they were used ──────────────────────────────────────────────────────────────
+
+    async def note_uses(self) -> None:
+        """Write down when keys were last used. One transaction for all, none if none was.
+
+        What can't be written now is kept for the next time: no request depends on it.
+        """
+        used, self._used = self._used, {}
+        if not used:
+            return
+        noted, at = api_keys.c.last_used_at, bindparam("at", type_=BigInteger)
+        note = (
+            update(api_keys)
+            .where(api_keys.c.id == bindparam("key"), or_(noted.is_(None), noted < at))
+            .values(last_used_at=at)
+        )
+        rows = [{"key": key, "at": ms} for key, ms in used.items()]
+        try:
+            await self._ledger.write(lambda connection: connection.execute(note, rows))
+        except LedgerError:
+            self._used = used | self._used
+
+    async def _note_now_and_then(self) -> None:
+        while not self._closing.is_set():
+            try:
+                async with asyncio.timeout(self._noted_every):
+                    await self._closing.wait()
+            except TimeoutError:
+                await self.note_uses()
+
+    def start(self) -> None:
+        """Begin to note uses; the ledger calls it."""
+        if self._noting is None:
+            self._closing.clear()
+            self._noting = Background("uses of keys", self._note_now_and_then).start()
+
+    async def close(self) -> None:
+        """Note the last uses; the ledger calls it."""
+        if self._noting is not None:
+            self._closing.set()
+            await self._noting.stop(grace=_NOTED_WITHIN)
+            self._noting = None
+            await asyncio.gather(*self._asking, return_exceptions=True)
+            await self.note_uses()
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────
+
+    def _row(
+        self,
+        id: str,
+        secret: str,
+        *,
+        name: str,
+        scopes: Iterable[str],
+        queues: Iterable[str],
+        expires_at: datetime | None = None,
+    ) -> dict[str, Any]:
+        now = self._wall()
+        return {
+            "id": id,
+            "name": checked_name(name),
+            "digest": digest(secret),
+            "scopes": " ".join(sorted(checked_scopes(scopes))),
+            "queues": " ".join(checked_queues(queues)),
+            "created_at": now,
+            "expires_at": checked_expiry(expires_at, now_ms=now),
+            "revoked_at": None,
+            "last_used_at": None,
+        }
+
+    async def _insert_once(self, row: dict[str, Any]) -> None:
+        def change(connection: Connection) -> None:
+            # Another process may be faster; whoever is, the caller looks at what is there.
+            with suppress(IntegrityError), connection.begin_nested():
+                connection.execute(insert(api_keys), row)
+
+        await self._ledger.write(change)
+
+
+def _info(row: Mapping[Any, Any] | RowMapping) -> KeyInfo:
+    def when(name: str) -> datetime | None:
+        return None if row[name] is None else instant(row[name])
+
+    return KeyInfo(
+        id=row["id"],
+        name=row["name"],
+        scopes=frozenset(Scope(scope) for scope in row["scopes"].split()),
+        queues=tuple(row["queues"].split()),
+        created_at=instant(row["created_at"]),
+        expires_at=when("expires_at"),
+        revoked_at=when("revoked_at"),
+        last_used_at=when("last_used_at"),
+    )
+
+
+def _ends_ms(info: KeyInfo) -> float:
+    if info.revoked_at is not None:
+        return -inf
+    return inf if info.expires_at is None else instant_ms("expires_at", info.expires_at)

@@ -1,0 +1,1 @@
+"""Events that leave if and only if the change does, and the sinks they go to."""

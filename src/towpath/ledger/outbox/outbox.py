@@ -1,0 +1,228 @@
+"""The outbox: events that leave if, and only if, what they tell of was committed.
+
+`put` writes them in the transaction of the change itself, one row per sink; a courier
+(`courier.py`) sends them then and deletes the rows. A row that its sink refuses for good stays,
+with the reason, until somebody resends or discards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.engine import Connection, RowMapping
+
+from towpath.clock import ZERO, Duration, instant, wall_ms
+from towpath.engine.check import whole
+from towpath.errors import InvalidOption
+from towpath.ids import sink_name
+from towpath.ledger.database.schema import outbox
+from towpath.ledger.outbox.event import Event, NewEvent
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+LARGEST_PAGE = 1000
+COUNTED_MOST = 10_000
+"""Events of a sink are counted up to here: it is done all the time."""
+_PUT = "towpath.put"
+"""On a connection: events were put since somebody last asked."""
+
+
+class OutboxCounts(msgspec.Struct, frozen=True):
+    """How one sink stands. 10,000 is that many or more."""
+
+    pending: int = 0
+    refused: int = 0
+    oldest_at: datetime | None = None
+    """Since when the oldest event that is pending waits."""
+
+    def lag(self, now: datetime) -> Duration:
+        """How long the oldest event has waited by *now*; zero if none does."""
+        return ZERO if self.oldest_at is None else max(now - self.oldest_at, ZERO)
+
+
+class RefusedEvent(msgspec.Struct, frozen=True):
+    """An event that its sink will not take, and why."""
+
+    event: Event
+    reason: str
+    refused_at: datetime
+
+
+class Outbox:
+    """The events of a ledger that are on their way out: `ledger.outbox`.
+
+    *sinks* are the names of those who are to get every event; with none, nothing is written.
+    """
+
+    def __init__(
+        self, ledger: Ledger, *, sinks: Iterable[str] = (), wall: Callable[[], int] = wall_ms
+    ) -> None:
+        self._ledger, self._wall = ledger, wall
+        self.sinks = _names(sinks)
+        self._couriers: set[Callable[[], None]] = set()
+
+    # ── going out ────────────────────────────────────────────────────────────────────────
+
+    def put(self, connection: Connection, events: Iterable[NewEvent]) -> None:
+        """Write *events* in the transaction of *connection*: sent after it commits, never without.
+
+        Those of one key leave in the order of their puts, provided that each put comes after the
+        change it tells of: the row that both change puts two transactions in order. One statement.
+        """
+        now = self._wall()
+        rows = [_row(event, sink, now) for event in events for sink in self.sinks]
+        if rows:
+            connection.execute(insert(outbox), rows)
+            connection.info[_PUT] = True
+
+    def nudge(self) -> None:
+        """Tell the couriers of this process that something may have been put."""
+        for call in self._couriers:
+            call()
+
+    def call(self, courier: Callable[[], None]) -> None:
+        """Call *courier* at each nudge from now on."""
+        self._couriers.add(courier)
+
+    def call_no_more(self, courier: Callable[[], None]) -> None:
+        """Undo `call`."""
+        self._couriers.discard(courier)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def counts(self) -> dict[str, OutboxCounts]:
+        """How each sink stands: those of this ledger, and all that have rows. One read."""
+        found = await self._ledger.read(_counts)
+        return {sink: OutboxCounts() for sink in self.sinks} | found
+
+    async def refused(self, sink: str, *, after: int = 0, size: int = 50) -> list[RefusedEvent]:
+        """Events that *sink* refused, oldest first; *after* is the `seq` of another event."""
+        name, size = sink_name(sink), whole("size", size, 1, LARGEST_PAGE)
+        query = (
+            select(outbox)
+            .where(*_set_aside(name), outbox.c.seq > after)
+            .order_by(outbox.c.seq)
+            .limit(size)
+        )
+
+        def read(connection: Connection) -> list[RefusedEvent]:
+            return [_refused(row) for row in connection.execute(query).mappings()]
+
+        return await self._ledger.read(read)
+
+    # ── what was refused ─────────────────────────────────────────────────────────────────
+
+    async def resend(self, sink: str, ids: Sequence[str]) -> int:
+        """Send refused events again, at their old places; how many it were."""
+        return await self._reopened(_set_aside(sink_name(sink)), ids)
+
+    async def resend_all(self, sink: str) -> int:
+        """The same for everything that *sink* has refused."""
+        return await self._reopened(_set_aside(sink_name(sink)))
+
+    async def discard(self, sink: str, ids: Sequence[str]) -> int:
+        """Remove refused events for good; how many it were. Those that are pending stay."""
+        these = *_set_aside(sink_name(sink)), outbox.c.id.in_(list(ids))
+        done = delete(outbox).where(*these)
+        return await self._ledger.write(lambda connection: connection.execute(done).rowcount)
+
+    async def _reopened(self, those: tuple[Any, ...], ids: Sequence[str] | None = None) -> int:
+        named = () if ids is None else (outbox.c.id.in_(list(ids)),)
+        again = {"refused_at": None, "reason": None, "attempts": 0}
+        change = update(outbox).where(*those, *named).values(again)
+        done = await self._ledger.write(lambda connection: connection.execute(change).rowcount)
+        self.nudge()
+        return done
+
+
+def was_put(connection: Connection) -> bool:
+    """Whether events were put on *connection* since this was last asked."""
+    return connection.info.pop(_PUT, False)
+
+
+def as_event(row: RowMapping) -> Event:
+    """The event of a row."""
+    return Event(**{name: row[name] for name in Event.__struct_fields__})
+
+
+def _names(sinks: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(sinks, str):
+        raise InvalidOption("sinks", sinks, rule="must be a list of names")
+    names = tuple(sink_name(it) for it in sinks)
+    if len(set(names)) < len(names):
+        raise InvalidOption("sinks", list(names), rule="each name once")
+    return names
+
+
+def _row(event: NewEvent, sink: str, now: int) -> dict[str, Any]:
+    return msgspec.structs.asdict(event) | {"sink": sink, "attempts": 0, "created_at": now}
+
+
+def _set_aside(sink: str) -> tuple[Any, ...]:
+    return outbox.c.sink == sink, outbox.c.refused_at.is_not(None)
+
+
+def _refused(row: RowMapping) -> RefusedEvent:
+    return RefusedEvent(as_event(row), row["reason"], instant(row["refused_at"]))
+
+
+# From each name to the next: one lookup per sink. `SELECT DISTINCT` would read all rows.
+_NAMES = """
+    WITH RECURSIVE each (sink) AS (
+        SELECT (
+            SELECT sink FROM towpath_outbox
+            WHERE refused_at IS {which} AND sink > '' ORDER BY sink LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT sink FROM towpath_outbox
+            WHERE refused_at IS {which} AND sink > each.sink ORDER BY sink LIMIT 1
+        )
+        FROM each WHERE each.sink IS NOT NULL
+    )
+    SELECT sink FROM each WHERE sink IS NOT NULL
+"""
+_with_pending, _with_refused = (text(_NAMES.format(which=it)) for it in ("NULL", "NOT NULL"))
+_this = outbox.c.sink == bindparam("of_sink")
+_waits = outbox.c.refused_at.is_(None)
+
+
+def _number(*which: ColumnElement[bool]) -> ScalarSelect[int]:
+    # In order: PostgreSQL reads the index for that, and the table otherwise.
+    some = select(outbox.c.seq).where(*which).order_by(outbox.c.seq).limit(COUNTED_MOST).subquery()
+    return select(func.count()).select_from(some).scalar_subquery()
+
+
+_counted = select(
+    _number(_this, _waits),
+    _number(_this, outbox.c.refused_at.is_not(None)),
+    select(outbox.c.created_at)
+    .where(_this, _waits)
+    .order_by(outbox.c.seq)
+    .limit(1)
+    .scalar_subquery(),
+)
+
+
+def _counts(connection: Connection) -> dict[str, OutboxCounts]:
+    sinks = sorted({*connection.scalars(_with_pending), *connection.scalars(_with_refused)})
+    found = {sink: connection.execute(_counted, {"of_sink": sink}).one() for sink in sinks}
+    return {
+        sink: OutboxCounts(pending, refused, None if oldest is None else instant(oldest))
+        for sink, (pending, refused, oldest) in found.items()
+    }

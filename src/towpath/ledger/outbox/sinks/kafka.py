@@ -1,0 +1,219 @@
+"""A topic of Kafka, or of whatever speaks its protocol.
+
+confluent-kafka (librdkafka) and not aiokafka: a courier must be able to give up on a batch and
+know that nothing of it is still sent later. librdkafka can purge what it holds. aiokafka's
+idempotent producer retries for ever, and its `stop` waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from towpath.clock import Duration, duration_ms, seconds
+from towpath.errors import InvalidOption
+from towpath.ids import sink_name
+from towpath.ledger.errors import SinkNotInstalled, SinkUnreachable
+from towpath.ledger.outbox.event import CONTENT_TYPE, Event
+from towpath.ledger.outbox.sinks.port import Behind, Outcome, Refusal
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Producer
+
+LIMIT = seconds(10)
+"""How long Kafka has to acknowledge a batch."""
+_NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+_OURS: Mapping[str, Any] = MappingProxyType(
+    {
+        "acks": "all",
+        "enable.idempotence": True,
+        # The same partition for a key as Java's clients choose.
+        "partitioner": "murmur2_random",
+        # A batch is given up as a whole, never a message of it by itself.
+        "message.timeout.ms": 0,
+        "linger.ms": 0,
+        "log_level": 4,
+    }
+)
+_HEADERS: list[tuple[str, str | bytes | None]] = [("content-type", CONTENT_TYPE)]
+_REFUSALS = frozenset(
+    {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE",
+     "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
+)  # fmt: skip
+"""What Kafka says of a message that it will never take."""
+
+
+class KafkaSink:
+    """Produces events to *topic*, keyed by their key, as CloudEvents in structured JSON.
+
+    All in-sync replicas have them when they count as sent; Kafka itself drops what is repeated
+    on a broken connection. *options* are librdkafka's (`sasl.username`, `ssl.ca.location`, …),
+    but for those that the promise rests on. Events of one key wait for each other: about as many
+    per second as there are round trips. Raises SinkNotInstalled, InvalidOption.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        topic: str,
+        *,
+        name: str = "kafka",
+        options: Mapping[str, Any] = _NO_OPTIONS,
+        limit: Duration = LIMIT,
+    ) -> None:
+        self.name, self._topic = sink_name(name), topic
+        if taken := sorted(_OURS.keys() & options.keys()):
+            raise InvalidOption("options", taken, rule="these are not to be chosen")
+        self._limit = duration_ms("limit", limit, least=seconds(1)) / 1000
+        self._heard = _LastWord()
+        self._config = {**options, **_OURS, "bootstrap.servers": brokers}
+        self._producer: Producer | None = self._new_producer()
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """Produce *events*; Kafka has those without an outcome. Raises SinkUnreachable."""
+        self._producer = self._producer or self._new_producer()
+        round_ = _Round(self._producer, self._topic, events)
+        running = asyncio.ensure_future(asyncio.to_thread(round_.run, self._limit))
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            round_.stop()
+            await running
+            self._producer = None
+            raise
+        if round_.trouble:
+            self._producer = None  # a new one knows nothing of what went wrong
+        if not round_.outcomes:
+            raise SinkUnreachable(self.name, self._heard.word or round_.trouble)
+        return [round_.outcomes.get(it.seq, Behind()) for it in events]
+
+    async def close(self) -> None:
+        """End the connections. Nothing is under way between two sends."""
+        self._producer = None
+
+    def _new_producer(self) -> Producer:
+        try:
+            from confluent_kafka import KafkaException, Producer  # noqa: PLC0415 -- an extra
+        except ModuleNotFoundError as error:
+            raise SinkNotInstalled(self.name, "confluent-kafka is not installed") from error
+        self._heard.word = ""
+        try:
+            return Producer(self._config, logger=self._heard.logger)
+        except KafkaException as error:
+            rule = f"librdkafka does not take them: {error.args[0].str()}"
+            raise InvalidOption("options", "…", rule=rule) from None
+
+
+class _Round:
+    """One batch on its way to Kafka: of each key one event at a time.
+
+    Kafka's order is that of a partition, and holds only while nothing fails: with two events of
+    a key under way, the second can be taken where the first was not.
+    """
+
+    def __init__(self, producer: Producer, topic: str, events: Sequence[Event]) -> None:
+        self._producer, self._topic = producer, topic
+        self.outcomes: dict[int, Outcome] = {}
+        self.trouble = ""
+        """What came instead of an acknowledgement; then the producer is of no more use."""
+        self._waiting: dict[str, deque[Event]] = {}
+        for event in events:
+            self._waiting.setdefault(event.key, deque()).append(event)
+        self._suspects: list[Event] = []
+
+    def run(self, limit: float) -> None:
+        """Produce, and wait for the acknowledgements. In a thread: it blocks."""
+        for key in self._waiting:
+            self._next(key)
+        self._flush(limit)
+        # Kafka refuses a whole batch of messages: which of them it meant, each alone shows.
+        for event in self._suspects:
+            if not self.trouble:
+                self._produce(event, partial(self._answered_alone, event))
+                self._flush(limit)
+
+    def stop(self) -> None:
+        """Let `run` end now; from another thread."""
+        self.trouble = "it was called off"
+        self._producer.purge()
+
+    def _flush(self, limit: float) -> None:
+        try:
+            if self._producer.flush(limit):
+                self.trouble = self.trouble or f"no acknowledgement within {limit:g} s"
+                self._producer.purge()
+                self._producer.flush(1)
+        except (_kafka_exception(), SystemError) as error:
+            # The library raises a fatal error from whatever runs then; out of a callback, Python
+            # makes it a SystemError.
+            self.trouble = str(error.__cause__ or error)
+
+    def _next(self, key: str) -> None:
+        """Produce the next event of *key*, unless it is refused before it leaves: then the one
+        behind it.
+        """
+        waiting = self._waiting[key]
+        while waiting and not self.trouble:
+            event = waiting.popleft()
+            if self._produce(event, partial(self._answered, event)):
+                return
+
+    def _produce(self, event: Event, answered: Any) -> bool:
+        """Hand *event* over; False if that is refused."""
+        value, key = event.encoded(), event.key.encode()
+        try:
+            self._producer.produce(
+                self._topic, value, key=key, headers=_HEADERS, on_delivery=answered
+            )
+        except _kafka_exception() as error:
+            self._failed(event, error.args[0])
+            return False
+        except BufferError as error:
+            self.trouble = str(error)
+            return False
+        return True
+
+    def _answered(self, event: Event, error: KafkaError | None, _: object) -> None:
+        if error is None:
+            self.outcomes[event.seq] = None
+            self._next(event.key)
+        elif error.name() in _REFUSALS:
+            self._suspects.append(event)
+        else:
+            self._failed(event, error)
+
+    def _answered_alone(self, event: Event, error: KafkaError | None, _: object) -> None:
+        if error is None:
+            self.outcomes[event.seq] = None
+        else:
+            self._failed(event, error)
+
+    def _failed(self, event: Event, error: KafkaError) -> None:
+        if error.name() in _REFUSALS:
+            self.outcomes[event.seq] = Refusal(f"Kafka refuses it: {error.str()}")
+        else:
+            self.trouble = self.trouble or error.str()
+
+
+class _LastWord(logging.Handler):
+    """What librdkafka said last about its connections; it would write it to stderr."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.word = ""
+        self.logger = logging.Logger("towpath.kafka")
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.word = record.getMessage().rpartition("]: ")[2]
+
+
+def _kafka_exception() -> type[Exception]:
+    from confluent_kafka import KafkaException  # noqa: PLC0415 -- an extra; there if we are here
+
+    return KafkaException

@@ -1,0 +1,44 @@
+"""A stream in Redis or Valkey: the sink that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from towpath.engine.check import whole
+from towpath.engine.engine import Engine
+from towpath.engine.publish import MOST_KEPT
+from towpath.errors import ServerError
+from towpath.ids import sink_name, stream_name
+from towpath.ledger.errors import SinkUnreachable
+from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.sinks.port import Outcome
+
+KEPT = 100_000
+"""Entries that a stream keeps, about."""
+
+
+class RedisStreamSink:
+    """Appends events to `towpath:stream:<stream>`: `id`, `type` and the whole `event` as JSON.
+
+    The stream keeps about the last *kept* entries, read or not. A batch is one round trip, and is
+    there whole or not at all; after a lost reply it may be there twice.
+    """
+
+    def __init__(
+        self, engine: Engine, stream: str = "events", *, name: str = "events", kept: int = KEPT
+    ) -> None:
+        self.name = sink_name(name)
+        self._engine, self._stream = engine, stream_name(stream)
+        self._kept = whole("kept", kept, 1, MOST_KEPT)
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """Append all of *events*. Raises SinkUnreachable; whatever Redis says may pass."""
+        entries = [{"id": it.id, "type": it.type, "event": it.encoded()} for it in events]
+        try:
+            await self._engine.publish(self._stream, entries, cap=self._kept)
+        except ServerError as error:
+            raise SinkUnreachable(self.name, str(error)) from error
+        return [None] * len(events)
+
+    async def close(self) -> None:
+        """Nothing to close: the engine is its owner's."""

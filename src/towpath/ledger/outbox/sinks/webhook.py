@@ -1,0 +1,122 @@
+"""A signed call to somebody's HTTP endpoint, one per event."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+
+from towpath.calls import Answer, Caller, CallError, Next, advice, headers_for, message_id
+from towpath.calls.errors import AnswerTooLarge
+from towpath.engine.check import whole
+from towpath.errors import InvalidInput
+from towpath.ids import sink_name
+from towpath.ledger.outbox.event import CONTENT_TYPE, Event
+from towpath.ledger.outbox.sinks.port import Behind, Later, Outcome, Refusal
+
+AT_ONCE = 8
+_LONGEST_ID = 1024
+_HEADERS = {"content-type": CONTENT_TYPE}
+
+
+class WebhookSink:
+    """Posts each event to *url*, signed with *secrets* as Standard Webhooks has it.
+
+    `webhook-id` is the event's id, the same in every attempt. Events of one key wait for each
+    other, up to *at_once* keys are called side by side. 2xx is taken; what may be taken later
+    (`calls/advice.py`) and no answer are later; everything else is refused for good. Raises
+    CallRefused where calls may not go, and SecretInvalid.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        url: str,
+        *,
+        secrets: Sequence[str],
+        name: str = "webhook",
+        at_once: int = AT_ONCE,
+    ) -> None:
+        self.name = sink_name(name)
+        caller.check(url)
+        headers_for(secrets, "one", b"")  # said now, not with the first event
+        self._caller, self._url, self._secrets = caller, url, list(secrets)
+        self._at_once = whole("at_once", at_once, 1, 100)
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """Call for each. Raises no SinkUnreachable: what was answered is worth knowing."""
+        round_ = _Round(events, patience=self._at_once)
+        async with asyncio.TaskGroup() as calls:
+            for _ in range(min(self._at_once, len(round_.keys))):
+                calls.create_task(self._walk(round_))
+        return [round_.outcomes.get(it.seq, Behind()) for it in events]
+
+    async def close(self) -> None:
+        """Nothing to close: the caller is its owner's."""
+
+    async def _walk(self, round_: _Round) -> None:
+        """Call for one key after the other, as long as somebody answers."""
+        for waiting in round_.next_keys():
+            for event in waiting:
+                outcome = await self._deliver(event)
+                round_.note(event, outcome)
+                if isinstance(outcome, Later):
+                    break
+
+    async def _deliver(self, event: Event) -> Outcome:
+        try:
+            answer = await self._caller.post(
+                self._url,
+                event.encoded(),
+                headers=_HEADERS,
+                message=_message(event),
+                secrets=self._secrets,
+            )
+        except AnswerTooLarge as error:
+            return _meaning(Answer(error.status, {}, b""))
+        except CallError as error:
+            return Later(str(error))
+        except InvalidInput as error:
+            return Refusal(str(error))
+        return _meaning(answer)
+
+
+class _Round:
+    """One batch on its way: the events of each key in order, and what became of them."""
+
+    def __init__(self, events: Sequence[Event], *, patience: int) -> None:
+        self.keys: dict[str, list[Event]] = {}
+        for event in events:
+            self.keys.setdefault(event.key, []).append(event)
+        self.outcomes: dict[int, Outcome] = {}
+        self._waiting = iter(self.keys.values())
+        self._patience, self._in_vain = patience, 0
+
+    def next_keys(self) -> Iterator[list[Event]]:
+        """Keys that nobody has begun; none once nothing but failures came in a row.
+
+        A receiver that is down need not be asked a hundred times to be believed.
+        """
+        while self._in_vain < self._patience:
+            waiting = next(self._waiting, None)
+            if waiting is None:
+                return
+            yield waiting
+
+    def note(self, event: Event, outcome: Outcome) -> None:
+        self.outcomes[event.seq] = outcome
+        self._in_vain = self._in_vain + 1 if isinstance(outcome, Later) else 0
+
+
+def _message(event: Event) -> str:
+    """The event's id as a header takes it; one that is too long, by its digest."""
+    id = message_id(event.id)
+    return id if len(id) <= _LONGEST_ID else f"sha256:{sha256(id.encode()).hexdigest()}"
+
+
+def _meaning(answer: Answer) -> Outcome:
+    told = advice(answer)
+    if told.next is Next.DONE:
+        return None
+    reason = f"the receiver answered {answer.status}"
+    return Later(reason, told.after) if told.next is Next.LATER else Refusal(reason)

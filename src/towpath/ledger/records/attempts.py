@@ -1,0 +1,328 @@
+"""Attempts at records: begun by token, ended once, whatever Redis forgot meanwhile.
+
+A worker that has claimed a job begins an attempt in the row, with the token of its lease; only
+the one whose token is the row's may end it. So a job that Redis handed out twice is completed
+once, and a worker that was taken for dead changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+from functools import cache
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Select, Update, bindparam, func, select, text, update
+from sqlalchemy.engine import Connection
+
+from towpath.clock import Duration, duration_ms
+from towpath.engine.check import shortened
+from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
+from towpath.errors import InvalidOption
+from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
+from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
+from towpath.ledger.records.announcing import Row, Tell, nobody
+from towpath.ledger.records.record import (
+    OPEN,
+    RecordState,
+    check_counts,
+    first_name,
+    next_name,
+    spoilt,
+)
+from towpath.ledger.records.subjects import Key, by_queue, histories, supersede
+
+_FIRST_MOST = 500
+"""Of those before one that came too early, so many are looked for at once."""
+
+
+class Standing(StrEnum):
+    """What the row says to a worker that has claimed its job."""
+
+    BEGUN = "begun"
+    """Go on: the attempt is this worker's."""
+    ENDED = "ended"
+    """There is nothing left to do."""
+    STALE = "stale"
+    """A later attempt has begun: this lease is none any more."""
+    EARLY = "early"
+    """Others of its lane come first: it is queued again behind them, under another name."""
+    MISSING = "missing"
+    """There is no such row."""
+
+
+class Beginning(NamedTuple):
+    """What came of the wish to begin an attempt."""
+
+    standing: Standing
+    state: RecordState | None = None
+    payload: bytes = b""
+    attempt: int = 0
+    max_attempts: int | None = None
+    reason: str | None = None
+
+
+class Ending(NamedTuple):
+    """An attempt to be ended."""
+
+    lease: Lease
+    settlement: Settlement
+    cancelled: bool
+    """The worker gave up because somebody cancelled the job."""
+
+
+def begin(
+    connection: Connection,
+    leases: Sequence[Lease],
+    tell: Tell = nobody,
+    *,
+    holding: Collection[str] = (),
+) -> list[Beginning]:
+    """Begin an attempt for each lease whose row allows it. A few statements in all.
+
+    *holding* are the queues whose lanes wait for a head that failed.
+    """
+    refs = [lease.job for lease in leases]
+    rows = _locked(connection, refs, _turns(holding))
+    if _superseded(connection, rows, tell):
+        rows = _locked(connection, refs, _turns(holding))
+    renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
+    changes: list[tuple[Row, Row]] = []
+    answers: list[Beginning] = []
+    for lease in leases:
+        if (lease.queue, lease.id) in renamed:
+            answers.append(Beginning(Standing.ENDED))
+            continue
+        row = rows.get((lease.queue, lease.id))
+        answer, change = _begun(row, lease.token)
+        answers.append(answer)
+        if row is not None and change:
+            if answer.standing is Standing.EARLY:
+                place = {"in_queue": row["queue"], "in_lane": row["lane"], "at": row["seq"]}
+                connection.execute(_looked_for_anew, place | {"now": row["now"]})
+            changed = {**row, **change}
+            changes.append((row, changed))
+            # The next one may be another lease of the same job.
+            rows[lease.queue, lease.id] = changed
+    _write(connection, changes, tell)
+    return answers
+
+
+_ids = select(jobs.c.id).where(named(jobs.c.id))
+
+
+def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
+    """Those that are names which a record had before it was queued again: nobody's any more."""
+    found: set[Key] = set()
+    for queue, names in by_queue(missing):
+        first = {first_name(name): name for name in names}
+        known = connection.scalars(_ids, {"in_queue": queue, "names": list(first)})
+        found |= {(queue, first[id]) for id in known}
+    return found
+
+
+def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> bool:
+    """End those that come again though a newer one about their subject came meanwhile."""
+    again = {
+        (row["queue"], row["subject"]): row["now"]
+        for row in rows.values()
+        if row["attempts"] and row["subject"] is not None
+    }
+    if not again:
+        return False
+    known = histories(connection, again)
+    return bool(supersede(connection, known, max(again.values()), tell))
+
+
+def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
+    if row is None:
+        return Beginning(Standing.MISSING), {}
+    over = _over(row)
+    if over is not None:
+        return over
+    state = RecordState(row["state"])
+    if row["fence"] > token:
+        return Beginning(Standing.STALE, state), {}
+    if row["cancel_requested"]:
+        return Beginning(Standing.ENDED, RecordState.CANCELLED), _end(row, RecordState.CANCELLED)
+    if row["ahead"] is not None and not row["attempts"]:
+        behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
+        return Beginning(Standing.EARLY, state), behind
+    again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
+    attempt = row["attempts"] + (0 if again else 1)
+    begun = Beginning(
+        Standing.BEGUN, RecordState.RUNNING, row["payload"], attempt, row["max_attempts"]
+    )
+    change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
+    return begun, change | {"started_at": row["now"]}
+
+
+def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
+    """There is nothing to begin: it has ended, or somebody has spoilt its row."""
+    state = RecordState(row["state"])
+    if state not in OPEN:
+        return Beginning(Standing.ENDED, state, reason=row["last_error"]), {}
+    try:
+        check_counts(row["attempts"], row["max_attempts"], row["fence"])
+    except InvalidOption as error:
+        dead = _end(row, RecordState.DEAD) | {"last_error": _words(spoilt(error))}
+        return Beginning(Standing.ENDED, RecordState.DEAD, reason=dead["last_error"]), dead
+    return None
+
+
+def end(
+    connection: Connection, endings: Sequence[Ending], tell: Tell = nobody
+) -> list[RecordState | None]:
+    """End each attempt whose token is still the row's; the state it led to, None for a stale one.
+
+    Repeated after a lost answer it changes nothing and answers the same. Two statements in all.
+    """
+    rows = _locked(connection, [it.lease.job for it in endings], lambda _: _held)
+    changes: list[tuple[Row, Row]] = []
+    answers: list[RecordState | None] = []
+    for ending in endings:
+        row = rows.get((ending.lease.queue, ending.lease.id))
+        if row is None or row["fence"] != ending.lease.token:
+            answers.append(None)
+            continue
+        if row["state"] != RecordState.RUNNING:
+            answers.append(RecordState(row["state"]))
+            continue
+        change = _ended(row, ending)
+        answers.append(change["state"])
+        changes.append((row, {**row, **change}))
+        rows[ending.lease.queue, ending.lease.id] = changes[-1][1]
+    _write(connection, changes, tell)
+    return answers
+
+
+def _ended(row: Row, ending: Ending) -> dict[str, Any]:
+    cancelled = ending.cancelled or bool(row["cancel_requested"])
+    match ending.settlement:
+        case Complete(result=result):
+            return _end(row, RecordState.COMPLETED) | {"result": result or None}
+        case _ if cancelled:
+            return _end(row, RecordState.CANCELLED)
+        case Bury(reason=reason):
+            return _end(row, RecordState.DEAD) | {"last_error": _words(reason)}
+        case Fail(reason=reason, delay=delay):
+            rest = {"last_error": _words(reason), "due_at": _due(row, delay)}
+            return {"state": RecordState.FAILED} | rest
+        case Release(delay=delay):
+            rest = {"attempts": max(row["attempts"] - 1, 0), "due_at": _due(row, delay)}
+            return {"state": RecordState.PENDING} | rest
+        case _:
+            raise TypeError(f"not an end: {ending.settlement}")
+
+
+def _end(row: Row, state: RecordState) -> dict[str, Any]:
+    return {"state": state, "relay_at": None, "finished_at": row["now"]}
+
+
+def _due(row: Row, delay: Duration | None) -> int | None:
+    return row["now"] + duration_ms("delay", delay) if delay else None
+
+
+def _words(reason: str) -> str:
+    # PostgreSQL keeps no text with a NUL in it.
+    return shortened(reason).replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+_held = (
+    select(jobs, now_ms().label("now"))
+    .where(named(jobs.c.job))
+    .order_by(jobs.c.seq)
+    .with_for_update(of=jobs)
+)
+_before = jobs.alias("before")
+# In the words of the index: SQLite uses it only for those.
+_still_to_end = text(f"before.{OPEN_IN_WORDS}")
+
+
+def _ahead(*others: ColumnElement[bool]) -> Select[Any]:
+    """The same, each with the first of its lane that was made before it and has still to end."""
+    first = select(func.min(_before.c.seq)).where(
+        _before.c.queue == jobs.c.queue,
+        _before.c.lane == jobs.c.lane,
+        _before.c.seq < jobs.c.seq,
+        _still_to_end,
+        *others,
+    )
+    return _held.add_columns(first.scalar_subquery().label("ahead"))
+
+
+_after_all = _ahead()
+_after_all_but_failed = _ahead(_before.c.state != RecordState.FAILED)
+_first_of_lane = (
+    select(_before.c.seq)
+    .where(
+        _before.c.queue == bindparam("in_queue"),
+        _before.c.lane == bindparam("in_lane"),
+        _before.c.seq < bindparam("at"),
+        _still_to_end,
+    )
+    .order_by(_before.c.seq)
+    .limit(_FIRST_MOST)
+)
+_looked_for_anew = (
+    update(jobs).where(jobs.c.seq.in_(_first_of_lane)).values(relay_at=bindparam("now"))
+)
+"""Redis gave out a later one: it may have lost those before it."""
+
+
+def _turns(holding: Collection[str]) -> Callable[[str], Select[Any]]:
+    return lambda queue: _after_all if queue in holding else _after_all_but_failed
+
+
+def _locked(
+    connection: Connection, refs: Sequence[JobRef], query: Callable[[str], Select[Any]]
+) -> dict[Key, Row]:
+    """The rows of these jobs, held until the transaction ends; in one order for everybody."""
+    found: dict[Key, Row] = {}
+    for queue, names in by_queue({(ref.queue, ref.id) for ref in refs}):
+        rows = rows_of(connection.execute(query(queue), {"in_queue": queue, "names": names}))
+        found |= {(queue, row["job"]): row for row in rows}
+    return found
+
+
+_CHANGED = (
+    "job", "state", "fence", "attempts", "last_error", "result", "due_at", "started_at",
+    "finished_at", "relay_at",
+)  # fmt: skip
+
+
+@cache
+def _change(names: tuple[str, ...]) -> Update:
+    """One row; its place is `at`."""
+    columns: dict[str, Any] = {name: bindparam(name) for name in names}
+    return update(jobs).where(jobs.c.seq == bindparam("at")).values(columns)
+
+
+@cache
+def _changes(names: tuple[str, ...]) -> Update:
+    """All rows that are given."""
+    rows = given(jobs, "seq", *names)
+    return update(jobs).where(jobs.c.seq == rows.c.seq).values({it: rows.c[it] for it in names})
+
+
+def _differing(change: tuple[Row, Row]) -> tuple[str, ...]:
+    before, after = change
+    return tuple(name for name in _CHANGED if after[name] != before[name])
+
+
+def _write(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> None:
+    """Write rows as they are to be, given as they were: only what differs, for each column that is
+    set costs its indexes. What changes in the same way, one after the other, is one statement.
+    """
+    for names, group in groupby(changes, key=_differing):
+        rows = {row["seq"]: dict(row) for _, row in group}.values()  # the later of two counts
+        if names and has_arrays(connection):
+            connection.execute(_changes(names), arrays_of(rows, "seq", *names))
+        elif names:
+            each = [{name: row[name] for name in names} | {"at": row["seq"]} for row in rows]
+            connection.execute(_change(names), each)
+    if changes:
+        tell(connection, [row for _, row in changes])

@@ -1,0 +1,351 @@
+"""Jobs whose record is the database: `ledger.jobs`.
+
+A record is saved first and brought to Redis then. If Redis is away, that happens later, by
+itself; if Redis forgets everything, its queue is filled again from the rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
+
+from sqlalchemy import (
+    delete,
+    select,
+    update,
+)
+from sqlalchemy.engine import Connection, RowMapping
+
+from towpath.clock import Duration, days, duration_ms, seconds
+from towpath.engine.check import whole
+from towpath.engine.model import JobRef, Lease
+from towpath.ids import QueueName, job_id, queue_name
+from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.schema import jobs, moment, now_ms
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
+from towpath.ledger.records.announcing import Row, ends
+from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
+from towpath.ledger.records.listing import counted, newest, page
+from towpath.ledger.records.record import (
+    OPEN,
+    RESTING,
+    NewRecord,
+    Record,
+    Recorded,
+    RecordOptions,
+    RecordPage,
+    RecordState,
+    as_record,
+    new_record,
+    next_name,
+)
+from towpath.ledger.records.taking import NUDGED_WITHIN, take
+from towpath.supervise import detached
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+    from towpath.ledger.records.sessions import Transaction
+
+NUDGE = seconds(0.25)
+"""How long whoever makes a record waits for Redis to have it too."""
+KEEP = days(30)
+"""How long a record that has ended stays."""
+
+
+class Fastpath(Protocol):
+    """The way to Redis, while this process has one: a relay. Neither raises what Redis says.
+
+    What is brought to a queue gets there in the order of the calls, whoever waits for which.
+    """
+
+    async def bring(self, records: Sequence[Record]) -> None:
+        """Queue new records."""
+        ...
+
+    async def bring_made(self, seqs: Sequence[int]) -> None:
+        """Queue those of these records that are there."""
+        ...
+
+    async def stop(self, record: Record) -> None:
+        """Tell whoever works on a cancelled record."""
+        ...
+
+    async def forget(self, job: JobRef) -> None:
+        """Take away what a record was called before it was retried."""
+        ...
+
+    def watch(self, queues: Iterable[QueueName]) -> None:
+        """See that what is lost in these queues is queued again."""
+        ...
+
+    async def catch_up(self, queues: Collection[QueueName]) -> None:
+        """Look at these queues now: something in them is not in its place."""
+        ...
+
+    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
+        """Those of these queues whose lanes wait for a head that failed."""
+        ...
+
+
+class Jobs:
+    """Records of jobs."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._take = Joined(self._take_many)
+        self._begin = Joined(self._begin_many)
+        self._end = Joined(self._end_many)
+        self._nudges: set[asyncio.Task[None]] = set()
+        self.fastpath: Fastpath | None = None
+        self.checks: list[Callable[[str], None]] = []
+        """Those who know the handlers of a queue: they refuse what names none and needs to."""
+
+    async def close(self) -> None:
+        """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
+        if self._nudges:
+            await asyncio.wait(self._nudges, timeout=NUDGE.total_seconds())
+        for task in self._nudges:
+            task.cancel()
+
+    # ── a record's life ──────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
+    ) -> Recorded:
+        """Make a record; when this returns it is on disk, and it will run.
+
+        The same *id* twice is one record: the second answer says `existed`. Redis may be away:
+        then the record waits for it. Raises InvalidName, InvalidOption, LedgerError. Those that
+        come at the same time share one transaction.
+        """
+        recorded, nudge = await self._take(self._checked(queue, payload, options))
+        await _a_moment(nudge)
+        return recorded
+
+    async def submit_in(
+        self,
+        transaction: Transaction,
+        queue: str,
+        payload: bytes,
+        **options: Unpack[RecordOptions],
+    ) -> Recorded:
+        """The same in the caller's own transaction, an AsyncSession or AsyncConnection on this
+        database: the record is there if and when that commits. Nothing waits for Redis.
+        """
+        wanted = [self._checked(queue, payload, options)]
+        return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]
+
+    def committed(self, seqs: list[int]) -> None:
+        """Bring records to Redis whose transaction has committed, in the order of the commits."""
+        if self.fastpath is not None:
+            self._nudge(self.fastpath.bring_made(seqs))
+
+    def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
+        """A record to make. Refused where it would be dead on arrival."""
+        new = new_record(queue, payload, **options)
+        if "handler" not in (options.get("headers") or {}):
+            for check in self.checks:
+                check(new.queue)
+        return new
+
+    async def cancel(self, queue: str, id: str) -> Record:
+        """End a record that has not ended: at once, or when its worker lets go of it.
+
+        Safe to repeat. Raises RecordNotFound, and RecordEnded for one that ended otherwise.
+        """
+        ref = queue_name(queue), job_id(id)
+
+        def change(connection: Connection) -> Record:
+            row = _row(connection, *ref, hold=True)
+            if row["state"] in RESTING:
+                over = {"state": RecordState.CANCELLED, "finished_at": now_ms(), "relay_at": None}
+                return self._told(connection, _changed(connection, row, over))
+            if row["state"] == RecordState.RUNNING:
+                # Its worker has to hear of it, be Redis away or not: a relay sees to that.
+                soon = now_ms() + NUDGED_WITHIN
+                asked = {"cancel_requested": True, "relay_at": soon}
+                return as_record(_changed(connection, row, asked))
+            if row["state"] != RecordState.CANCELLED:
+                raise RecordEnded(*ref, row["state"])
+            return as_record(row)
+
+        record = await self._ledger.write(change)
+        if self.fastpath is not None:
+            await _a_moment(self._nudge(self.fastpath.stop(record)))
+        return record
+
+    async def retry(self, queue: str, id: str) -> Record:
+        """Give a record that is dead or cancelled its attempts back, one that failed its turn.
+
+        Raises RecordNotFound, RecordNotDead.
+        """
+        ref = queue_name(queue), job_id(id)
+
+        def change(connection: Connection) -> tuple[Record, Record]:
+            row = _row(connection, *ref, hold=True)
+            if row["state"] not in _RETRIED:
+                raise RecordNotDead(*ref, row["state"])
+            anew = {
+                "state": RecordState.PENDING,
+                "job": next_name(row["id"], row["job"]),
+                "attempts": 0,
+                "fence": 0,  # nobody has a lease on the new name
+                "cancel_requested": False,
+                "due_at": None,
+                "finished_at": None,
+                "relay_at": now_ms(),
+            }
+            return as_record(row), as_record(_changed(connection, row, anew))
+
+        before, record = await self._ledger.write(change)
+        if self.fastpath is not None:
+            # What it was called before waits in Redis for a turn, or lies there among the dead.
+            self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
+        await _a_moment(self._brought([Recorded(record)]))
+        return record
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def get(self, queue: str, id: str) -> Record:
+        """The record as it is now. Raises RecordNotFound."""
+        ref = queue_name(queue), job_id(id)
+        return await self._ledger.read(lambda connection: as_record(_row(connection, *ref)))
+
+    async def list(
+        self,
+        queue: str,
+        *,
+        state: RecordState | None = None,
+        subject: str | Sequence[str] | None = None,
+        prefix: str | Sequence[str] | None = None,
+        after: str | None = None,
+        size: int = 50,
+    ) -> RecordPage:
+        """A page of records, newest first: of one state, of one subject or several, or of those
+        subjects that begin with *prefix*, or with one of several. Their results, which may be
+        large, are left out. Raises InvalidOption.
+        """
+        query = newest(queue, state=state, subject=subject, prefix=prefix, after=after, size=size)
+        found = await self._ledger.read(lambda it: it.execute(query).mappings().all())
+        return page([as_record(row) for row in found], size)
+
+    async def counts(self, queue: str) -> dict[RecordState, int]:
+        """How many records are in each state. O(records of the queue), read from an index: tens of
+        milliseconds for 200,000. For people: nothing that runs by itself asks for it.
+        """
+        name = queue_name(queue)
+        return await self._ledger.read(lambda connection: counted(connection, name))
+
+    async def prune(self, *, keep: Duration = KEEP, limit: int = 1000) -> int:
+        """Remove records that ended longer ago than *keep*, at most *limit*; how many it were."""
+        most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
+        ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
+        old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
+
+        def change(connection: Connection) -> int:
+            # In two steps: in one, PostgreSQL may read the whole table for the second.
+            found = list(connection.scalars(old))
+            gone = delete(jobs).where(jobs.c.seq.in_(found), jobs.c.state.not_in(OPEN))
+            return connection.execute(gone).rowcount if found else 0
+
+        return await self._ledger.write(change)
+
+    # ── for workers ──────────────────────────────────────────────────────────────────────
+
+    async def begin(self, lease: Lease) -> Beginning:
+        """Begin an attempt with the token of *lease*. Joined with others that come now."""
+        return await self._begin(lease)
+
+    async def end(self, ending: Ending) -> RecordState | None:
+        """End an attempt; None if it is no longer this one's. Joined with others that come now."""
+        return await self._end(ending)
+
+    # ── joined ───────────────────────────────────────────────────────────────────────────
+
+    async def _take_many(
+        self, wanted: list[NewRecord]
+    ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
+        made = await self._ledger.write(lambda connection: take(connection, wanted, self.tell))
+        # Each queue by itself: nobody waits for the server of another. One that existed too:
+        # whoever sends it again may be the one who finds Redis back.
+        by_queue: dict[QueueName, list[Recorded]] = {}
+        for it in made:
+            by_queue.setdefault(it.record.queue, []).append(it)
+        nudges = {queue: self._brought(some) for queue, some in by_queue.items()}
+        return [(it, nudges[it.record.queue]) for it in made]
+
+    async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
+        queues = {lease.queue for lease in leases}
+        holding: set[QueueName] = set()
+        if self.fastpath is not None:
+            self.fastpath.watch(queues)
+            holding = await self.fastpath.holding(queues)
+        begun = await self._ledger.write(
+            lambda connection: begin(connection, leases, self.tell, holding=holding)
+        )
+        early = {
+            lease.queue
+            for lease, it in zip(leases, begun, strict=True)
+            if it.standing is Standing.EARLY
+        }
+        if early and self.fastpath is not None:
+            self._nudge(self.fastpath.catch_up(early))
+        return begun
+
+    async def _end_many(self, endings: list[Ending]) -> list[RecordState | None]:
+        return await self._ledger.write(lambda connection: end(connection, endings, self.tell))
+
+    def tell(self, connection: Connection, rows: Sequence[Row]) -> None:
+        """Put the end of those of *rows* that have ended into the outbox, if anybody listens."""
+        if self._ledger.outbox.sinks:
+            self._ledger.outbox.put(connection, ends(rows))
+
+    def _told(self, connection: Connection, row: RowMapping) -> Record:
+        self.tell(connection, [row])
+        return as_record(row)
+
+    def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
+        """Those of *made* that are open, on their way to Redis."""
+        new = [it.record for it in made if it.record.open and not it.existed]
+        again = [it.record.seq for it in made if it.record.open and it.existed]
+        if self.fastpath is None or not (new or again):
+            return None
+        return self._nudge(_bring(self.fastpath, new, again))
+
+    def _nudge(self, way: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = detached("nudge of the relay", way)
+        self._nudges.add(task)
+        task.add_done_callback(self._nudges.discard)
+        return task
+
+
+async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> None:
+    """New ones are due as they say; of others the database tells what time it is for them."""
+    if new:
+        await way.bring(new)
+    if again:
+        await way.bring_made(again)
+
+
+async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
+    """Wait for Redis, not for long: the record is safe, and a relay looks after it."""
+    if nudge is not None:
+        await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())
+
+
+_RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
+
+
+def _row(connection: Connection, queue: str, id: str, *, hold: bool = False) -> RowMapping:
+    query = select(jobs).where(jobs.c.queue == queue, jobs.c.id == id)
+    found = connection.execute(query.with_for_update() if hold else query)
+    row = found.mappings().one_or_none()
+    if row is None:
+        raise RecordNotFound(queue, id)
+    return row
+
+
+def _changed(connection: Connection, row: RowMapping, values: dict[str, Any]) -> RowMapping:
+    change = update(jobs).where(jobs.c.seq == row["seq"]).values(values).returning(jobs)
+    return connection.execute(change).mappings().one()

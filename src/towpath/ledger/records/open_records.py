@@ -1,0 +1,220 @@
+"""Open records as a relay reads them, takes them and writes what it saw of them.
+
+Nothing here reads what has ended, however much of it there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    LargeBinary,
+    bindparam,
+    func,
+    literal,
+    null,
+    select,
+    text,
+    union_all,
+    update,
+)
+from sqlalchemy.engine import Connection
+
+from towpath.clock import instant
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.ids import QueueName
+from towpath.ledger.database.schema import jobs, moment, now_ms
+from towpath.ledger.database.several import arrays_of, given, has_arrays
+from towpath.ledger.records.announcing import Tell
+from towpath.ledger.records.record import HIGHEST_FENCE, OPEN, Record, as_record
+
+_CLAIMED_FOR = 10_000
+"""Milliseconds in which a relay that took records brings them to Redis; then another one may."""
+
+
+class At(NamedTuple):
+    """A record as it was read."""
+
+    record: Record
+    now: datetime
+    """What time it was for the database."""
+    unseen: bool = True
+    """Nobody has written yet that it is in Redis."""
+
+
+# ── queues ───────────────────────────────────────────────────────────────────────────────
+
+# From each name to the next: one lookup per queue. `SELECT DISTINCT` would read all rows.
+_unseen_queues = text("""
+    WITH RECURSIVE each (queue) AS (
+        SELECT (
+            SELECT queue FROM towpath_jobs
+            WHERE relay_at IS NOT NULL AND queue > '' ORDER BY queue LIMIT 1
+        )
+        UNION ALL
+        SELECT (
+            SELECT queue FROM towpath_jobs
+            WHERE relay_at IS NOT NULL AND queue > each.queue ORDER BY queue LIMIT 1
+        )
+        FROM each WHERE each.queue IS NOT NULL
+    )
+    SELECT queue FROM each WHERE queue IS NOT NULL
+""")
+_open_queues = text("""
+    WITH RECURSIVE each (queue) AS (
+        SELECT (SELECT queue FROM towpath_jobs WHERE queue > '' ORDER BY queue LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT queue FROM towpath_jobs WHERE queue > each.queue ORDER BY queue LIMIT 1
+        )
+        FROM each WHERE each.queue IS NOT NULL
+    )
+    SELECT queue FROM each WHERE queue IS NOT NULL AND (
+        EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'pending')
+        OR EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'running')
+        OR EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'failed')
+    )
+""")
+
+
+def unseen_queues(connection: Connection) -> list[QueueName]:
+    """Queues with records of which nobody has written yet that they are in Redis."""
+    return list(connection.scalars(_unseen_queues))
+
+
+def open_queues(connection: Connection) -> list[QueueName]:
+    """Queues with open records."""
+    return list(connection.scalars(_open_queues))
+
+
+# ── reading ──────────────────────────────────────────────────────────────────────────────
+
+_LEFT_OUT = {"payload": literal(b"", LargeBinary), "result": null()}
+_bare = [_LEFT_OUT[it.name].label(it.name) if it.name in _LEFT_OUT else it for it in jobs.c]
+"""A record without what may be large in it: Redis is not told of that."""
+_page = union_all(
+    *(
+        select(
+            select(*_bare)
+            .where(
+                jobs.c.queue == bindparam("in_queue"),
+                jobs.c.state == state,
+                jobs.c.seq > bindparam("after"),
+            )
+            .order_by(jobs.c.seq)
+            .limit(LARGEST_BATCH)
+            .subquery()
+        )
+        for state in OPEN
+    )
+).subquery("open")
+"""State by state: an index has them in that order, and nothing else has to be read."""
+_first_of_page = select(_page, now_ms().label("now")).order_by(_page.c.seq).limit(LARGEST_BATCH)
+
+
+def read_all(connection: Connection, query: Any, **values: Any) -> list[At]:
+    rows = connection.execute(query, values).mappings()
+    return [At(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows]
+
+
+def page_of(connection: Connection, queue: str, after: int) -> list[At]:
+    """The next open records of *queue*, in the order they were made."""
+    return read_all(connection, _first_of_page, in_queue=queue, after=after)
+
+
+def rows_of_places(connection: Connection, seqs: Sequence[int]) -> list[At]:
+    """Those of these records that are there and open."""
+    these = jobs.c.seq.in_(seqs), jobs.c.state.in_(OPEN)
+    return read_all(connection, select(*_bare, now_ms().label("now")).where(*these))
+
+
+def highest_fence(connection: Connection, queue: str) -> int:
+    # One that somebody has spoilt would spoil the tokens of all others.
+    real = jobs.c.queue == queue, jobs.c.state.in_(OPEN), jobs.c.fence <= HIGHEST_FENCE
+    return connection.scalar(select(func.max(jobs.c.fence)).where(*real)) or 0
+
+
+# ── taking ───────────────────────────────────────────────────────────────────────────────
+
+_due = (
+    select(jobs.c.seq)
+    .where(
+        jobs.c.queue == bindparam("in_queue"),
+        jobs.c.relay_at <= moment() + bindparam("early", type_=BigInteger),
+        jobs.c.state.in_(OPEN),
+    )
+    .order_by(jobs.c.relay_at, jobs.c.seq)
+    .limit(LARGEST_BATCH)
+    .with_for_update(skip_locked=True)
+)
+_taken = (
+    update(jobs)
+    .where(jobs.c.seq.in_(_due.scalar_subquery()))
+    .values(relay_at=now_ms() + _CLAIMED_FOR)
+    .returning(*_bare, now_ms().label("now"))
+)
+
+
+def take_due(connection: Connection, queue: str, early: int = 0) -> list[At]:
+    """Records of *queue* that are due to be looked after, or will be within *early* ms; for this
+    relay alone for a while, in the order they were made.
+
+    Nothing stays locked while Redis is asked: it may hang.
+    """
+    taken = read_all(connection, _taken, in_queue=queue, early=early)
+    return sorted(taken, key=lambda at: at.record.seq)
+
+
+def give_back(connection: Connection, seqs: Sequence[int]) -> None:
+    """Let the next look have them at once, where nobody has seen them in Redis."""
+    still = jobs.c.seq.in_(seqs), jobs.c.relay_at.is_not(None)
+    connection.execute(update(jobs).where(*still).values(relay_at=now_ms()))
+
+
+# ── writing ──────────────────────────────────────────────────────────────────────────────
+
+_SEEN = ("seq", "job", "cancel_requested")
+# One that was cancelled since it was read is still to be told of.
+_seen_each = (
+    update(jobs)
+    .where(
+        jobs.c.seq == bindparam("at_seq"),
+        jobs.c.job == bindparam("at_job"),
+        jobs.c.cancel_requested == bindparam("at_cancel_requested"),
+    )
+    .values(relay_at=None)
+)
+_all_seen = given(jobs, *_SEEN)
+_seen_many = (
+    update(jobs).where(*(jobs.c[name] == _all_seen.c[name] for name in _SEEN)).values(relay_at=None)
+)
+
+
+def write_down(
+    connection: Connection,
+    there: Sequence[Record],
+    changes: Sequence[tuple[Record, dict[str, Any]]],
+    tell: Tell,
+) -> list[At]:
+    """Write which are *there*, and what changes; the records that got another name.
+
+    A row that moved on meanwhile is left alone.
+    """
+    seen = [{name: getattr(it, name) for name in _SEEN} for it in there]
+    if seen and has_arrays(connection):
+        connection.execute(_seen_many, arrays_of(seen, *_SEEN))
+    elif seen:
+        each = [{f"at_{name}": value for name, value in it.items()} for it in seen]
+        connection.execute(_seen_each, each)
+    renamed: list[At] = []
+    for record, change in changes:
+        still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)
+        written = update(jobs).where(*still).values(change)
+        rows = connection.execute(written.returning(jobs, now_ms().label("now"))).mappings().all()
+        tell(connection, rows)
+        if "job" in change:
+            renamed += [At(as_record(row), instant(row["now"])) for row in rows]
+    return renamed

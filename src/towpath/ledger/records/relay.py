@@ -1,0 +1,241 @@
+"""From the rows to Redis: every open record is queued there, whatever happened on the way.
+
+A relay looks after all queues that have records, each by itself (`filling.py`): one that Redis
+can't take does not keep back the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from itertools import groupby
+from random import uniform
+from typing import TYPE_CHECKING, Self
+
+from towpath.clock import Duration, duration_ms, minutes, seconds, steady
+from towpath.engine.engine import Engine
+from towpath.engine.model import JobRef
+from towpath.engine.options import LanePolicy
+from towpath.errors import JobError, ServerError, TowpathError
+from towpath.ids import QueueName
+from towpath.ledger.database.joining import Joined
+from towpath.ledger.errors import LedgerError
+from towpath.ledger.outbox.outgoing import hold
+from towpath.ledger.records.filling import Filling, Found
+from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
+from towpath.ledger.records.record import Record
+from towpath.supervise import Background
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from towpath.ledger.ledger import Ledger
+
+LOOK_EVERY = seconds(1)
+RECONCILE_EVERY = seconds(30)
+"""How often one of all relays goes through all open records: if it dies, another one does the next
+time."""
+PRUNE_EVERY = minutes(5)
+_PRUNED_AT_ONCE = 100
+_TURN = "(relay)"
+"""In place of a sink's name: whose turn it is to go through all records."""
+
+
+class Relay:
+    """Keeps Redis filled from the ledger, while it is entered. Any number may run, anywhere.
+
+    *connect* gives the engine, or raises ServerError while there is none.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        connect: Callable[[], Engine],
+        *,
+        log: Log,
+        look_every: Duration = LOOK_EVERY,
+        reconcile_every: Duration = RECONCILE_EVERY,
+    ) -> None:
+        self._ledger, self._connect, self._log = ledger, connect, log
+        self._look_every = look_every.total_seconds()
+        self._reconcile_every = reconcile_every
+        self._me = secrets.token_hex(8)
+        self._fillings: dict[QueueName, Filling] = {}
+        self._reconciled_at = self._pruned_at = float("-inf")
+        self._read = Joined(self._read_many)
+        self._trouble = ""
+        self._running = Background("relay", self.run, log=log)
+
+    async def __aenter__(self) -> Self:
+        self._ledger.jobs.fastpath = self
+        self._running.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._ledger.jobs.fastpath is self:
+            self._ledger.jobs.fastpath = None
+        await self._running.stop()
+
+    async def run(self) -> None:
+        """Look after the records until cancelled."""
+        looks: dict[Filling, asyncio.Task[Found]] = {}
+        try:
+            while True:
+                await self._turn(looks)
+                await asyncio.sleep(self._look_every * uniform(0.75, 1.25))  # noqa: S311 -- jitter
+        finally:
+            for task in looks.values():
+                task.cancel()
+            await asyncio.gather(*looks.values(), return_exceptions=True)
+
+    async def _turn(self, looks: dict[Filling, asyncio.Task[Found]]) -> None:
+        """Begin to look where nobody is at it still: a queue whose server hangs delays no other."""
+        try:
+            for filling, whole in await self._to_look_at():
+                if filling not in looks:
+                    looks[filling] = asyncio.create_task(filling.look(whole=whole))
+            if looks:
+                await asyncio.wait(looks.values(), timeout=self._look_every)
+            ended = [filling for filling, task in looks.items() if task.done()]
+            troubles = [looks.pop(filling).exception() for filling in ended]
+            self._raise_first(troubles)
+            await self._prune()
+        except (ServerError, LedgerError) as error:
+            self._say(error)
+        else:
+            self._say(None)
+
+    # ── at once ──────────────────────────────────────────────────────────────────────────
+
+    async def bring(self, records: Sequence[Record]) -> None:
+        """Queue records that were just made. What fails is left to the next look."""
+        # Just made: what is due counts from then.
+        await self._bring([At(record, record.created_at) for record in records])
+
+    async def bring_made(self, seqs: Sequence[int]) -> None:
+        """The same for records that may have been made: those that are there."""
+        await self._bring(seqs)
+
+    async def _bring(self, those: Sequence[At] | Sequence[int]) -> None:
+        try:
+            rows = await self._read(those)
+        except LedgerError:
+            return  # they are due soon
+        # At the same time: a queue whose server hangs delays no other. Always so, even for one
+        # queue: whoever was read first is then first in line there, too.
+        groups = groupby(sorted(rows, key=_by_queue), key=_by_queue)
+        await asyncio.gather(*(self._filling(queue).bring(list(some)) for queue, some in groups))
+
+    async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
+        """Rows for places: those that come later wait for those before, so that none overtakes."""
+        places = [it for some in several for it in some if isinstance(it, int)]
+        found: dict[int, At] = {}
+        if places:
+            rows = await self._ledger.read(lambda it: rows_of_places(it, places))
+            found = {at.record.seq: at for at in rows}
+        return [
+            [at for it in some if (at := found.get(it) if isinstance(it, int) else it) is not None]
+            for some in several
+        ]
+
+    def watch(self, queues: Iterable[QueueName]) -> None:
+        """Keep an eye on these queues: their records may all have been made by others."""
+        for queue in queues:
+            self._filling(queue)
+
+    async def catch_up(self, queues: Collection[QueueName]) -> None:
+        """Look at these queues now: something in them is not in its place."""
+        for queue in queues:
+            with suppress(ServerError, LedgerError):
+                await self._filling(queue).look()
+
+    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
+        """Those of these queues whose lanes wait for a head that failed."""
+        found: set[QueueName] = set()
+        for queue in queues:
+            with suppress(ServerError):
+                if (await self._connect().known_options(queue)).lanes is not LanePolicy.SKIP:
+                    found.add(queue)
+        return found
+
+    async def stop(self, record: Record) -> None:
+        """Tell the worker of a record that was cancelled."""
+        with suppress(ServerError, JobError):  # it has ended, or is gone
+            await self._connect().cancel(JobRef(record.queue, record.job))
+
+    async def forget(self, job: JobRef) -> None:
+        """Take away a job whose record has another name by now. Left alone, it would end itself."""
+        for way in (self._connect().cancel, self._connect().delete):
+            with suppress(ServerError, JobError):
+                await way(job)
+
+    # ── again and again ──────────────────────────────────────────────────────────────────
+
+    async def look(self) -> int:
+        """See that everything is where it should be; how many records were brought to Redis."""
+        looks = [filling.look(whole=whole) for filling, whole in await self._to_look_at()]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        self._raise_first(found)
+        await self._prune()
+        return sum(it.brought for it in found if isinstance(it, Found))
+
+    async def reconcile(self) -> dict[QueueName, Found | TowpathError]:
+        """Go through all open records now; what was found in each queue, or why it could not be."""
+        self.watch(await self._ledger.read(open_queues))
+        fillings = list(self._fillings.values())
+        looks = [filling.look(whole=True) for filling in fillings]
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        told: dict[QueueName, Found | TowpathError] = {}
+        for filling, it in zip(fillings, found, strict=True):
+            if not isinstance(it, Found | TowpathError):
+                raise it
+            told[filling.queue] = it
+        return told
+
+    async def _to_look_at(self) -> list[tuple[Filling, bool]]:
+        """All queues that are known to have records, and whether to go through all of them."""
+        self.watch(await self._ledger.read(unseen_queues))
+        whole = steady() - self._reconciled_at >= self._reconcile_every.total_seconds()
+        if whole:
+            self.watch(await self._ledger.read(open_queues))
+            period = duration_ms("reconcile_every", self._reconcile_every)
+            whole = await self._ledger.write(lambda it: hold(it, _TURN, self._me, period))
+            self._reconciled_at = steady()
+        return [(filling, whole) for filling in self._fillings.values()]
+
+    async def _prune(self) -> None:
+        """Remove some of what ended long ago: little at a time, beside the work."""
+        if steady() - self._pruned_at < PRUNE_EVERY.total_seconds():
+            return
+        if await self._ledger.jobs.prune(limit=_PRUNED_AT_ONCE) < _PRUNED_AT_ONCE:
+            self._pruned_at = steady()
+
+    def _filling(self, queue: QueueName) -> Filling:
+        if queue not in self._fillings:
+            self._fillings[queue] = Filling(self._ledger, queue, self._connect, self._log)
+        return self._fillings[queue]
+
+    @staticmethod
+    def _raise_first(found: Iterable[Found | BaseException | None]) -> None:
+        """All queues have had their turn: the first trouble is told. A defect comes first."""
+        troubles = [it for it in found if isinstance(it, BaseException)]
+        troubles.sort(key=lambda it: isinstance(it, ServerError | LedgerError))
+        if troubles:
+            raise troubles[0]
+
+    def _say(self, error: TowpathError | None) -> None:
+        """Once when it begins, once when it is over."""
+        name = type(error).__qualname__ if error else ""
+        if name and not self._trouble:
+            self._log.emit(events.RELAY_STUCK, error=name, reason=str(error))
+        elif self._trouble and not name:
+            self._log.emit(events.RELAY_GOES_ON)
+        self._trouble = name
+
+
+def _by_queue(at: At) -> QueueName:
+    return at.record.queue

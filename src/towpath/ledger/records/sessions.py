@@ -1,0 +1,260 @@
+"""Records in the caller's own transaction: made when it commits, never when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from sqlalchemy import event, text
+from sqlalchemy.engine import Connection, Engine, RootTransaction
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+
+from towpath.errors import InvalidOption
+from towpath.ledger.database.failures import translated
+from towpath.ledger.errors import LedgerElsewhere
+from towpath.ledger.records.record import NewRecord, Recorded
+from towpath.ledger.records.taking import take
+
+if TYPE_CHECKING:
+    # A quarter of a second, which only those need who have imported it themselves.
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+
+    from towpath.ledger.ledger import Ledger
+
+    Transaction = AsyncSession | AsyncConnection | async_scoped_session[Any]
+    """What a caller may have begun."""
+    BlockingTransaction = Session | Connection | scoped_session[Any]
+    """The same in code without an event loop."""
+
+Told = Callable[[list[Recorded]], None]
+"""Hears of records whose transaction has committed."""
+_PENDING = "towpath.pending"
+_OPTION = "in_transaction"
+_NO_TABLE = "it has no table towpath_jobs"
+
+
+class Made(NamedTuple):
+    """Records that count once their transaction commits."""
+
+    recorded: list[Recorded]
+    transaction: RootTransaction
+    """Active until it has been committed or rolled back."""
+
+
+class Transactions:
+    """Makes records in transactions of callers, which may be in any thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._database: Database | None = None
+        self._known: WeakSet[Engine] = WeakSet()
+        """Those that are known to be on the ledger's database."""
+
+    async def take(
+        self, transaction: Transaction, wanted: Sequence[NewRecord], told: Told | None = None
+    ) -> Made:
+        """Make records in *transaction*; *told* hears of them once they count.
+
+        A bare connection does not tell when it has committed: of its records *told* hears at once.
+        Raises InvalidOption, LedgerElsewhere, LedgerError.
+        """
+        begun = _begun(transaction)
+        with _understood():
+            theirs = await begun.run_sync(self._unknown)
+            if theirs is not None:
+                if theirs != self._database and self._ledger.entered:
+                    # Again where it was known: a server that was started anew looks like another.
+                    self._database = await self._ledger.read(database_of)
+                self._require_same(theirs)
+            return await begun.run_sync(self._make, wanted, told or _nobody)
+
+    def take_blocking(
+        self, transaction: BlockingTransaction, wanted: Sequence[NewRecord], told: Told
+    ) -> Made:
+        """The same in a plain transaction, in the caller's thread; the ledger need not be open."""
+        begun = _begun_blocking(transaction)
+        with _understood():
+            theirs = self._unknown(begun)
+            if theirs is not None:
+                self._require_same(theirs)
+            return self._make(begun, wanted, told)
+
+    def _unknown(self, begun: Session | Connection) -> Database | None:
+        """Which database it is on, unless that was seen before."""
+        connection = _connection(begun)
+        return None if connection.engine in self._known else database_of(connection)
+
+    def _require_same(self, theirs: Database) -> None:
+        kind, *rest = theirs
+        shown = self._ledger.shown
+        if not shown.startswith(kind):
+            raise LedgerElsewhere(f"it is on {kind}, the ledger is {shown}")
+        if rest[-1:] == [None]:
+            raise LedgerElsewhere(_NO_TABLE)
+        ours = self._database
+        if ours is None and kind == "sqlite":
+            ours = kind, *_file(shown.removeprefix("sqlite:///"))
+        if ours is not None and ours != theirs:
+            raise LedgerElsewhere(f"the ledger is {shown}")
+
+    def _make(self, begun: Session | Connection, wanted: Sequence[NewRecord], told: Told) -> Made:
+        connection, jobs = _connection(begun), self._ledger.jobs
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            rule = "is in AUTOCOMMIT mode and would commit the job at once; begin a transaction"
+            raise InvalidOption(_OPTION, "…", rule=rule)
+        transaction = connection.get_transaction() or connection.begin()
+        tells = not isinstance(begun, Connection)
+        nudged = tells and jobs.fastpath is not None
+        recorded = take(connection, wanted, jobs.tell, nudged=nudged)
+        self._known.add(connection.engine)
+        if isinstance(begun, Connection):
+            told(recorded)
+        else:
+            _pending(begun).add(begun, recorded, told, self._nudge)
+        return Made(recorded, transaction)
+
+    def _nudge(self, recorded: list[Recorded]) -> None:
+        """Bring them to Redis, in the loop of the ledger; without one, a relay elsewhere does."""
+        loop = self._ledger.loop
+        if loop is not None:
+            with suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(
+                    self._ledger.jobs.committed, [it.record.seq for it in recorded]
+                )
+
+
+def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
+    from sqlalchemy.ext.asyncio import (  # noqa: PLC0415 -- see above
+        AsyncConnection,
+        AsyncSession,
+        async_scoped_session,
+    )
+
+    begun = transaction() if isinstance(transaction, async_scoped_session) else transaction
+    if isinstance(begun, AsyncSession | AsyncConnection):
+        return begun
+    rule = "must be an AsyncSession or AsyncConnection of SQLAlchemy; a Session or Connection goes"
+    raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `handler.blocking.submit`")
+
+
+def _begun_blocking(transaction: BlockingTransaction) -> Session | Connection:
+    from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415 -- see above
+
+    begun = transaction() if isinstance(transaction, scoped_session) else transaction
+    if isinstance(begun, Session | Connection):
+        return begun
+    rule = "must be a Session or Connection of SQLAlchemy; an AsyncSession or AsyncConnection goes"
+    raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `await handler.submit`")
+
+
+def _connection(begun: Session | Connection) -> Connection:
+    return begun if isinstance(begun, Connection) else begun.connection()
+
+
+def _nobody(recorded: list[Recorded]) -> None:
+    pass
+
+
+# ── sessions ─────────────────────────────────────────────────────────────────────────────
+
+
+def _pending(session: Session) -> _Pending:
+    pending: _Pending | None = session.info.get(_PENDING)
+    if pending is None:
+        pending = session.info[_PENDING] = _Pending(session)
+    return pending
+
+
+class _Pending:
+    """Records that a session has made in its present transaction."""
+
+    def __init__(self, session: Session) -> None:
+        self._made: list[tuple[SessionTransaction | None, list[Recorded], Told]] = []
+        self._nudges: dict[Told, None] = {}
+        event.listen(session, "after_commit", self._committed)
+        event.listen(session, "after_soft_rollback", self._undone)
+        event.listen(session, "after_transaction_end", self._ended)
+
+    def add(self, session: Session, recorded: list[Recorded], told: Told, nudge: Told) -> None:
+        """*told* hears of these once they count, *nudge* of all that count then."""
+        at = session.get_nested_transaction() or session.get_transaction()
+        self._made.append((at, recorded, told))
+        self._nudges[nudge] = None
+
+    def _committed(self, session: Session) -> None:
+        if session.in_nested_transaction():
+            return  # a savepoint was released: nothing counts yet
+        made, self._made = self._made, []
+        for _, recorded, told in made:
+            told(recorded)
+        # In one piece and in the order they were made: lanes go by that.
+        together = [it for _, recorded, _ in made for it in recorded]
+        for nudge in self._nudges if together else ():
+            nudge(together)
+
+    def _undone(self, _: Session, transaction: SessionTransaction) -> None:
+        """Forget what was made inside of it. What was made before a savepoint stays."""
+        self._made = [it for it in self._made if not _is_within(it[0], transaction)]
+
+    def _ended(self, _: Session, transaction: SessionTransaction) -> None:
+        if transaction.parent is None:
+            self._made = []  # closed, and never committed
+
+
+def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> bool:
+    while inner is not None and inner is not outer:
+        inner = inner.parent
+    return inner is outer
+
+
+# ── which database it is ─────────────────────────────────────────────────────────────────
+
+Database = tuple[Any, ...]
+"""The same for two connections if and only if they are to the same tables."""
+
+_SQLITE = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
+# The start of the server tells it from another one whose database was made in the same way.
+_POSTGRES = text(
+    "SELECT current_database(), pg_postmaster_start_time(), to_regclass('towpath_jobs')::oid"
+)
+
+
+def database_of(connection: Connection) -> Database:
+    """What tells the database behind *connection* from others."""
+    kind = connection.dialect.name
+    match kind:
+        case "sqlite":
+            return kind, *_file(connection.scalar(_SQLITE) or "")
+        case "postgresql":
+            return kind, *connection.execute(_POSTGRES).one()
+        case _:
+            return (kind,)
+
+
+def _file(path: str) -> Database:
+    """Which file it is, whatever it is called; nothing for one that is not there."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _understood() -> Generator[None]:
+    """What a database library raises inside, as errors of ours."""
+    with translated():
+        try:
+            yield
+        except UnboundExecutionError as error:
+            rule = "has several databases: pass its connection to the ledger's instead"
+            raise InvalidOption(_OPTION, "…", rule=rule) from error
+        except DBAPIError as error:
+            said = str(error.orig)
+            if "towpath_jobs" in said and ("no such table" in said or "does not exist" in said):
+                raise LedgerElsewhere(_NO_TABLE) from error
+            raise

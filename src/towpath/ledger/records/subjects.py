@@ -1,0 +1,201 @@
+"""Of the records about one subject the latest counts, in whatever order they come.
+
+Which one that is: the greater version, where the caller has one; among equals the one that says it
+follows the other; else the one that came later. Versions are other people's times, often in whole
+seconds, and ids are chance: neither tells which of two came last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import bindparam, or_, select, text, update
+from sqlalchemy.engine import Connection
+
+from towpath.ledger.database.schema import jobs
+from towpath.ledger.database.several import Texts, has_arrays, named, rows_of
+from towpath.ledger.records.announcing import Tell
+from towpath.ledger.records.record import RESTING, RecordState, next_name
+
+Key = tuple[str, str]
+"""A queue, and the id or the subject of a record there."""
+Row = dict[str, Any]
+LOOKED_BACK = 32
+"""Records of a subject that are compared: more than come in one second."""
+
+
+def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
+    """The keys of each queue; in one order for everybody who locks what they name."""
+    for queue, group in groupby(sorted(keys), key=lambda key: key[0]):
+        yield queue, [name for _, name in group]
+
+
+# ── the order ────────────────────────────────────────────────────────────────────────────
+
+_TOLD = "seq, id, job, state, subject, version, revision, follows"
+_FOUND = "FROM towpath_jobs WHERE queue = :in_queue AND subject ="
+_MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
+# Names of ours, and the places of parameters: nothing of anybody else's is in these texts. Each is
+# one look at an index per subject, whatever the server knows of the table.
+_names = bindparam("names", type_=Texts())
+_last_postgres = text(
+    f"SELECT it.* FROM unnest(CAST(:names AS text[])) AS name,"  # noqa: S608 -- see above
+    f" LATERAL (SELECT {_TOLD} {_FOUND} name {_MOST}) AS it"
+).bindparams(_names)
+_last_sqlite = text(
+    f"SELECT {_TOLD} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
+    f" CROSS JOIN towpath_jobs WHERE seq IN (SELECT seq {_FOUND} name {_MOST})"
+).bindparams(_names)
+
+
+def histories(connection: Connection, subjects: Iterable[Key]) -> dict[Key, list[Row]]:
+    """The last records about each subject, in the order they came."""
+    found: dict[Key, list[Row]] = {subject: [] for subject in subjects}
+    last = _last_postgres if has_arrays(connection) else _last_sqlite
+    for queue, names in by_queue(found):
+        for row in rows_of(connection.execute(last, {"in_queue": queue, "names": names})):
+            if row["version"] is not None:  # else somebody has spoilt the row
+                found[queue, row["subject"]].append(row)
+    return {key: sorted(rows, key=lambda row: row["seq"]) for key, rows in found.items()}
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    """*rows*, which came in this order, each behind the one that it follows.
+
+    What names no other, or one that never came, stays where it came.
+    """
+    ordered: list[Row] = []
+    begun: set[str] = set()
+
+    def place(row: Row) -> None:
+        begun.add(row["id"])
+        before = row["follows"]
+        if before is not None and all(it["revision"] != before for it in ordered):
+            for it in rows:
+                # One that goes back to there is later, not earlier.
+                is_back = it["follows"] == row["revision"]
+                if it["revision"] == before and it["id"] not in begun and not is_back:
+                    place(it)
+                    break
+        ordered.append(row)
+
+    for row in rows:
+        if row["id"] not in begun:
+            place(row)
+    return ordered
+
+
+def latest(known: Sequence[Row]) -> Row | None:
+    """The one that counts; None if there is none."""
+    top = max((row["version"] for row in known), default=None)
+    ordered = in_order([row for row in known if row["version"] == top])
+    return ordered[-1] if ordered else None
+
+
+def version_of(known: Sequence[Row], version: int | None) -> int:
+    """*version*, or that of the latest: among equals it counts what follows what, and arrival."""
+    return max((row["version"] for row in known), default=0) if version is None else version
+
+
+def told_before(
+    known: Sequence[Row], *, version: int, revision: str, follows: str | None
+) -> Row | None:
+    """The record of the same event, if there is one: it may be told again under another id.
+
+    It is the same if revision and version are, and it follows the same, as far as both say so:
+    unless the subject has been back at what it follows since.
+    """
+    ordered = in_order([row for row in known if row["version"] == version])
+    for place in reversed(range(len(ordered))):
+        row = ordered[place]
+        if row["revision"] == revision and (
+            follows is None or row["follows"] is None or row["follows"] == follows
+        ):
+            since = ordered[place + 1 :]
+            is_back = follows is not None and any(it["revision"] == follows for it in since)
+            return None if is_back else row
+    return None
+
+
+# ── what follows from it ─────────────────────────────────────────────────────────────────
+
+_resting = or_(*(jobs.c.state == state for state in RESTING))
+_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject).where(named(jobs.c.subject), _resting)
+_held = (
+    select(jobs)
+    .where(jobs.c.seq.in_(bindparam("seqs", expanding=True)), _resting)
+    .order_by(jobs.c.seq)
+    .with_for_update()
+)
+_ended = (
+    update(jobs)
+    .where(jobs.c.seq == bindparam("at"))
+    .values(
+        state=RecordState.SUPERSEDED,
+        finished_at=bindparam("now"),
+        relay_at=None,
+        last_error=bindparam("why"),
+    )
+)
+_revived = (
+    update(jobs)
+    .where(jobs.c.seq == bindparam("at"), jobs.c.state == RecordState.SUPERSEDED)
+    .values(
+        state=RecordState.PENDING,
+        job=bindparam("name"),
+        attempts=0,
+        fence=0,  # nobody has a lease on the new name
+        last_error=None,
+        due_at=None,
+        finished_at=None,
+        relay_at=bindparam("now"),
+    )
+)
+
+
+def supersede(
+    connection: Connection, known: Mapping[Key, Sequence[Row]], now: int, tell: Tell
+) -> list[Row]:
+    """End all that have not begun and are not the latest of their subject; as they are then.
+
+    *known* are the last records about each: those that are not among them are looked for.
+    """
+    over: dict[int, str] = {}
+    for subject, rows in known.items():
+        if (newest := latest(rows)) is not None:
+            resting = rows if len(rows) < LOOKED_BACK else _resting_of(connection, subject)
+            over |= {
+                row["seq"]: newest["id"]
+                for row in resting
+                if row["id"] != newest["id"] and row.get("state", RESTING[0]) in RESTING
+            }
+    if not over:
+        return []
+    held = rows_of(connection.execute(_held, {"seqs": list(over)}))
+    ended = {"state": RecordState.SUPERSEDED, "finished_at": now, "relay_at": None}
+    for row in held:
+        row.update(ended, last_error=f"superseded by {over[row['seq']]}")
+    if held:
+        changes = [{"at": row["seq"], "now": now, "why": row["last_error"]} for row in held]
+        connection.execute(_ended, changes)
+        tell(connection, held)
+    return held
+
+
+def _resting_of(connection: Connection, subject: Key) -> list[Row]:
+    queue, name = subject
+    return rows_of(connection.execute(_waiting, {"in_queue": queue, "names": [name]}))
+
+
+def revive(connection: Connection, known: Mapping[Key, Sequence[Row]], now: int) -> None:
+    """Let the latest of each subject run if it was superseded by one that turned out to be older.
+
+    That is known only when what lies between the two comes at last.
+    """
+    for rows in known.values():
+        newest = latest(rows)
+        if newest is not None and newest["state"] == RecordState.SUPERSEDED:
+            name = next_name(newest["id"], newest["job"])
+            connection.execute(_revived, {"at": newest["seq"], "name": name, "now": now})

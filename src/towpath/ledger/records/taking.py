@@ -1,0 +1,205 @@
+"""Making records: once per id, and once per event that they tell of.
+
+Statements are made once, here: making one costs more than running it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ARRAY, Text, bindparam, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from towpath.ids import JobId
+from towpath.ledger.database.schema import jobs, now_ms
+from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
+from towpath.ledger.records.announcing import Tell, nobody
+from towpath.ledger.records.record import (
+    NewRecord,
+    Recorded,
+    RecordState,
+    as_record,
+    packed_options,
+)
+from towpath.ledger.records.subjects import (
+    Key,
+    by_queue,
+    histories,
+    revive,
+    supersede,
+    told_before,
+    version_of,
+)
+
+NUDGED_WITHIN = 2_000
+"""Milliseconds in which whoever made a record brings it to Redis; after that a relay does."""
+
+
+def take(
+    connection: Connection,
+    wanted: Sequence[NewRecord],
+    tell: Tell = nobody,
+    *,
+    nudged: bool = True,
+) -> list[Recorded]:
+    """Make records, in the caller's transaction. The same queue and id twice is one record, and so
+    are two of the same event: then the answer is the first one.
+
+    With *nudged* somebody brings them to Redis as soon as they count; a relay waits for that.
+    Three statements, however many records; one more where some have subjects, and per queue where
+    some were there before.
+    """
+    now = _time(connection, wanted)
+    known = histories(connection, {(it.queue, it.subject) for it in wanted if it.subject})
+    planned, answering = _planned(known, wanted)
+    relay_at = now + NUDGED_WITHIN if nudged else now
+    rows = [_row(new, now, relay_at) for new in planned]
+    found = {_key(row): row for row in _inserted(connection, rows)} if rows else {}
+    fresh = set(found)
+    found |= _known(connection, set(answering) - fresh)
+    told = {subject: _as_made(subject, known[subject], found) for subject in known}
+    superseded: dict[Key, list[JobId]] = {}
+    for row in supersede(connection, told, now, tell):
+        superseded.setdefault((row["queue"], row["subject"]), []).append(row["id"])
+        found[_key(row)] = row
+    revive(connection, told, now)
+    answers: list[Recorded] = []
+    for new, key in zip(wanted, answering, strict=True):
+        ended = superseded.get((new.queue, new.subject or ""), ()) if key in fresh else ()
+        others = tuple(id for id in ended if id != key[1])
+        answers.append(Recorded(as_record(found[key]), key not in fresh, others))
+        fresh.discard(key)  # the second of two in one batch finds the first
+    return answers
+
+
+def _planned(
+    known: Mapping[Key, list[dict[str, Any]]], wanted: Sequence[NewRecord]
+) -> tuple[list[NewRecord], list[Key]]:
+    """What is to be made, each with its version; and for each of *wanted* the record to answer.
+
+    What is to be made is *known* from then on.
+    """
+    planned: list[NewRecord] = []
+    answering: list[Key] = []
+    for new in wanted:
+        key = new.queue, str(new.job.id)
+        if new.subject is not None:
+            rows = known[new.queue, new.subject]
+            version = version_of(rows, new.version)
+            place: dict[str, Any] = {
+                "version": version,
+                "revision": new.revision,
+                "follows": new.follows,
+            }
+            if new.revision is not None and (same := told_before(rows, **place)):
+                answering.append((new.queue, same["id"]))
+                continue
+            rows.append({"id": key[1], **place})
+            new = new._replace(version=version)  # noqa: PLW2901 -- the same one, placed
+        planned.append(new)
+        answering.append(key)
+    return planned, answering
+
+
+def _as_made(
+    subject: Key, rows: Sequence[dict[str, Any]], found: Mapping[Key, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """*rows* with what was planned as it was made; not what was there before under its id, about
+    something else."""
+    queue, name = subject
+    made = {row["id"]: row if "seq" in row else found[queue, row["id"]] for row in rows}
+    return sorted(
+        (row for row in made.values() if row["subject"] == name), key=lambda row: row["seq"]
+    )
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+
+def _key(row: dict[str, Any]) -> Key:
+    return row["queue"], row["id"]
+
+
+_known_ones = select(jobs).where(named(jobs.c.id))
+
+
+def _known(connection: Connection, keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
+    found: dict[Key, dict[str, Any]] = {}
+    for queue, ids in by_queue(keys):
+        rows = rows_of(connection.execute(_known_ones, {"in_queue": queue, "names": ids}))
+        found |= {_key(row): row for row in rows}
+    return found
+
+
+def _row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
+    more = new.job.more or {}
+    due: int | None = more["due"] if "due" in more else now + more.get("delay", 0)
+    return {
+        "queue": new.queue,
+        "id": new.job.id,
+        "job": new.job.id,
+        "state": RecordState.PENDING,
+        "payload": new.job.payload,
+        "options": packed_options(more),
+        "priority": more.get("priority", 50),
+        "lane": more.get("lane"),
+        "subject": new.subject,
+        "version": new.version,
+        "revision": new.revision,
+        "follows": new.follows,
+        "attempts": 0,
+        "max_attempts": more.get("max_attempts"),
+        "fence": 0,
+        "created_at": now,
+        "due_at": due if "due" in more or "delay" in more else None,
+        "relay_at": relay_at,
+        "cancel_requested": False,
+    }
+
+
+_MADE = (
+    "queue", "id", "job", "state", "payload", "options", "priority", "lane", "subject", "version",
+    "revision", "follows", "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at",
+    "cancel_requested",
+)  # fmt: skip
+_made_each = (
+    sqlite.insert(jobs).on_conflict_do_nothing(index_elements=["queue", "id"]).returning(jobs)
+)
+_all = given(jobs, *_MADE)
+_made_many = (
+    postgresql.insert(jobs)
+    .from_select(_MADE, select(*(_all.c[name] for name in _MADE)))
+    .on_conflict_do_nothing(index_elements=["queue", "id"])
+    .returning(jobs)
+)
+
+
+def _inserted(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that are new. Somebody may make the same at the same time: one of both does."""
+    if has_arrays(connection):
+        return rows_of(connection.execute(_made_many, arrays_of(rows, *_MADE)))
+    return rows_of(connection.execute(_made_each, rows))
+
+
+# ── one at a time ────────────────────────────────────────────────────────────────────────
+
+_now = select(now_ms())
+_named = func.unnest(bindparam("names", type_=ARRAY(Text))).column_valued("name")
+_lock = func.count(func.pg_advisory_xact_lock(func.hashtextextended(_named, 0)))
+# In this order: what time it is when all are locked.
+_locked_and_now = select(select(_lock).scalar_subquery().label("locked"), now_ms().label("now"))
+
+
+def _time(connection: Connection, wanted: Iterable[NewRecord]) -> int:
+    """What time it is for the database, now that nobody else writes about the same subjects.
+
+    Two who do so at the same time would not see each other's rows. SQLite has one writer anyway.
+    In one order, so that nobody waits in a circle. Not for ids as well: a caller may make any
+    number of records in one transaction, and a server has a few thousand locks in all.
+    """
+    names = sorted({f"{it.queue}/{it.subject}" for it in wanted if it.subject is not None})
+    if not names or not has_arrays(connection):
+        return connection.scalar(_now) or 0
+    return connection.execute(_locked_and_now, {"names": names}).one().now

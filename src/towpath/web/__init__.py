@@ -1,0 +1,1 @@
+"""What routes are made of: keys, problems, limits, bodies, streams, long polls."""

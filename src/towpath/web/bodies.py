@@ -1,0 +1,361 @@
+"""Bodies: read within their limits, and only where a path takes one. Memory stays flat."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import IPv6Address, ip_address
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Receive, Scope
+
+from towpath.clock import Duration
+from towpath.web.auth import key_of
+from towpath.web.limits import ServerLimits
+from towpath.web.problems import Refused
+
+DEPTH_MOST = 64
+"""Levels of nesting in JSON."""
+_MB = 1024 * 1024
+_SEND_LESS = "Store the data elsewhere and send a reference."
+_RAISE_DELIVERY = "Raise the setting reviews.delivery, and let the forge send it again."
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────
+
+
+class Holding:
+    """What one request holds of a room, and until when it may go on reading."""
+
+    __slots__ = ("deadline", "evicted", "holder", "parts", "size")
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.deadline: asyncio.Timeout | None = None
+        """While it reads; what has come in whole is not given up any more."""
+        self.evicted = False
+
+
+class Room:
+    """Memory for all bodies together, and for those of one holder: a key, or an address.
+
+    Who comes last is let in. Where there is no room, the oldest body that is still under way is
+    given up: the holder's own if it has its share, else of all. So whoever holds back the end of
+    what he sends keeps nobody out, and a body that comes without a pause gets through.
+    """
+
+    def __init__(self, *, together: int, each: int, code: str, detail: str) -> None:
+        self._together, self._each = together, each
+        self._code, self._detail = code, detail
+        self._holdings: dict[Holding, None] = {}  # the oldest first
+        self._shares: dict[str, int] = {}
+        self._held = 0
+
+    @contextmanager
+    def holding(self, holder: str) -> Generator[Holding]:
+        """A place for one body while the block runs."""
+        mine = Holding(holder)
+        self._holdings[mine] = None
+        try:
+            yield mine
+        finally:
+            self._count(mine, -mine.size)
+            del self._holdings[mine]
+
+    def take(self, mine: Holding, size: int) -> None:
+        """Count *size* bytes more. 503 if nobody can be given up for them."""
+        if not self._fits(mine.holder, size):
+            self._make_room(mine.holder, size, spared=mine)
+        self._count(mine, size)
+
+    def refusal(self) -> Refused:
+        """What those are told for whom there is no room."""
+        return Refused(
+            503,
+            self._code,
+            self._detail,
+            remedy="Send it again.",
+            headers={"Retry-After": "1", "Connection": "close"},
+        )
+
+    def _fits(self, holder: str, size: int) -> bool:
+        return self._held + size <= self._together and self._shared(holder) + size <= self._each
+
+    def _make_room(self, holder: str, size: int, *, spared: Holding) -> None:
+        for other in list(self._holdings):
+            full = self._held + size > self._together
+            if other is not spared and other.deadline and (full or other.holder == holder):
+                self._evict(other)
+            if self._fits(holder, size):
+                return
+        raise self.refusal()
+
+    def _evict(self, other: Holding) -> None:
+        if other.deadline is not None:
+            other.deadline.reschedule(asyncio.get_running_loop().time())
+        other.deadline, other.evicted = None, True
+        other.parts.clear()
+        self._count(other, -other.size)
+
+    def _shared(self, holder: str) -> int:
+        return self._shares.get(holder, 0)
+
+    def _count(self, holding: Holding, size: int) -> None:
+        holding.size += size
+        self._held += size
+        share = self._shared(holding.holder) + size
+        if share:
+            self._shares[holding.holder] = share
+        else:
+            self._shares.pop(holding.holder, None)
+
+
+async def _read(
+    receive: Receive, room: Room, mine: Holding, *, limit: int, within: Duration, remedy: str
+) -> bytes | None:
+    """The whole body; None if the client left. 413, 408, 503."""
+    size = 0
+    try:
+        async with asyncio.timeout(within.total_seconds()) as mine.deadline:
+            while True:
+                message = await receive()
+                if mine.evicted:
+                    raise room.refusal()  # it may come just before it is told so
+                if message["type"] == "http.disconnect":
+                    return None
+                part: bytes = message.get("body", b"")
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit, remedy)
+                room.take(mine, len(part))
+                mine.parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(mine.parts)
+    except TimeoutError:
+        if mine.evicted:
+            raise room.refusal() from None
+        raise Refused(
+            408,
+            "body_too_slow",
+            "the body did not come in time",
+            remedy="Send it again.",
+            headers={"Connection": "close"},
+        ) from None
+    finally:
+        mine.deadline = None
+        mine.parts.clear()
+
+
+# ── JSON, from those who have a key ──────────────────────────────────────────────────────
+
+
+class Bodies:
+    """Reads the JSON that keys send.
+
+    The length is counted as it comes, whatever Content-Length says. What gets past here is JSON
+    in UTF-8 that can be stored and shown again: no NaN, no half of a character, not too deep.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._share = max(64 * _MB, 4 * limits.body)
+        self._room = Room(
+            together=2 * self._share,
+            each=self._share,
+            code="too_many_bodies",
+            detail="too many large requests are under way",
+        )
+
+    @asynccontextmanager
+    async def read(self, request: Request) -> AsyncGenerator[bool]:
+        """Put the body into *request*, and count it while the block runs. False: the client left.
+
+        400, 408, 413, 415, 503.
+        """
+        headers = dict(request.scope["headers"])
+        limit = self._limits.body
+        if _declared(headers, limit, _SEND_LESS) not in (b"", b"0") or (
+            b"transfer-encoding" in headers
+        ):
+            _check_type(headers)
+        with self._room.holding(key_of(request).id) as mine:
+            body = await _read(
+                request.receive,
+                self._room,
+                mine,
+                limit=limit,
+                within=self._limits.body_within,
+                remedy=_SEND_LESS,
+            )
+            if body is None:
+                yield False
+                return
+            if body:
+                _check_depth(body)
+                # Half a share at most: however many values it has, one request alone is let in.
+                self._room.take(mine, min(_decoded_size(body), self._share // 2))
+                request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
+            request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
+            yield True
+
+
+class BodyRoute(APIRoute):
+    """A path whose body, if it takes one, is read within the limits; otherwise nothing is."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        if self.body_field is None:
+            return handle
+
+        async def handle_bounded(request: Request) -> Response:
+            bodies: Bodies = request.app.state.bodies
+            async with bodies.read(request) as came:
+                if not came:
+                    return Response(status_code=400)  # the client left: nobody reads it
+                return await handle(request)
+
+        return handle_bounded
+
+
+# ── deliveries, from anybody ─────────────────────────────────────────────────────────────
+
+
+class Deliveries:
+    """Reads the bodies of webhooks, raw. Whoever sends one has no key: he is known by address."""
+
+    def __init__(
+        self,
+        *,
+        largest: int,
+        within: Duration,
+        together: int = 64 * _MB,
+        each: int = 32 * _MB,
+    ) -> None:
+        self._largest, self._within = largest, within
+        self._room = Room(
+            together=max(together, largest),
+            each=max(each, largest),
+            code="too_many_deliveries",
+            detail="too many webhooks come at once",
+        )
+
+    @asynccontextmanager
+    async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
+        """The body while the block needs it; None if the client left. 413, 408, 503."""
+        _declared(dict(scope["headers"]), self._largest, _RAISE_DELIVERY)
+        with self._room.holding(_network(scope)) as mine:
+            yield await _read(
+                receive,
+                self._room,
+                mine,
+                limit=self._largest,
+                within=self._within,
+                remedy=_RAISE_DELIVERY,
+            )
+
+
+def _network(scope: Scope) -> str:
+    """Whom to count a request for: its address; of IPv6 the /64, which is one customer's."""
+    host = scope["client"][0] if scope.get("client") else ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, IPv6Address):
+        return str(address.ipv4_mapped or int(address) >> 64)
+    return host
+
+
+# ── checks ───────────────────────────────────────────────────────────────────────────────
+
+
+def _declared(headers: dict[bytes, bytes], limit: int, remedy: str) -> bytes:
+    """The length that is announced. 413 if that is too much already."""
+    declared = headers.get(b"content-length", b"")
+    if declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit, remedy)
+    return declared
+
+
+def _too_large(limit: int, remedy: str) -> Refused:
+    return Refused(413, "body_too_large", f"at most {limit} bytes", remedy=remedy)
+
+
+_JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+
+def _check_type(headers: dict[bytes, bytes]) -> None:
+    """415 for what does not say that it is JSON, or comes compressed."""
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            "the body is compressed (Content-Encoding)",
+            remedy="Send it uncompressed, without a Content-Encoding header.",
+        )
+    given = headers.get(b"content-type", b"").strip()
+    if _JSON_TYPE.fullmatch(given) is None:
+        sent = given[:80].decode("ascii", "replace")
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            f"the Content-Type is {sent}, not JSON" if sent else "there is no Content-Type",
+            remedy="Send JSON with `Content-Type: application/json`. curl's own default is "
+            "another type: add -H 'Content-Type: application/json', or use --json.",
+        )
+
+
+def _decoded_size(body: bytes) -> int:
+    """About how many bytes a body's values take in memory, beside itself."""
+    return 56 * (body.count(b"[") + body.count(b"{")) + 32 * body.count(b",")
+
+
+def _check_depth(body: bytes) -> None:
+    if too_deep(body):
+        raise Refused(
+            400,
+            "nested_too_deep",
+            f"more than {DEPTH_MOST} levels",
+            remedy="Flatten it, or send it as text.",
+        )
+
+
+def _decoded(body: bytes) -> Any:
+    """The values of *body*. 400 for what is not JSON to the letter."""
+    # The collector would look through all of it again and again while it grows: five times as
+    # long for a body of many small lists.
+    gc.disable()
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(
+            400,
+            "malformed_json",
+            str(error) if isinstance(error, msgspec.MsgspecError) else "the body is not JSON",
+            remedy="Send JSON in UTF-8.",
+        ) from None
+    finally:
+        gc.enable()
+
+
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Matches wherever there is a quotation mark, so that it looks at each byte once."""
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def too_deep(body: bytes) -> bool:
+    """Whether JSON is nested deeper than parsers bear. Linear, and in C."""
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MOST:
+        return False
+    steps = _STRINGS.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MOST

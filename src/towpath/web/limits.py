@@ -1,0 +1,60 @@
+"""Limits: what one server process takes on, and how often a key may ask."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import ceil
+
+import msgspec
+
+from towpath.clock import Duration, seconds, steady
+from towpath.web.problems import Refused
+
+_KEYS_MOST = 10_000
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one server process takes on."""
+
+    body: int = 2 * 1024 * 1024
+    """Bytes of one request's body."""
+    body_within: Duration = seconds(15)
+    """How long a body may take to arrive."""
+    rate: int = 2_000
+    """Requests per second and key; twice as many at once. 0 = no limit."""
+    streams: int = 10_000
+    """Event streams open at once."""
+    streams_per_key: int = 100
+    """Of those, with one key."""
+    waits: int = 10_000
+    """Claims that wait at once."""
+
+
+class Rates:
+    """A bucket per key: refuses who asks too often."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> None:
+        """Count one request. 429 with the time after which there is room again."""
+        if not self._rate:
+            return
+        now = steady()
+        full = 2.0 * self._rate
+        left, at = self._buckets.get(key, (full, now))
+        left = min(full, left + (now - at) * self._rate)
+        if left < 1:
+            after = max(1, ceil((1 - left) / self._rate))
+            raise Refused(
+                429,
+                "rate_limited",
+                f"more than {self._rate} requests a second with this key",
+                remedy="Send fewer, larger requests: most paths take lists.",
+                headers={"Retry-After": str(after)},
+            )
+        self._buckets[key] = (left - 1, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > _KEYS_MOST:
+            self._buckets.popitem(last=False)
