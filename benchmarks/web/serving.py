@@ -25,8 +25,9 @@ _COMMAND = Path(sysconfig.get_path("scripts")) / "towpath"
 _STARTS_WITHIN = 60.0
 _SETTINGS = {
     "TOWPATH_API_KEY": KEY,
-    # The limit per key is there for callers, and all of a bench's requests are one caller's.
+    # The limits per key are there for callers, and all of a bench's requests are one caller's.
     "TOWPATH_HTTP__RATE": "0",
+    "TOWPATH_HTTP__STREAMS_PER_KEY": "10000",
     "TOWPATH_LOG__LEVEL": "warning",
     "TOWPATH_REVIEWS__GITHUB_SECRETS": SECRET,
 }

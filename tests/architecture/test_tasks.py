@@ -12,9 +12,9 @@ TESTING = SOURCE / "testing"
 """Ends with the test that it is for."""
 
 AWAITED = {
+    "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
     "apps/messages/queue.py": "who prepares waits for it",
     "apps/reviews/reviewers/program.py": "awaited to its end",
-    "blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
     "embedded/launch.py": "whatever it raises goes to who asked; nothing ends it",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",

@@ -26,7 +26,7 @@ class Planted:
 
     def code(self) -> types.CodeType:
         """The function's code with the fault. Fails if its words are not there, exactly once."""
-        whole = import_module(f"towpath.ledger.{self.module}")
+        whole = import_module(f"towpath.ledger.records.{self.module}")
         text = inspect.getsource(whole)
         own = inspect.getsource(self.target())
         found = own.count(self.words)
@@ -37,7 +37,7 @@ class Planted:
         return _found(space, self.function).__code__
 
     def target(self) -> types.FunctionType:
-        return _found(vars(import_module(f"towpath.ledger.{self.module}")), self.function)
+        return _found(vars(import_module(f"towpath.ledger.records.{self.module}")), self.function)
 
 
 def _found(space: dict[str, Any], name: str) -> Any:

@@ -22,7 +22,7 @@ class Migration(NamedTuple):
 def configuration() -> Config:
     """Where Alembic finds the steps: inside the package."""
     config = Config()
-    config.set_main_option("script_location", "towpath.ledger:migrations")
+    config.set_main_option("script_location", "towpath.ledger.database:migrations")
     config.set_main_option("path_separator", "os")
     return config
 
