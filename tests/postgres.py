@@ -143,10 +143,25 @@ class PostgresServer:
         words = [word for order in orders for word in ("-c", order)]
         self._do("psql", "-q", "-h", self.directory, "-U", "towpath", *words, database)
 
-    def _do(self, program: str, *words: str | Path) -> None:
+    def dump(self, database: str) -> str:
+        """The SQL that makes *database*; no text in it may have lines that look like comments."""
+        words = [
+            "--inserts",
+            "--no-owner",
+            "--no-privileges",
+            "-h",
+            self.directory,
+            "-U",
+            "towpath",
+        ]
+        lines = self._do("pg_dump", *words, database).splitlines(keepends=True)
+        return "".join(line for line in lines if line.strip() and not line.startswith(("--", "\\")))
+
+    def _do(self, program: str, *words: str | Path) -> str:
         done = self._run(_programs() / program, *words)
-        said = done.communicate(timeout=60)[0]
-        assert done.returncode == 0, said.decode()
+        said = done.communicate(timeout=60)[0].decode()
+        assert done.returncode == 0, said
+        return said
 
 
 def _follow_parent() -> None:

@@ -1,0 +1,72 @@
+"""The store and the database that commit 47ef80a has left, loaded anew for each test."""
+
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ledger.conftest import running_postgres
+from tests.stored import database, store
+from tests.stored.make import KEPT
+from tests.stored.recording import SINKS
+from towpath import Engine, ManualClock
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+__all__ = ["running_postgres"]
+
+
+@pytest.fixture(scope="session")
+def facts() -> dict[str, Any]:
+    """What was told about them when they were written."""
+    return json.loads((KEPT / "facts.json").read_text())
+
+
+@pytest.fixture
+def clock(facts: dict[str, Any]) -> ManualClock:
+    """It is still the moment at which they were written."""
+    return ManualClock(datetime.fromisoformat(facts["clock"]))
+
+
+@pytest.fixture(params=["server", "oldest_server"])
+def loaded(request: pytest.FixtureRequest) -> EmbeddedServer:
+    """The store, on Valkey and on Redis 6.2."""
+    server: EmbeddedServer = request.getfixturevalue(request.param)
+    store.load(server, KEPT / "store.jsonl")
+    return server
+
+
+@pytest.fixture
+async def engine(loaded: EmbeddedServer, clock: ManualClock) -> AsyncIterator[Engine]:
+    async with Engine(loaded.url, clock=clock) as engine:
+        yield engine
+
+
+# ── with the database ────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def filled(server: EmbeddedServer) -> EmbeddedServer:
+    """The store that goes with the database."""
+    store.load(server, KEPT / "store.jsonl")
+    return server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, facts: dict[str, Any]) -> str:
+    """The database, of each kind."""
+    file, written_ms = KEPT / f"ledger.{request.param}.sql", facts["written_ms"]
+    if request.param == "sqlite":
+        return database.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
+    server = request.getfixturevalue("running_postgres")
+    return database.load_server(file, server, written_ms=written_ms)
+
+
+@pytest.fixture
+async def ledger(url: str) -> AsyncIterator[Ledger]:
+    async with Ledger(url, sinks=SINKS) as ledger:
+        await ledger.migrate()
+        yield ledger

@@ -1,0 +1,108 @@
+"""What a release says about a store and a database, as JSON: told when they were written, and
+asked again today.
+"""
+
+import base64
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+
+from towpath import Engine, JobRef, job_ref
+from towpath.ledger.ledger import Ledger
+
+_JOB_KEY = re.compile(r"\{(?P<queue>[^}]+)\}:job:(?P<id>.+)", re.DOTALL)
+RECORDS = ("orders", "reviews")
+
+
+def jobs_of(keys: Iterable[str]) -> list[JobRef]:
+    """The jobs that have a record among *keys*."""
+    found = [it for key in keys if (it := _JOB_KEY.fullmatch(key))]
+    return [job_ref(it["queue"], it["id"]) for it in found]
+
+
+async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
+    queues = sorted(await engine.known_queues())
+    return _plain(
+        {
+            "jobs": {str(ref): _fields(await engine.job(ref)) for ref in jobs},
+            "counts": {queue: _fields(await engine.counts(queue)) for queue in queues},
+            "options": {queue: _fields(await engine.options(queue)) for queue in queues},
+            "events": {
+                queue: [_fields(it) for it in await engine.events(queue)] for queue in queues
+            },
+            "recurring": {
+                name: _fields(it) for name, it in (await engine.recurring("nightly")).last.items()
+            },
+        }
+    )
+
+
+async def of_database(ledger: Ledger) -> dict[str, Any]:
+    """Without times: they are moved to where the test is."""
+    records = [
+        _fields(await ledger.jobs.get(queue, it.id))
+        for queue in RECORDS
+        for it in (await ledger.jobs.list(queue, size=100)).records
+    ]
+    return _plain(
+        {
+            "records": _timeless(records),
+            "keys": _timeless([_fields(it) for it in await ledger.keys.list()]),
+            "outbox": {
+                sink: (it.pending, it.refused)
+                for sink, it in (await ledger.outbox.counts()).items()
+            },
+        }
+    )
+
+
+def differences(told: Any, now: Any, place: str = "") -> list[str]:
+    """Where *now* differs from what was *told*; what is new is no difference."""
+    if not isinstance(told, dict) or not isinstance(now, dict):
+        return [] if told == now else [f"{place}: {told!r} is {now!r}"]
+    then, today = cast("dict[str, Any]", told), cast("dict[str, Any]", now)
+    return [
+        it
+        for name, value in then.items()
+        for it in differences(value, today.get(name, "(missing)"), f"{place}/{name}")
+    ]
+
+
+def _fields(value: msgspec.Struct) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def _timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: value is not None if name.endswith("_at") else value for name, value in row.items()}
+        for row in rows
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """As it is after a trip through JSON; sets in order, and bytes in base64 where they must."""
+
+    def hook(it: Any) -> Any:
+        return dict(it)  # a read-only mapping
+
+    return msgspec.json.decode(msgspec.json.encode(_sorted(value), enc_hook=hook))
+
+
+def _sorted(value: Any) -> Any:
+    match value:
+        case frozenset():
+            return sorted(map(str, value))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] -- of names
+        case bytes():
+            text = value.decode("latin-1")
+            return text if text.isprintable() else "base64:" + base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat()
+        case dict():
+            return {name: _sorted(it) for name, it in value.items()}  # pyright: ignore[reportUnknownVariableType] -- any
+        case list() | tuple():
+            return [_sorted(it) for it in value]  # pyright: ignore[reportUnknownVariableType] -- any
+        case _:
+            return value
