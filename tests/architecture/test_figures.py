@@ -6,6 +6,7 @@ Whoever gets one lower writes the lower number here.
 from textwrap import dedent
 
 from tests.architecture.figures import shape, submitting
+from tests.architecture.sources import SOURCE, python_files
 
 FILES = 266
 SMALL_WITH_ONE_IMPORTER = 13
@@ -25,6 +26,10 @@ def test_there_are_not_more_small_modules_with_one_importer() -> None:
 def test_reasons_are_given_for_modules_that_need_one() -> None:
     assert set(shape.REASONS) <= set(shape.small_with_one_importer())
     assert all(len(reason.split()) > 3 for reason in shape.REASONS.values())
+
+
+def test_registries_are_modules() -> None:
+    assert set(shape.REGISTRIES) <= {shape.module_name(path) for path in python_files(SOURCE)}
 
 
 def test_there_is_not_more_code() -> None:

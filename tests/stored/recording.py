@@ -20,10 +20,10 @@ from towpath.apps.reviews.model import Comment, Forge, Kind, Review, ReviewTask,
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import instant, wall_ms
 from towpath.engine.model import Bury, Settlement
-from towpath.ledger.courier import Courier
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.record import RecordOptions
-from towpath.ledger.sinks.port import Refusal
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.sinks.port import Refusal
+from towpath.ledger.records.record import RecordOptions
 
 ORDERS, REVIEWS = "orders", "reviews"
 SINKS = ("audit", "events")

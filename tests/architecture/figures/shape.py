@@ -15,7 +15,7 @@ CODE_LINES = {"python": 25_917, "lua": 1_345}
 REGISTRIES = {
     "towpath.cli.main": "nouns of the command line",
     "towpath.server.build": "routes, mounted one by one",
-    "towpath.ledger.migrations": "migrations, found by their names",
+    "towpath.ledger.database.migrations": "migrations, found by their names",
     "towpath.apps": "applications",
 }
 """Modules whose business it is to import one small module each; what only they import is aside."""
