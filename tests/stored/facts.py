@@ -50,7 +50,7 @@ async def of_database(ledger: Ledger) -> dict[str, Any]:
     return _plain(
         {
             "records": _timeless(records),
-            "keys": _timeless([_fields(it) for it in await ledger.keys.list()]),
+            "keys": _timeless([_without_id(it) for it in await ledger.keys.list()]),
             "outbox": {
                 sink: (it.pending, it.refused)
                 for sink, it in (await ledger.outbox.counts()).items()
@@ -73,6 +73,11 @@ def differences(told: Any, now: Any, place: str = "") -> list[str]:
 
 def _fields(value: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
+
+
+def _without_id(key: msgspec.Struct) -> dict[str, Any]:
+    """By chance another one in each database."""
+    return {name: value for name, value in _fields(key).items() if name != "id"}
 
 
 def _timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
