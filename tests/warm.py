@@ -250,7 +250,7 @@ def _become(wanted: dict[str, Any], streams: list[int]) -> NoReturn:
 
 
 def _run(words: list[str], on_warnings: str) -> None:
-    """Run `COMMAND …`, `python [-W action] -m module …` or `python [-W action] -c text`."""
+    """Run `COMMAND …`, `python [-W action] -m module …`, `-c text` or `script.py …`."""
     first, *rest = words
     if rest[:1] == ["-W"]:
         _, on_warnings, *rest = rest
@@ -261,6 +261,10 @@ def _run(words: list[str], on_warnings: str) -> None:
         runpy.run_path(first, run_name="__main__")
         return
     assert first == sys.executable, words
+    if rest[0].endswith(".py"):
+        sys.argv, sys.path[0] = rest, str(Path(rest[0]).parent)
+        runpy.run_path(rest[0], run_name="__main__")
+        return
     kind, it, *_ = rest
     sys.argv, sys.path[0] = rest[1:], str(Path.cwd())
     if kind == "-c":

@@ -14,8 +14,6 @@ TESTING = SOURCE / "testing"
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
     "apps/messages/queue.py": "who prepares waits for it",
-    "apps/reviews/reviewers/program.py": "awaited to its end",
-    "embedded/launch.py": "whatever it raises goes to who asked; nothing ends it",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",
     "engine/follow.py": "those who wait raise what it raises",
@@ -28,6 +26,8 @@ AWAITED = {
     "ledger/outbox/route.py": "the lease ends without it, and with that the send around it",
     "ledger/outbox/sinks/kafka.py": "awaited to its end",
     "ledger/outbox/sinks/webhook.py": "a group: the round raises what it raises",
+    "processes/command.py": "awaited to its end",
+    "processes/launch.py": "whatever it raises goes to who asked; nothing ends it",
     "web/polling.py": "awaited to its end",
     "server/run.py": "the server ends with its error",
     "web/streams.py": "its clients are told what ended it, and come again",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from towpath.embedded.deadline import wait_until
 from towpath.embedded.errors import CommandRefused, ServerDidNotStart
-from towpath.embedded.launch import launch
 from towpath.embedded.resp import Address, Connection, fields
+from towpath.processes.launch import launch
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384

@@ -221,7 +221,7 @@ class TestBeforeTheFirstTask:
         [
             [sys.executable, "here.py"],
             [sys.executable, "-c", "print()", "absent.py"],
-            [sys.executable, "-m", "towpath.apps.reviews.linter", "--clones", "absent"],
+            [sys.executable, "-m", "towpath.apps.reviews.model", "absent"],
             [sys.executable, "-m", "here"],
             [sys.executable, "-X", "dev", "absent.py"],
             ["sh", "-c", "absent"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,12 @@ def path(monkeypatch: pytest.MonkeyPatch) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     monkeypatch.setenv("PATH", path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def copied(tmp_path: Path) -> None:
+    """As the page says: a directory of one's own."""
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
 
 
 def test_the_first_try_prints_a_review(tmp_path: Path, path: str) -> None:

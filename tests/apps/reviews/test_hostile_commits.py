@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from clones import LARGEST_FILE
+from isolation import NotIsolated, isolated
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_push
 from tests.apps.reviews.test_linter import Place
-from towpath.apps.reviews.clones import LARGEST_FILE
-from towpath.apps.reviews.isolation import NotIsolated, isolated
 from towpath.apps.reviews.model import Review, Verdict
 
 HERE = Path(sys.executable).parent

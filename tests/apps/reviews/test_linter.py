@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
+from linter import finding
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
 from tests.waiting import eventually
 from tests.warm import Bounded, Ran, run
-from towpath.apps.reviews.linter import finding
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"
 UNUSED = "import os\n"
 RUFF = [
     str(Path(sys.executable).parent / "ruff"), "check", "--no-cache", "--isolated", "--quiet",
@@ -28,7 +29,7 @@ RUFF = [
 # Says of each file that it was given it, and fails as linters do.
 TELLS = ["sh", "-c", 'for it; do echo "$it:1:1: seen"; done; exit 1', "sh"]
 TRUST = "--trust-commits"
-PROGRAM = [sys.executable, "-m", "towpath.apps.reviews.linter"]
+PROGRAM = [sys.executable, str(EXAMPLE / "linter.py")]
 
 
 class Place:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,13 +28,24 @@ from towpath.apps.reviews.reviewers.errors import (
     ReviewerFailed,
     ReviewerKilled,
     ReviewerRefused,
+    ReviewerTimedOut,
+    ReviewerUnavailable,
+    ReviewTooLarge,
     verdict,
 )
-from towpath.apps.reviews.reviewers.program import Ended, Program, require_script, run
 from towpath.apps.reviews.reviewers.reading import printed
 from towpath.clock import Duration, duration_ms, milliseconds, minutes
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
+from towpath.processes.command import (
+    Command,
+    CommandTimedOut,
+    CommandUnavailable,
+    Ended,
+    OutputTooLarge,
+    require_script,
+    run,
+)
 from towpath.worker.context import Context
 
 NEVER_AGAIN = 65
@@ -78,29 +90,44 @@ class CommandReviewer:
     def require_program(self) -> None:
         """Raises ReviewerUnavailable if the program is not there now, or the script that it is to
         run. Costs a short process for `python -m`."""
-        require_script(self._run_with(_inherited() | self._environment))
+        with _as_reviewer():
+            require_script(self._run_with(_inherited() | self._environment))
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """What the program printed. Raises Retry or Discard, because of a ReviewerError."""
         try:
-            ended = await run(self._program(task, ctx), task.packed())
+            with _as_reviewer():
+                ended = await run(self._command(task, ctx), task.packed())
             _require_success(ended)
         except ReviewerError as error:
             raise verdict(error) from error
         return printed(ended.output)
 
-    def _program(self, task: ReviewTask, ctx: Context) -> Program:
+    def _command(self, task: ReviewTask, ctx: Context) -> Command:
         told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
         return self._run_with({**_inherited(), **_fields(task), **told, **self._environment})
 
-    def _run_with(self, environment: Mapping[str, str]) -> Program:
-        return Program(
+    def _run_with(self, environment: Mapping[str, str]) -> Command:
+        return Command(
             argv=self._argv,
             environment=environment,
             directory=self._directory,
             within=self._within,
             largest=self._largest,
         )
+
+
+@contextmanager
+def _as_reviewer() -> Generator[None]:
+    """What ends a command, told as of the reviewer that it is."""
+    try:
+        yield
+    except CommandUnavailable as error:
+        raise ReviewerUnavailable(error.program, error.reason) from error
+    except CommandTimedOut as error:
+        raise ReviewerTimedOut(error.within, error.complaint) from None
+    except OutputTooLarge as error:
+        raise ReviewTooLarge(error.limit) from None
 
 
 def _require_success(ended: Ended) -> None:

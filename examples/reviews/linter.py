@@ -1,6 +1,6 @@
 """A reviewer for local clones: a linter's findings in the files that a change touched.
 
-    python -m towpath.apps.reviews.linter --clones DIR --suffix .py -- ruff check -q \\
+    python linter.py --clones DIR --suffix .py -- ruff check -q \\
         --output-format=concise
 
 A command reviewer: the task comes as JSON on standard input, the review goes to standard output.
@@ -33,9 +33,9 @@ from typing import IO, NamedTuple, cast
 
 import msgspec
 
-from towpath.apps.reviews.clones import Clone, GitFailed, Unready
+from clones import Clone, GitFailed, Unready
+from isolation import NotIsolated, isolated
 from towpath.apps.reviews.errors import TaskInvalid
-from towpath.apps.reviews.isolation import NotIsolated, isolated
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
 from towpath.apps.reviews.texts import is_path, one_line
 
@@ -205,7 +205,7 @@ def _counted(number: int, what: str) -> str:
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m towpath.apps.reviews.linter",
+        prog="python linter.py",
         description="Reviews the task on standard input with a linter, in a local clone.",
     )
     parser.add_argument("--clones", type=Path, required=True, help="where owner/name are cloned")

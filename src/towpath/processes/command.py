@@ -1,8 +1,13 @@
-"""A program run once: what it said, how it ended, and nothing of it left behind.
+"""A command run once: what it said, how it ended, and nothing of it left behind.
 
 It gets a process group of its own, so that all it starts ends with it. On Linux it also ends when
 this process is killed. Its input is a file that has no name any more, not a pipe: nothing has to be
 written to a program that may not read, and it can be opened again as /dev/stdin.
+
+CommandError
+├── CommandUnavailable      there is no such program, or it can't be started
+├── CommandTimedOut         it took longer than it may
+└── OutputTooLarge          it printed more than is kept
 """
 
 from __future__ import annotations
@@ -20,13 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from towpath.apps.reviews.reviewers.errors import (
-    ReviewerTimedOut,
-    ReviewerUnavailable,
-    ReviewTooLarge,
-)
 from towpath.clock import Duration
-from towpath.embedded.launch import follow_parent
+from towpath.errors import RetryAdvice, TowpathError
+from towpath.processes.launch import follow_parent
 
 _GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL. A worker waits two for an attempt that it has stopped."""
@@ -53,21 +54,61 @@ _COMPLAINT_BYTES = 4096
 _COMPLAINT_SHOWN = 600
 
 
+class CommandError(TowpathError):
+    """A command was not run to its end."""
+
+    code = "command_error"
+    retry = RetryAdvice.LATER
+
+
+class CommandUnavailable(CommandError):
+    """The program is not there, or can't be started."""
+
+    code = "command_unavailable"
+    remedy = "Install the program, or name it with its whole path."
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"{program}: {reason}")
+        self.program, self.reason = program, reason
+
+
+class CommandTimedOut(CommandError):
+    """The command took longer than it may; it was ended, and all that it had begun."""
+
+    code = "command_timed_out"
+    remedy = "Give it less to do, or more time."
+
+    def __init__(self, within: Duration, complaint: str) -> None:
+        super().__init__(f"not done within {within}")
+        self.within, self.complaint = within, complaint
+
+
+class OutputTooLarge(CommandError):
+    """The command printed more than is kept; it was ended, and its output dropped."""
+
+    code = "output_too_large"
+    remedy = "Let it print less to standard output; the rest belongs to standard error."
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"more than {limit} bytes were printed")
+        self.limit = limit
+
+
 @dataclass(frozen=True, slots=True)
-class Program:
-    """What to run, and within which limits."""
+class Command:
+    """What to run, and within which limits. No shell reads it."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     directory: Path
     within: Duration
     largest: int
-    """Bytes of output; one more and the program is ended."""
+    """Bytes of output; one more and the command is ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended by itself."""
+    """How a command ended by itself."""
 
     code: int
     """Its exit code; minus the signal, if one ended it."""
@@ -76,23 +117,23 @@ class Ended:
     """The end of what it wrote to standard error, in one line."""
 
 
-async def run(program: Program, given: bytes) -> Ended:
+async def run(command: Command, given: bytes) -> Ended:
     """Run it with *given* as its input; when this returns or raises, nothing of it runs any more.
 
-    Raises ReviewerUnavailable, ReviewerTimedOut, ReviewTooLarge. Holds no more than the largest
+    Raises CommandUnavailable, CommandTimedOut, OutputTooLarge. Holds no more than the largest
     output in memory, however much comes. Whoever is cancelled here waits until the group is dead:
     a second at most, if the program does not heed SIGTERM.
     """
-    transport, said = await _begun(asyncio.ensure_future(_started(program, given)))
+    transport, said = await _begun(asyncio.ensure_future(_started(command, given)))
     try:
-        async with asyncio.timeout(program.within.total_seconds()):
+        async with asyncio.timeout(command.within.total_seconds()):
             await said.settled.wait()
     except TimeoutError:
-        raise ReviewerTimedOut(program.within, said.complaint) from None
+        raise CommandTimedOut(command.within, said.complaint) from None
     finally:
         await _through(asyncio.ensure_future(_clear_away(transport, said)))
     if said.overflowed:
-        raise ReviewTooLarge(program.largest)
+        raise OutputTooLarge(command.largest)
     return Ended(transport.get_returncode() or 0, bytes(said.output), said.complaint)
 
 
@@ -150,49 +191,49 @@ async def _begun(
     return starting.result()
 
 
-async def _started(program: Program, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
-    name, *arguments = program.argv
-    path = find(name, path=program.environment.get("PATH"), directory=program.directory)
+async def _started(command: Command, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
+    name, *arguments = command.argv
+    path = find(name, path=command.environment.get("PATH"), directory=command.directory)
     with _unnamed(given) as file:
         try:
             return await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Said(program.largest),
+                lambda: _Said(command.largest),
                 *follow_parent(),
                 path,
                 *arguments,
                 stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=dict(program.environment),
-                cwd=program.directory,
+                env=dict(command.environment),
+                cwd=command.directory,
                 start_new_session=True,
             )
         except OSError as error:
-            raise ReviewerUnavailable(name, f"can't be started: {error.strerror}") from error
+            raise CommandUnavailable(name, f"can't be started: {error.strerror}") from error
 
 
 def find(name: str, *, path: str | None, directory: Path) -> str:
     """The whole path: a name is looked for on *path*, a path from *directory*.
 
-    Raises ReviewerUnavailable if nothing is there that can be run.
+    Raises CommandUnavailable if nothing is there that can be run.
     """
     if os.sep in name:
         found = shutil.which(str(directory.absolute() / name))
     else:
         found = shutil.which(name, path=os.defpath if path is None else path)
     if found is None:
-        raise ReviewerUnavailable(name, "there is no such program")
+        raise CommandUnavailable(name, "there is no such program")
     return str(Path(found).absolute())
 
 
-def require_script(program: Program) -> None:
-    """Raises ReviewerUnavailable if the program is an interpreter and what it is to run is missing.
+def require_script(command: Command) -> None:
+    """Raises CommandUnavailable if the command is an interpreter and what it is to run is missing.
 
     Seen are the usual ways to say it: `python script.py`, `python -m module`, `sh script`. Whatever
     else its arguments mean is its own to say.
     """
-    name, *rest = program.argv
-    found = find(name, path=program.environment.get("PATH"), directory=program.directory)
+    name, *rest = command.argv
+    found = find(name, path=command.environment.get("PATH"), directory=command.directory)
     flags = next((it for kind, it in _INTERPRETERS if kind.fullmatch(Path(name).name)), None)
     if flags is None:
         return
@@ -201,23 +242,23 @@ def require_script(program: Program) -> None:
     match rest:
         case ["-m", module, *_]:
             asked = [found, "-c", _HAS_MODULE, module]
-            if _exit_code(asked, program) == _NO_MODULE:
-                raise ReviewerUnavailable(module, "there is no such module")
+            if _exit_code(asked, command) == _NO_MODULE:
+                raise CommandUnavailable(module, "there is no such module")
         case [script, *_] if not script.startswith("-"):
             on_path = os.sep not in script and shutil.which(script, path=os.defpath)
-            if not (program.directory / script).exists() and not on_path:
-                raise ReviewerUnavailable(script, "there is no such file")
+            if not (command.directory / script).exists() and not on_path:
+                raise CommandUnavailable(script, "there is no such file")
         case _:
             return
 
 
-def _exit_code(argv: Sequence[str], program: Program) -> int:
+def _exit_code(argv: Sequence[str], command: Command) -> int:
     """That of a short program, in the other one's place; 0 if it takes too long."""
     try:
         ran = subprocess.run(
             argv,
-            env=dict(program.environment),
-            cwd=program.directory,
+            env=dict(command.environment),
+            cwd=command.directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBED_WITHIN,

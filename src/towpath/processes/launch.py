@@ -2,16 +2,16 @@
 
 Linux can send a child a signal when its parent dies (PR_SET_PDEATHSIG). Two traps come with it:
 
-- "Parent" means the *thread* that forked. A server started from a short-lived thread (an
+- "Parent" means the *thread* that forked. A child started from a short-lived thread (an
   executor's, say) would be killed with that thread. So one daemon thread, which lives as long as
   the process, starts all children.
 - The child itself must ask for the signal. `preexec_fn` would run Python between fork and exec,
   which may deadlock in a process with threads. So a small program asks, and then becomes the
-  server: same pid, and the request survives exec. It costs about 20 ms of start-up.
+  child: same pid, and the request survives exec. It costs about 20 ms of start-up.
 
-The signal is SIGKILL, because it also ends a stopped server; with `appendfsync always` nothing
-acknowledged is lost by it. On systems without this signal, a server whose parent was killed is
-shut down by the next start on its data directory (see `lock.py`).
+The signal is SIGKILL, because it also ends a stopped child; with `appendfsync always` nothing
+acknowledged by a Valkey is lost. On systems without this signal, a server whose parent was killed
+is shut down by the next start on its data directory (see `embedded/lock.py`).
 """
 
 import os
@@ -44,7 +44,7 @@ def launch(argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[in
     """Start *argv* in *directory*, its output appended to *log*, with the descriptors *keep*.
 
     The child has a session of its own: Ctrl-C in a terminal reaches this process, which may then
-    drain before it stops its server.
+    drain before it stops the child.
     """
     command = [*follow_parent(), *argv]
 

@@ -1,0 +1,1 @@
+"""A command run with limits, in its own process group, ended with its parent."""
