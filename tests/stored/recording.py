@@ -72,8 +72,20 @@ async def begun(app: Towpath, name: str, **options: Unpack[RecordOptions]) -> Le
     return await _begin(app, ORDERS, name)
 
 
+async def _claimed(app: Towpath, queue: str) -> Lease:
+    """The next job, as soon as the relay has brought it."""
+    leases: list[Lease] = []
+
+    async def is_there() -> bool:
+        leases.extend(await app.engine.claim(queue, worker="anna", lease=hours(1)))
+        return bool(leases)
+
+    await eventually_async(is_there)
+    return leases[0]
+
+
 async def _begin(app: Towpath, queue: str, id: str) -> Lease:
-    [lease] = await app.engine.claim(queue, worker="anna", lease=hours(1))
+    lease = await _claimed(app, queue)
     assert lease.id == id
     begun = await app.recorder.begin(lease)
     assert isinstance(begun, Lease)
@@ -96,8 +108,7 @@ async def _ended(app: Towpath) -> None:
     await end(app, Bury(await begun(app, "retried"), "it was worth another try"))
     await jobs.retry(ORDERS, "retried")
     # It would be the next one to be claimed.
-    [lease] = await app.engine.claim(ORDERS, worker="anna", lease=hours(1))
-    await app.engine.release(lease, delay=minutes(1))
+    await app.engine.release(await _claimed(app, ORDERS), delay=minutes(1))
 
 
 async def _about_one_subject(app: Towpath) -> None:
