@@ -85,7 +85,7 @@ def test_is_the_only_table_of_statuses() -> None:
         if any(_compares_a_status(node) for node in ast.walk(ast.parse(path.read_text())))
     }
     forges = {it for it in places if "/apps/reviews/posting/" in it}
-    assert places - forges == {"src/towpath/calls/advice.py"}
+    assert places - forges == {"src/towpath/calls/answer.py"}
 
 
 def _compares_a_status(node: ast.AST) -> bool:

@@ -1,7 +1,6 @@
 """Outgoing HTTP calls that reach only what they may, and the signatures of both directions."""
 
-from towpath.calls.advice import Advice, Next, advice
-from towpath.calls.answer import Answer
+from towpath.calls.answer import Advice, Answer, Next, advice
 from towpath.calls.caller import Caller
 from towpath.calls.errors import (
     AnswerTooLarge,
@@ -15,7 +14,6 @@ from towpath.calls.errors import (
     SignatureStale,
     SignatureWrong,
 )
-from towpath.calls.resolving import Resolver
 from towpath.calls.signature import (
     Purpose,
     Verified,
@@ -38,7 +36,6 @@ __all__ = [
     "CallerClosed",
     "Next",
     "Purpose",
-    "Resolver",
     "SecretInvalid",
     "SignatureMissing",
     "SignatureRefused",

@@ -1,9 +1,24 @@
-"""What came back from a call."""
+"""What came back from a call, and what it asks for: nothing more, the same again later, or never.
+
+This is the one table of statuses. Whoever calls decides by its words, never by numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+from towpath.calls.errors import AnswerRefused, RefusedForGood
+from towpath.clock import ZERO, Duration, days, instant, seconds, wall_ms
+
+_LONGEST_WAIT = days(1)
+"""A receiver may ask for patience, not for a year of it."""
+
+_LATER = {408, 425, 429}
+_NEVER = {400, 413, 414, 415, 422, 431}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -18,3 +33,83 @@ class Answer:
 
     def __repr__(self) -> str:
         return f"Answer(status={self.status}, {len(self.body)} bytes)"
+
+
+class Next(StrEnum):
+    """What to do after an answer."""
+
+    DONE = "done"
+    """It was taken."""
+    LATER = "later"
+    """It was not taken now; the same call may be taken later."""
+    REFUSED = "refused"
+    """It was not taken as the receiver is now: a key, a path, a deployment that goes on. Somebody
+    may change that."""
+    NEVER = "never"
+    """It was not taken, and never will be: what was sent is wrong, or too large."""
+    MOVED = "moved"
+    """The receiver is somewhere else. Redirects are not followed."""
+    GONE = "gone"
+    """The receiver wants no more calls to this URL, this one or any other."""
+
+
+FINAL = frozenset({Next.NEVER, Next.MOVED, Next.GONE})
+"""After these the same call would end the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do next, and how long to wait at least, if the receiver said so."""
+
+    next: Next
+    after: Duration = ZERO
+
+
+def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
+    """What the receiver's answer asks for, by its status.
+
+    2xx is done; 408, 425, 429 and 5xx are later; 400, 413, 414, 415, 422 and 431 are never; 3xx is
+    moved, 410 gone, all else refused. For later and refused the Retry-After counts, up to a day.
+    """
+    status = answer.status
+    if 200 <= status < 300:
+        return Advice(Next.DONE)
+    if 300 <= status < 400:
+        return Advice(Next.MOVED)
+    if status == 410:
+        return Advice(Next.GONE)
+    if status in _NEVER:
+        return Advice(Next.NEVER)
+    after = _retry_after(answer, now or instant(wall_ms()))
+    is_later = status in _LATER or status >= 500
+    return Advice(Next.LATER if is_later else Next.REFUSED, after)
+
+
+def require_taken(
+    answer: Answer,
+    who: str,
+    *,
+    asked: Advice | None = None,
+    final: Collection[Next] = FINAL,
+    why: str = "",
+) -> None:
+    """Raise RefusedForGood for an answer that asks for one of *final*, AnswerRefused for any other
+    that is no success. *asked* replaces `advice`, *why* becomes part of the message.
+    """
+    told = asked or advice(answer)
+    if told.next is not Next.DONE:
+        kind = RefusedForGood if told.next in final else AnswerRefused
+        raise kind(who, answer.status, why, after=told.after)
+
+
+def _retry_after(answer: Answer, now: datetime) -> Duration:
+    """The wait that the answer asks for, in seconds or as a date; zero if it can't be read."""
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal():
+        return min(seconds(int(text[:9])), _LONGEST_WAIT)
+    try:
+        when = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return ZERO
+    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return min(max(aware - now, ZERO), _LONGEST_WAIT)

@@ -11,9 +11,11 @@ does none of that, and lets the network be replaced.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Self
 
@@ -21,13 +23,11 @@ import httpcore
 import httpx
 
 from towpath.calls.answer import Answer
-from towpath.calls.connecting import GuardedNetwork
+from towpath.calls.connecting import GuardedNetwork, Resolver, SystemResolver
 from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallFailed
 from towpath.calls.guard import Guard
 from towpath.calls.headers import Headers, answer_headers, request_headers
-from towpath.calls.resolving import Resolver, SystemResolver
 from towpath.calls.signature import headers_for
-from towpath.calls.silence import silence
 from towpath.calls.target import Target
 from towpath.clock import Duration, duration_ms, milliseconds, seconds
 from towpath.errors import InvalidOption
@@ -38,6 +38,8 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MEBIBYTE = 1 << 20
 _TICK = milliseconds(1)
 _WHOLE_CALL, _CONNECTION = seconds(30), seconds(5)
+_LOGGERS = ("httpcore.connection", "httpcore.http11")
+_calling: ContextVar[bool] = ContextVar("towpath_calling", default=False)
 
 
 class Caller:
@@ -123,7 +125,7 @@ class Caller:
     ) -> Answer:
         pool, target = self._opened(), self._guard.target(url)
         sent = request_headers(headers, authority=target.authority)
-        with silence():
+        with _silence():
             async with (
                 self._failures_of(target),
                 asyncio.timeout(self._timeout),
@@ -185,3 +187,24 @@ class Caller:
         except (httpcore.NetworkError, httpcore.ProtocolError):
             # Not chained: the parser's reason quotes what came, and that may be our own request.
             raise CallFailed(str(target), "the connection ended, or brought no HTTP") from None
+
+
+def _not_ours(record: logging.LogRecord) -> bool:
+    return not _calling.get()
+
+
+@contextmanager
+def _silence() -> Generator[None]:
+    """Until the end of the block this task's calls leave no lines of the HTTP library.
+
+    At level debug it logs what it receives: an answer's headers hold cookies, and a receiver may
+    send back what it was sent. The level of its loggers is the host program's to choose, so only
+    the lines of our own calls are dropped.
+    """
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_not_ours)  # without effect the second time
+    token = _calling.set(True)
+    try:
+        yield
+    finally:
+        _calling.reset(token)

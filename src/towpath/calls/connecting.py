@@ -9,7 +9,9 @@ and a connection is only used again for the same name.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import httpcore
@@ -17,9 +19,12 @@ import httpcore
 from towpath.calls.addresses import parse_address
 from towpath.calls.errors import CallFailed
 from towpath.calls.guard import Guard
-from towpath.calls.resolving import Resolver
 from towpath.calls.target import place
 
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host and port to addresses as text. Raises OSError if the name has none."""
+
+_THREADS = 8
 _MOST_TRIED = 4
 """A name may have hundreds of addresses; a call is no means of knocking at all of them."""
 
@@ -77,3 +82,29 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
 
 def _share(until: float | None, left: int) -> float | None:
     return None if until is None else (until - asyncio.get_running_loop().time()) / left
+
+
+class SystemResolver:
+    """Asks the system, in threads of its own.
+
+    The event loop's own threads would do, but names come from strangers, and their name servers may
+    take as long as they like: they shall keep nobody from finding the database.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="towpath-names")
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _look_up, host, port
+        )
+        return list(dict.fromkeys(found))
+
+    def close(self) -> None:
+        """Ask no more. Does not wait for an answer that is still to come."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]

@@ -4,6 +4,8 @@ CallError
 ├── CallRefused         the URL leads where calls may not go; nothing was sent
 ├── CallFailed          no whole answer came: name, connection, certificate, time
 ├── AnswerTooLarge      the answer is over its limit
+├── AnswerRefused       the receiver did not take it, and may later
+│   └── RefusedForGood  the receiver never will
 └── CallerClosed        the caller was not entered, or was left
 SignatureRefused        the message is not from who holds the secret, or not from now
 ├── SignatureMissing · SignatureStale · SignatureWrong
@@ -16,6 +18,7 @@ header, a body or a secret.
 
 from __future__ import annotations
 
+from towpath.clock import ZERO, Duration
 from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
 
@@ -57,6 +60,26 @@ class AnswerTooLarge(CallError):
     def __init__(self, place: str, *, status: int, limit: int) -> None:
         super().__init__(f"{place}: the answer ({status}) has more than {limit} bytes")
         self.place, self.status, self.limit = place, status, limit
+
+
+class AnswerRefused(CallError):
+    """The receiver answered that it does not take the call as things are."""
+
+    code = "answer_refused"
+    remedy = "Call again later; look at the receiver, and at the key that it was called with."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, who: str, status: int, why: str = "", *, after: Duration = ZERO) -> None:
+        super().__init__(f"{who} answered {status}{f': {why}' if why else ''}")
+        self.status, self.after = status, after
+
+
+class RefusedForGood(AnswerRefused):
+    """The receiver answered that it will never take this call."""
+
+    code = "refused_for_good"
+    remedy = "Look at what was sent and where; the same call would end the same way."
+    retry = RetryAdvice.NEVER
 
 
 class CallerClosed(CallError):

@@ -7,7 +7,7 @@ from typing import Self
 
 from towpath.apps.messages.options import MessagesOptions
 from towpath.calls.caller import Caller
-from towpath.calls.resolving import Resolver
+from towpath.calls.connecting import Resolver
 
 
 class Outgoing:

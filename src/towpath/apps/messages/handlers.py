@@ -20,9 +20,8 @@ from towpath.apps.messages.model import (
 )
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.ports import Post
-from towpath.apps.outcomes import calling, require_taken
-from towpath.calls.advice import Next
-from towpath.calls.answer import Answer
+from towpath.apps.outcomes import calling
+from towpath.calls.answer import Answer, Next, require_taken
 from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.signature import Purpose, derived
 from towpath.calls.signature import message_id as webhook_id
@@ -73,7 +72,7 @@ class _Pusher:
         body = msgspec.json.encode(_pushed(payload, ctx))
         with calling("the worker"):
             answer = await _posted(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
-        require_taken(answer, "the worker")
+            require_taken(answer, "the worker")
         return _as_json(answer.body)
 
 
@@ -103,7 +102,7 @@ class _Courier:
                 answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
             except AnswerTooLarge as large:
                 answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
-        require_taken(answer, "the receiver", final=_CALLED_OFF)
+            require_taken(answer, "the receiver", final=_CALLED_OFF)
 
     async def _message(self, callback: Callback) -> Job:
         try:

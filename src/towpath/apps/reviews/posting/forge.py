@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import msgspec
 
-from towpath.apps.outcomes import calling, require_taken
+from towpath.apps.outcomes import calling
 from towpath.apps.reviews.model import ReviewTask
-from towpath.calls.advice import Next, advice
-from towpath.calls.answer import Answer
+from towpath.calls.answer import Answer, Next, advice, require_taken
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.headers import request_headers
@@ -94,7 +93,8 @@ class ForgeApi:
             raise Discard(reason)
         if (wait := _window(answer, why)) > ZERO:
             raise Retry(reason, after=wait)
-        require_taken(answer, self.name, why=why)
+        with calling(self.name):
+            require_taken(answer, self.name, why=why)
 
     def said(self, answer: Answer) -> str:
         """The forge's own words in one line: it is the operator's, and knows what is missing."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from towpath.apps.outcomes import calling, require_taken
+from towpath.apps.outcomes import calling
 from towpath.apps.reviews.model import Review, ReviewTask
 from towpath.apps.reviews.reviewers.reading import printed
+from towpath.calls.answer import require_taken
 from towpath.calls.caller import Caller
 from towpath.calls.signature import message_id, sign
 from towpath.calls.target import parse_target
@@ -36,12 +37,12 @@ class HttpReviewer:
         """What the endpoint answered, as JSON or plain text.
 
         Retry for no answer and for what may be taken later, after the Retry-After if there is one;
-        Discard for what never will be (`calls/advice.py`), redirects and an answer too large.
+        Discard for what never will be (`calls/answer.py`), redirects and an answer too large.
         """
         body, id = task.packed(), message_id(ctx.id)
         with calling("the reviewer"):
             answer = await self._caller.post(
                 self._url, body, headers=_HEADERS, message=id, secrets=self._secrets
             )
-        require_taken(answer, "the reviewer")
+            require_taken(answer, "the reviewer")
         return printed(answer.body)

@@ -24,7 +24,7 @@ class WebhookSink:
 
     `webhook-id` is the event's id, the same in every attempt. Events of one key wait for each
     other, up to *at_once* keys are called side by side. 2xx is taken; what may be taken later
-    (`calls/advice.py`) and no answer are later; everything else is refused for good. Raises
+    (`calls/answer.py`) and no answer are later; everything else is refused for good. Raises
     CallRefused where calls may not go, and SecretInvalid.
     """
 
