@@ -8,10 +8,9 @@ from textwrap import dedent
 from tests.architecture.figures import shape, submitting
 from tests.architecture.sources import SOURCE, python_files
 
-FILES = 266
+FILES = 263
 SMALL_WITH_ONE_IMPORTER = 13
-CODE_LINES = 27_300
-"""Above the 27,262 that are the aim: what is mended meanwhile needs a line now and then."""
+CODE_LINES = sum(shape.CODE_LINES.values())
 
 
 def test_there_are_not_more_files() -> None:

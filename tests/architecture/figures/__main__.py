@@ -1,6 +1,7 @@
 """Print the figures: `python -m tests.architecture.figures`, with `--json` for programs.
 
 `--names` lists what was counted: the frames, the modules, the small ones with one importer.
+`--beside FOLDER` times the commands of another commit, too, whose `src` is there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tests.architecture.figures import shape, starting, submitting, webhook
 
@@ -29,8 +31,8 @@ class Figure:
         return None if self.most is None else self.value <= self.most
 
 
-def figures() -> list[Figure]:
-    return [*_nested(), *_shape(), *_starts()]
+def figures(beside: Path | None = None) -> list[Figure]:
+    return [*_nested(), *_shape(), *_starts(beside)]
 
 
 def _nested() -> list[Figure]:
@@ -57,9 +59,9 @@ def _shape() -> list[Figure]:
     ]
 
 
-def _starts() -> list[Figure]:
+def _starts(beside: Path | None) -> list[Figure]:
     loaded = starting.loaded_by_help()
-    times = starting.times()
+    times = starting.times(beside)
     return [
         Figure("applications' modules that --help loads", len(loaded), 0, names=loaded),
         *(Figure(f"towpath {name}", round(ms), unit="ms") for name, ms in times.items()),
@@ -67,7 +69,8 @@ def _starts() -> list[Figure]:
 
 
 def main(words: Sequence[str]) -> None:
-    found = figures()
+    beside = Path(words[words.index("--beside") + 1]) if "--beside" in words else None
+    found = figures(beside)
     if "--json" in words:
         told = [asdict(it) | {"reached": it.reached} for it in found]
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
