@@ -6,7 +6,8 @@ TowpathError
 │   ├── InvalidOption       a number, time or choice out of its range
 │   ├── PayloadTooLarge
 │   ├── PayloadInvalid      a payload that its handler's type does not allow
-│   └── HandlerInvalid      a function that can't be a handler, or a name that is taken
+│   ├── HandlerInvalid      a function that can't be a handler, or a name that is taken
+│   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
 │   ├── JobDiffers          the id is that of a job with another payload
@@ -134,6 +135,17 @@ class HandlerInvalid(InvalidInput):
 
 
 # ── jobs and leases ──────────────────────────────────────────────────────────────────────
+
+
+class SpaceInvalid(InvalidInput):
+    """A space whose name is taken, or a script of one that breaks a rule."""
+
+    code = "space_invalid"
+    remedy = "Correct the name or the script that the message names."
+
+    def __init__(self, subject: str, rule: str) -> None:
+        super().__init__(f"{subject}: {rule}")
+        self.subject, self.rule = subject, rule
 
 
 class JobError(TowpathError):

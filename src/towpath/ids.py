@@ -45,6 +45,16 @@ def sink_name(value: str) -> str:
     return _plain("sink", value)
 
 
+def space_name(value: str) -> str:
+    """*value* as the name of a space, or InvalidName: the rule is that of queues."""
+    return _plain("space", value)
+
+
+def record_id(value: str) -> str:
+    """*value* as the id of a record in a space, or InvalidName. Braces and spaces are fine."""
+    return _text("record id", value)
+
+
 def _plain(kind: str, value: str) -> str:
     if not isinstance(value, str) or _QUEUE.fullmatch(value) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidName(kind, value, rule=_QUEUE_RULE)

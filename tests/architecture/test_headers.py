@@ -1,14 +1,18 @@
 """Every script opens with a header, and the header does not lie."""
 
+import ast
+import itertools
 import re
+from pathlib import Path
 
 import pytest
 
+from tests.architecture.sources import SOURCE, TESTS, python_files, shown
 from towpath.embedded import EmbeddedServer
 from towpath.engine import codec, record
 from towpath.engine.keys import TYPES, Keys
 from towpath.engine.refusals import CALL_WORDS
-from towpath.engine.script import ARGS, Header, header_of, lua_text, pieces_of
+from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
 from towpath.engine.states import MOVES
 from towpath.ids import queue_name
 
@@ -125,3 +129,68 @@ def test_lua_writes_records_as_python_reads_them() -> None:
     states = re.search(r"STATES = \{([^}]*)\}", text)
     assert states is not None
     assert re.findall(r"'(\w+)'", states[1]) == [str(state) for state in record.STATES]
+
+
+# ── scripts about records: those of applications, and the engine's own beside its queues ──
+
+FOLDERS = sorted({it.parent for it in (*SOURCE.rglob("*.lua"), *TESTS.rglob("*.lua"))})
+SPACES = [it for it in FOLDERS if it.name != "lib" and it != SOURCE / "engine" / "lua"]
+spaces = pytest.mark.parametrize("folder", SPACES, ids=shown)
+
+
+@spaces
+def test_the_scripts_of_a_space_follow_the_rules(folder: Path) -> None:
+    """The loader checks keys, types, arguments and commands, as it does where they are used."""
+    assert Scripts().of_records(folder)
+
+
+@spaces
+def test_the_reply_of_a_space_s_script_names_every_word_it_answers_with(folder: Path) -> None:
+    pieces = [*folder.glob("*.lua"), *folder.glob("lib/*.lua")]
+    for path in folder.glob("*.lua"):
+        found = header_of(path.read_text())
+        used = [path, *(it for it in pieces if it.stem in " ".join(found.fields.get("uses", [])))]
+        said = {word for it in used for word in WORD.findall(it.read_text())}
+        assert said <= {line.split()[0] for line in found.fields["reply"]}, path
+
+
+@spaces
+def test_every_piece_of_a_space_is_used(folder: Path) -> None:
+    texts = [path.read_text() for path in folder.rglob("*.lua")]
+    uses = " ".join(it[1] for text in texts for it in re.finditer(r"(?m)^-- uses +(.*)$", text))
+    assert {path.stem for path in folder.glob("lib/*.lua")} <= set(uses.split())
+
+
+# ── no script but those ──────────────────────────────────────────────────────────────────
+
+RUNS = re.compile(r"(?i:eval|evalsha|fcall)(?i:_ro)?|FUNCTION|LOAD")
+
+
+def loose_scripts(source: str) -> list[int]:
+    """The lines that have a server run something else than the text of a checked script."""
+    found: list[int] = []
+    for node in ast.walk(ast.parse(source)):
+        words = node.args if isinstance(node, ast.Call) else getattr(node, "elts", [])
+        for word, what in itertools.pairwise([*words, None]):
+            checked = isinstance(what, ast.Attribute) and what.attr in {"source", "sha"}
+            if isinstance(word, ast.Constant) and RUNS.fullmatch(str(word.value)) and not checked:
+                found.append(word.lineno)
+        if isinstance(node, ast.Attribute) and node.attr in {"eval", "evalsha", "register_script"}:
+            found.append(node.lineno)
+    return found
+
+
+def test_nothing_has_a_server_run_a_loose_text() -> None:
+    loose = {shown(path): loose_scripts(path.read_text()) for path in python_files(SOURCE)}
+    assert {path: lines for path, lines in loose.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "line.send('EVAL', 'return 1', 0)", "line.send('eval', TEXT, 0)", "x = ('EVALSHA', sha, 1)",
+        "client.eval(TEXT, 0)", "line.send('SCRIPT', 'LOAD', text)", "store.command('FCALL', name)",
+    ],
+)  # fmt: skip
+def test_a_loose_text_would_be_found(source: str) -> None:
+    assert loose_scripts(source) == [1]

@@ -3,12 +3,20 @@
 import pytest
 
 from tests.spec.deployment import Deployment
+from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import items
 from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.errors import InvalidName, InvalidOption, MemoryFull, ServerRefused
-from towpath.testing.proxy import Faults, Proxy
+from towpath.errors import (
+    InvalidName,
+    InvalidOption,
+    MemoryFull,
+    ServerRefused,
+    ServerUnreachable,
+)
+from towpath.testing.proxy import Faults, Hole, Proxy
 
 KEY = "towpath:stream:reviews"
 
@@ -57,7 +65,7 @@ class TestPublishing:
 
     async def test_knows_nothing_of_queues(self, engine: Engine, deployment: Deployment) -> None:
         await engine.publish("reviews", [{"n": "1"}], cap=100)
-        assert deployment.key_names() == {KEY}
+        assert set(deployment.dump()) == {KEY}
 
     @pytest.mark.parametrize("stream", ["", "Reviews", "a b", "x" * 65, "a:b", "{a}"])
     async def test_refuses_a_name_that_is_none(self, engine: Engine, stream: str) -> None:
@@ -93,10 +101,23 @@ async def test_with_memory_full_it_is_refused_whole() -> None:
             assert server.ask("EXISTS", KEY) == 0
 
 
-async def test_after_a_lost_reply_the_entries_are_there_again(server: EmbeddedServer) -> None:
-    """At least once: a reader knows them by what is in them."""
+async def test_after_a_lost_reply_the_entries_are_there_once(server: EmbeddedServer) -> None:
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as engine:
         proxy.cut_next()
-        await engine.publish("reviews", [{"id": "1"}, {"id": "2"}], cap=100)
+        ids = await engine.publish("reviews", [{"id": "1"}, {"id": "2"}], cap=100)
+        assert proxy.cuts == 1
+    told = [items(entry) for entry in items(server.ask("XRANGE", KEY, "-", "+"))]
+    assert told == [[ids[0].encode(), [b"id", b"1"]], [ids[1].encode(), [b"id", b"2"]]]
+
+
+async def test_entries_that_are_published_again_are_there_again(server: EmbeddedServer) -> None:
+    """At least once: after a call that was given up, a reader knows them by what is in them."""
+    limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))
+    async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url, limits=limits) as engine:
+        proxy.faults.hole = Hole.REPLIES
+        with pytest.raises(ServerUnreachable):
+            await engine.publish("reviews", [{"id": "1"}], cap=100)
+    async with Engine(server.url) as engine:
+        await engine.publish("reviews", [{"id": "1"}], cap=100)
     told = [items(entry)[1] for entry in items(server.ask("XRANGE", KEY, "-", "+"))]
-    assert told == [[b"id", b"1"], [b"id", b"2"]] * 2
+    assert told == [[b"id", b"1"]] * 2

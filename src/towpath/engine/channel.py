@@ -26,7 +26,7 @@ from redis.exceptions import (
 from towpath.clock import Clock, Duration, seconds, steady
 from towpath.engine.connect import Line, Link, Wire
 from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
-from towpath.engine.keys import PROBE, keys_of, probe_key
+from towpath.engine.keys import PROBE, Declared, probe_key
 from towpath.engine.layout import TROUBLE, Place, key_of
 from towpath.engine.limit import Watch
 from towpath.engine.model import Call
@@ -40,14 +40,13 @@ from towpath.errors import (
     ServerError,
     ServerUnreachable,
 )
-from towpath.ids import QueueName
 from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 
 _CHECK_S = 2.0
 _KEYS = 2
-"""Every script declares a key that is always there and one that never is: while their slot is on
+"""Every script declares a key that never is there, beside another: while their slot is on
 its way to another node, the server then refuses the call whole, and it is sent again."""
 
 
@@ -96,7 +95,7 @@ class Channels:
         """Why they said nothing at the beginning."""
 
     async def call(
-        self, script: Script, queue: QueueName, body: bytes, version: str, call: Call | None
+        self, script: Script, keys: Declared, args: tuple[Any, ...], call: Call | None
     ) -> Any:
         """The answer to a writing script; safe to be interrupted anywhere but by the caller.
 
@@ -105,17 +104,16 @@ class Channels:
         """
 
         def send(channel: Channel) -> Callable[[], Awaitable[Any]]:
-            args = self._named(channel, queue, body, version, call)
-            return lambda: _send(channel.line.send, script, args)
+            words = self._named(channel, keys, args, call)
+            return lambda: _send(channel.line.send, script, words)
 
-        return await self._answer(keys_of(queue).meta, send)
+        return await self._answer(keys.first, send)
 
     async def confirmed_call(
         self,
         script: Script,
-        queue: QueueName,
-        body: bytes,
-        version: str,
+        keys: Declared,
+        args: tuple[Any, ...],
         call: Call | None,
         *,
         durability: Durability,
@@ -133,27 +131,26 @@ class Channels:
 
         def send(channel: Channel) -> Callable[[], Awaitable[tuple[Any, int]]]:
             line, trust = channel.line, partial(self._trust, durability)
-            args = self._named(channel, queue, body, version, call)
-            key = keys_of(queue).call(f"{channel.name}.confirm")
+            words = self._named(channel, keys, args, call)
+            key = keys.call(f"{channel.name}.confirm")
 
             async def sent() -> tuple[Any, int]:
-                answer = await _send(lambda *it: line.send_trusted(it, trust), script, args)
+                answer = await _send(lambda *it: line.send_trusted(it, trust), script, words)
                 written()
                 if not durability.replicas:
                     return answer, 0
-                command = ("EVALSHA", script.sha, _KEYS, *args)
+                command = ("EVALSHA", script.sha, _KEYS, *words)
                 return await line.confirmed(command, trust, key, durability.replicas, limit_ms)
 
             return sent
 
-        return await self._answer(keys_of(queue).meta, send)
+        return await self._answer(keys.first, send)
 
     def _named(
-        self, channel: Channel, queue: QueueName, body: bytes, version: str, call: Call | None
+        self, channel: Channel, keys: Declared, args: tuple[Any, ...], call: Call | None
     ) -> tuple[Any, ...]:
         name, number = (call.channel, call.number) if call else channel.next_call()
-        keys = keys_of(queue)
-        return (keys.meta, keys.never, self._clock.stamp(), name, number, body, version)
+        return (keys.first, keys.never, self._clock.stamp(), name, number, *args)
 
     async def _trust(self, wanted: Durability, wire: Wire) -> None:
         wire.facts = await require(wire.ask, wire.facts, wanted, self._declared)
@@ -166,17 +163,16 @@ class Channels:
             if wanted.replicas > facts.replicas:
                 raise DurabilityUnavailable(str(wanted), f"replica:{facts.replicas}")
 
-    async def read(self, script: Script, queue: QueueName, *args: Any) -> Any:
+    async def read(self, script: Script, keys: Declared, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
-        keys = keys_of(queue)
-        words = (keys.meta, keys.never, *args)
+        words = (keys.first, keys.never, *args)
         return await self._answer(
-            keys.meta, lambda channel: lambda: _send(channel.line.send, script, words)
+            keys.first, lambda channel: lambda: _send(channel.line.send, script, words)
         )
 
-    async def clocked(self, script: Script, queue: QueueName, *args: Any) -> Any:
+    async def clocked(self, script: Script, keys: Declared, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
-        return await self.read(script, queue, self._clock.stamp(), *args)
+        return await self.read(script, keys, self._clock.stamp(), *args)
 
     async def command(self, *command: Any) -> Any:
         """The answer to a plain command that may be repeated."""

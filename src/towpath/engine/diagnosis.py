@@ -18,6 +18,7 @@ from redis.exceptions import (
 from towpath.clock import Duration, steady, wall_ms
 from towpath.engine.connect import Line, open_link
 from towpath.engine.script import ARGS, Scripts
+from towpath.engine.space import BESIDE
 from towpath.engine.url import ServerUrl
 from towpath.errors import ServerRefused, ServerUnreachable
 
@@ -86,7 +87,8 @@ async def _examined(line: Line) -> ServerState:
     info: bytes = await line.send("INFO")
     settings = await _settings(line)
     trips = await _round_trips(line)
-    refused = await _refusal(lambda: line.send("EVAL", "return 1", 0))
+    answers = Scripts().of_records(BESIDE)["answers"]
+    refused = await _refusal(lambda: line.send("EVAL", answers.source, 0))
     known, every = (0, len(ARGS)) if refused else await _scripts(line)
     return ServerState(
         info=_parsed(info),

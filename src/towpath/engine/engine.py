@@ -35,8 +35,8 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
-from towpath.engine.publish import Publishing
 from towpath.engine.script import Scripts
+from towpath.engine.space import Spaces
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
@@ -58,7 +58,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Publishing):
+class Engine(Spaces):
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:
@@ -107,6 +107,7 @@ class Engine(Publishing):
             declared=self._declared,
             log=self._log,
         )
+        self._spaces = {}
         self._waker = Waker(self._link, self._clock, self._store.command)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}

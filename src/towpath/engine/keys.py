@@ -38,16 +38,29 @@ TYPES = {
 """The type of each key, as the scripts' headers name them."""
 
 
-class Keys:
+class Declared:
+    """What every script declares, and where calls are remembered: all in the slot of *first*."""
+
+    __slots__ = ("first", "never", "tag")
+
+    def __init__(self, first: str, tag: str) -> None:
+        self.first, self.tag = first, tag
+        self.never = f"{tag}:never"
+
+    def call(self, channel: str) -> str:
+        return f"{self.tag}:call:{channel}"
+
+
+class Keys(Declared):
     """The keys of one queue."""
 
     __slots__ = (
-        "dead", "done", "events", "lanes", "leases", "meta", "never", "queue", "recurring", "retry",
-        "seen", "tag", "waiting", "wake",
+        "dead", "done", "events", "lanes", "leases", "meta", "queue", "recurring", "retry", "seen",
+        "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
-        self.tag = f"{{{queue}}}"
+        super().__init__(f"{{{queue}}}:meta", f"{{{queue}}}")
         self.queue = f"{self.tag}:queue"
         self.retry = f"{self.tag}:retry:queue"
         self.leases = f"{self.tag}:leases"
@@ -56,11 +69,10 @@ class Keys:
         self.done = f"{self.tag}:done"
         self.seen = f"{self.tag}:seen"
         self.lanes = f"{self.tag}:lanes"
-        self.meta = f"{self.tag}:meta"
+        self.meta = self.first
         self.recurring = f"{self.tag}:recurring"
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
-        self.never = f"{self.tag}:never"
 
     def job(self, id: str) -> str:
         return f"{self.tag}:job:{id}"
@@ -77,18 +89,27 @@ class Keys:
     def lane(self, lane: str) -> str:
         return f"{self.tag}:lane:{lane}"
 
-    def call(self, channel: str) -> str:
-        return f"{self.tag}:call:{channel}"
-
 
 def recall_key(name: str) -> str:
     """list: calls back the blocking read of one process that waits for many queues."""
     return f"towpath:recall:{name}"
 
 
-def stream_key(stream: StreamName) -> str:
-    """The stream that outsiders read; it belongs to no queue."""
-    return f"towpath:stream:{stream}"
+def stream_keys(stream: StreamName) -> Declared:
+    """The stream that outsiders read; it belongs to no queue, and its whole name is its tag."""
+    key = f"towpath:stream:{stream}"
+    return Declared(key, f"{{{key}}}")
+
+
+# A brace inside the tag would end it early, and so put one record's keys into several slots, or
+# give two records the same key. '%' is escaped too, so that no two ids become one.
+_ESCAPED = str.maketrans({"{": "%7B", "}": "%7D", "%": "%25"})
+
+
+def record_keys(space: str, id: str) -> Declared:
+    """A record of an application: `upload:{<id>}:…`, one slot."""
+    name = f"{space}:{{{id.translate(_ESCAPED)}}}"
+    return Declared(name, name)
 
 
 def probe_key(key: str, channel: str) -> str:

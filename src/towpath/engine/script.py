@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
 import msgspec
 
 from towpath.engine.options import OPTIONS
+from towpath.errors import SpaceInvalid
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -94,11 +97,11 @@ def _named_in(text: str, field: str) -> list[str]:
     return " ".join(header_of(text).fields[field]).split()
 
 
-def _joined(names: list[str]) -> list[str]:
+def _joined(names: list[str], text_of: Callable[[str], str] = lua_text) -> list[str]:
     order: list[str] = []
 
     def add(piece: str) -> None:
-        for used in _named_in(lua_text(piece), "uses"):
+        for used in _named_in(text_of(piece), "uses"):
             if used not in order:
                 add(used)
         if piece not in order:
@@ -158,8 +161,11 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         "end)()" if short else "",
     ]
     source = _OPTION.sub(lambda it: f"options[{OPTIONS.index(it[1]) + 1}]", "\n".join(parts))
-    digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, source, digest)
+    return Script(name, source, _digest(source))
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
 def _unchanged(_name: str, text: str) -> str:
@@ -171,6 +177,204 @@ class Scripts:
 
     def __init__(self, edit: Callable[[str, str], str] = _unchanged) -> None:
         self._scripts = {name: _compose(name, edit) for name in ARGS}
+        self._edit = edit
 
     def __getitem__(self, name: str) -> Script:
         return self._scripts[name]
+
+    def of_records(self, folder: Traversable) -> dict[str, RecordScript]:
+        """The scripts of a folder that is not the verbs': each about one record of a space, with
+        the keys and arguments that its header names and no others.
+
+        Raises SpaceInvalid for one that breaks a rule.
+        """
+        files = folder.iterdir() if folder.is_dir() else ()
+        names = sorted(it.name for it in files if it.name.endswith(".lua"))
+        if not names:
+            raise SpaceInvalid(str(folder), "has no scripts")
+        found = {name[:-4]: _compose_record(folder, name[:-4], self._edit) for name in names}
+        types: dict[str, str] = {}
+        for script in found.values():
+            for key, kind in script.keys.items():
+                if types.setdefault(key, kind) != kind:
+                    raise SpaceInvalid(script.name, f"key {key} is a {types[key]} elsewhere")
+        return found
+
+
+# ── scripts about records ────────────────────────────────────────────────────────────────
+
+_COMMANDS = {
+    "any": ("EXISTS PTTL TYPE", "DEL PERSIST PEXPIRE PEXPIREAT UNLINK"),
+    "string": (
+        "BITCOUNT BITPOS GET GETBIT GETRANGE MGET STRLEN",
+        "APPEND DECRBY GETDEL INCRBY SET SETBIT SETRANGE",
+    ),
+    "hash": (
+        "HEXISTS HGET HGETALL HKEYS HLEN HMGET HSTRLEN HVALS",
+        "HDEL HINCRBY HSET HSETNX",
+    ),
+    "list": ("LINDEX LLEN LRANGE", "LPOP LPUSH LREM LSET LTRIM RPOP RPUSH"),
+    "set": ("SCARD SISMEMBER SMEMBERS SMISMEMBER", "SADD SREM"),
+    "zset": (
+        "ZCARD ZCOUNT ZMSCORE ZRANGE ZRANGEBYSCORE ZRANK ZREVRANGE ZREVRANGEBYSCORE ZSCORE",
+        "ZADD ZINCRBY ZPOPMAX ZPOPMIN ZREM ZREMRANGEBYRANK ZREMRANGEBYSCORE",
+    ),
+    "stream": ("XLEN XRANGE XREVRANGE", "XADD XDEL XTRIM"),
+}
+"""Commands of Redis 6.2 whose keys come first: what they are for, those that read and those that
+write."""
+_ALL_KEYS = ("DEL", "EXISTS", "MGET", "UNLINK")
+"""Those of which every word is a key."""
+_ARGUMENTS = {
+    "int": "tonumber(ARGV[%d])",
+    "text": "ARGV[%d]",
+    "bytes": "ARGV[%d]",
+    "list": "cmsgpack.unpack(ARGV[%d])",
+}
+"""The types of arguments, and how a script reads them."""
+_PROMISED = ("keys", "args", "reply", "cost", "full")
+_OFFERED = ("clock", "send")
+"""The engine's pieces that other scripts may use."""
+_NAME, _WORD = re.compile(r"[a-z]+"), re.compile(r"[a-z]+(?:_[a-z]+)*")
+_KEY = re.compile(rf"{_WORD.pattern}:?")
+_TAKEN = re.compile(
+    "call|durability|now|and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|"
+    "repeat|return|then|true|until|while"
+)
+"""What arguments can't be called: the options of a call, and Lua's own words."""
+_STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
+_COMMENT = re.compile(rf"({_STRING})|--[^\n]*")
+_TOKEN = re.compile(rf"{_STRING}|.", re.DOTALL)
+_FORBIDDEN = re.compile(r"\b(?:KEYS|ARGV|_G)\b|\[=*\[|\bredis\b(?!\.(?:call|pcall|error_reply)\()")
+_CALL = re.compile(r"\bredis\.p?call\(")
+
+
+class RecordScript(Script, frozen=True):
+    """A script about one record."""
+
+    keys: dict[str, str]
+    """By name: the types of its keys. One that ends with a colon is many: what follows is free."""
+    args: dict[str, str]
+    writes: bool
+
+
+def _compose_record(
+    folder: Traversable, name: str, edit: Callable[[str, str], str]
+) -> RecordScript:
+    """A script behind its keys and arguments; one that writes, inside the memory of its calls."""
+
+    def text_of(piece: str) -> str:
+        file = folder / f"{name}.lua" if piece == name else folder / "lib" / f"{piece}.lua"
+        return lua_text(piece) if piece in _OFFERED else file.read_text("utf-8")
+
+    try:
+        header, pieces = header_of(text_of(name)), _joined([name], text_of)
+    except (OSError, ValueError) as error:
+        raise SpaceInvalid(name, str(error)) from error
+    keys, args = _promised(name, header)
+    texts = {piece: edit(piece, text_of(piece)) for piece in pieces}
+    offered = [texts.pop(piece) for piece in pieces if piece in _OFFERED]
+    writes = _checked(name, "\n".join(texts.values()), keys)
+    spelled = [f"local {_constant(key)} = KEYS[1] .. '{_suffix(key)}'" for key in keys]
+    at = itertools.count(4 if writes else 2)
+    named = [f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()]
+    own = [*named, *texts.values()]
+    if writes:
+        own = _remembered(own, name, edit, header.fields["full"][0])
+    source = "\n".join([*spelled, *offered, *own])
+    return RecordScript(name, source, _digest(source), keys, args, writes)
+
+
+def _remembered(own: list[str], name: str, edit: Callable[[str, str], str], full: str) -> list[str]:
+    """With memory full Redis refuses a script whose first write may grow it: one that works then
+    first removes what never is there. An error is no answer: the call may be made again.
+    """
+    return [
+        f"local VERB, CALL = '{name}', string.sub(KEYS[2], 1, -6) .. 'call:'",
+        edit("calls", lua_text("calls")),
+        "if remembered then return remembered[1] end",
+        "redis.call('UNLINK', KEYS[2])" if full == "works" else "",
+        "local answer = (function()",
+        *own,
+        "end)()",
+        "if type(answer) ~= 'table' or not answer.err then remember({ answer }) end",
+        "return answer",
+    ]
+
+
+def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]]:
+    """The keys and the arguments of a header, each with its type."""
+    if _NAME.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
+        raise SpaceInvalid(name, "must be named by letters a-z, in its header's first line too")
+    if missing := [field for field in _PROMISED if not header.fields.get(field)]:
+        raise SpaceInvalid(name, f"its header does not say: {', '.join(missing)}")
+    if header.fields["full"][0] not in {"works", "refused"}:
+        raise SpaceInvalid(name, "full must be works or refused")
+    keys = _typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})
+    args = _typed(name, "argument", header.fields["args"], _WORD, _ARGUMENTS.keys())
+    taken = [it for it in keys if it in {"never", "call:"}]
+    if taken := taken + [it for it in args if _TAKEN.fullmatch(it)]:
+        raise SpaceInvalid(name, f"the name {taken[0]} is taken")
+    return keys, args
+
+
+def _typed(
+    name: str, what: str, lines: list[str], rule: re.Pattern[str], types: Collection[str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in [] if lines == ["none"] else lines:
+        word, kind, sentence = [*line.split(None, 2), "", ""][:3]
+        if rule.fullmatch(word) is None or kind not in types or not sentence or word in found:
+            told = f"each {what} needs a name of its own, a type and a sentence: {line!r}"
+            raise SpaceInvalid(name, f"{told}; types are {', '.join(sorted(types))}")
+        found[word] = kind
+    return found
+
+
+def _constant(key: str) -> str:
+    return key.rstrip(":").upper()
+
+
+def _suffix(key: str) -> str:
+    return "" if key == "record" else f":{key}"
+
+
+def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
+    """Whether a script writes. Each of its commands must be for a key of its header, and for the
+    type of that key: so it can't leave the slot of its record, and the header does not lie.
+    """
+    code = _COMMENT.sub(lambda it: it[1] or "", text)
+    bare = re.sub(_STRING, lambda it: "_" * len(it[0]), code)
+    kinds = {_constant(it): keys[it] for it in keys}
+    if found := _FORBIDDEN.search(bare):
+        raise SpaceInvalid(name, f"must not use {found[0]}")
+    if found := re.search(rf"\b({'|'.join(kinds) or '-'})\b\s*(?:,[\w\s,]*)?=(?!=)", bare):
+        raise SpaceInvalid(name, f"must not change {found[1]}")
+    writes = False
+    for call in _CALL.finditer(bare):
+        command, *words = _arguments(code[call.end() :])
+        command = command.strip("'\"")
+        for word in (words if command in _ALL_KEYS else words[:1]) or [""]:
+            key = re.match(r"\w*", word)
+            kind = kinds.get(key[0]) if key else None
+            if kind is None:
+                raise SpaceInvalid(name, f"{command} {word}: is no key of its header")
+            reads, writing = (f"{_COMMANDS['any'][n]} {_COMMANDS[kind][n]}".split() for n in (0, 1))
+            if command not in reads + writing:
+                raise SpaceInvalid(name, f"{command}: is no command for a {kind} that it may use")
+            writes = writes or command in writing
+    return writes
+
+
+def _arguments(code: str) -> list[str]:
+    """The arguments of a call whose parenthesis was opened just before *code*."""
+    found, depth = [""], 0
+    for part in _TOKEN.findall(code):
+        if depth == 0 and part == ")":
+            break
+        if depth == 0 and part == ",":
+            found.append("")
+            continue
+        depth += (part in "([{") - (part in ")]}")
+        found[-1] += part
+    return [it.strip() for it in found]

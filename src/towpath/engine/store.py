@@ -63,7 +63,7 @@ class Store:
         log: Log,
     ) -> None:
         self._scripts = scripts
-        self._channels = Channels(link, clock, limits, declared=declared, log=log)
+        self.channels = Channels(link, clock, limits, declared=declared, log=log)
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
@@ -75,31 +75,31 @@ class Store:
 
         Raises ServerUnreachable while none ever answered.
         """
-        if self._channels.facts is None:
-            trouble = self._channels.trouble or ServerUnreachable("the server was not asked yet")
+        if self.channels.facts is None:
+            trouble = self.channels.trouble or ServerUnreachable("the server was not asked yet")
             raise trouble.with_traceback(None)
-        return self._channels.facts
+        return self.channels.facts
 
     async def check(self) -> ServerFacts:
         """What the servers say about themselves now. Raises EvictionUnsafe, DurabilityUnknown,
         ServerRefused, ServerUnreachable.
         """
-        return await self._channels.check()
+        return await self.channels.check()
 
     async def connect(self, *, tolerant: bool) -> None:
         """The same once, at the beginning; servers that are away are probed until they are back,
         and so, if *tolerant*, are those that are not fit.
         """
         try:
-            await self._channels.check()
+            await self.channels.check()
         except ServerError as error:
             if not tolerant and not isinstance(error, ServerUnreachable):
                 raise
-            self._channels.are_away(error)
+            self.channels.are_away(error)
 
     async def close(self) -> None:
         """From now on every call is refused."""
-        await self._channels.close()
+        await self.channels.close()
         listing = list(self._listing.values())
         for task in listing:
             task.cancel()
@@ -109,11 +109,11 @@ class Store:
 
     async def write(self, verb: str, queue: QueueName, body: Body, call: Call | None = None) -> Any:
         """The answer of a writing script."""
-        script, channels = self._scripts[verb], self._channels
+        script, channels = self._scripts[verb], self.channels
 
         async def ask(known: InForce) -> Any:
             packed = pack(body(known.options))
-            return await channels.call(script, queue, packed, known.version, call)
+            return await channels.call(script, keys_of(queue), (packed, known.version), call)
 
         return await self._introduced(queue, ask)
 
@@ -130,13 +130,14 @@ class Store:
         """The same at *durability*, and how many replicas have what it wrote; *written* is called
         before they are counted.
         """
-        script, channels = self._scripts[verb], self._channels
+        script, channels = self._scripts[verb], self.channels
 
         async def ask(known: InForce) -> tuple[Any, int]:
             packed = pack(body(known.options))
             return await channels.confirmed_call(
-                script, queue, packed, known.version, call, durability=durability, written=written
-            )
+                script, keys_of(queue), (packed, known.version), call,
+                durability=durability, written=written,
+            )  # fmt: skip
 
         return await self._introduced(queue, ask)
 
@@ -158,15 +159,15 @@ class Store:
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
-        return await self._channels.clocked(self._scripts[verb], queue, *args)
+        return await self.channels.clocked(self._scripts[verb], keys_of(queue), *args)
 
     async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that is safe to repeat and asks for no clock."""
-        return await self._channels.read(self._scripts[verb], queue, *args)
+        return await self.channels.read(self._scripts[verb], keys_of(queue), *args)
 
     async def command(self, *command: Any) -> Any:
         """The answer of a plain command that is safe to repeat."""
-        return await self._channels.command(*command)
+        return await self.channels.command(*command)
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
@@ -254,7 +255,7 @@ class Store:
     ) -> InForce:
         whole = msgspec.json.encode(options)
         args = (whole, options.packed(), version or version_of(whole), over)
-        stored, found = await self._channels.read(self._scripts["configure"], queue, *args)
+        stored, found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
         in_force = InForce(_decoded(queue, stored), found.decode())
         self._in_force[queue] = in_force
         await self._list(queue)
@@ -275,7 +276,7 @@ class Store:
         # They may change while they are written.
         while listed is not (options := self._in_force[queue].options):
             try:
-                await self._channels.command("HSET", REGISTRY, queue, msgspec.json.encode(options))
+                await self.channels.command("HSET", REGISTRY, queue, msgspec.json.encode(options))
             except ServerUnreachable:
                 await asyncio.sleep(_LISTED_S)
             except ServerError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
-from towpath.engine.publish import MOST_KEPT
+from towpath.engine.space import MOST_KEPT
 from towpath.errors import ServerError
 from towpath.ids import sink_name, stream_name
 from towpath.ledger.errors import SinkUnreachable
@@ -21,7 +21,7 @@ class RedisStreamSink:
     """Appends events to `towpath:stream:<stream>`: `id`, `type` and the whole `event` as JSON.
 
     The stream keeps about the last *kept* entries, read or not. A batch is one round trip, and is
-    there whole or not at all; after a lost reply it may be there twice.
+    there whole or not at all; one that was given up and is sent again may be there twice.
     """
 
     def __init__(

@@ -1,0 +1,379 @@
+"""space: an application's own records, changed by its own scripts."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.servers import newest, oldest
+from tests.spec import letters, parcels
+from tests.spec.deployment import USER, Deployment
+from towpath.clock import ManualClock, instant, seconds
+from towpath.embedded import EmbeddedServer, ServerBinary
+from towpath.embedded.resp import fields, items
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.model import Call
+from towpath.engine.script import Scripts
+from towpath.engine.space import Record, Space
+from towpath.errors import (
+    CallStale,
+    CallTaken,
+    DurabilityUnavailable,
+    EngineClosed,
+    InvalidName,
+    InvalidOption,
+    MemoryFull,
+    ServerError,
+    SpaceInvalid,
+)
+from towpath.testing.proxy import Faults, Proxy
+
+MEBIBYTE = 1024 * 1024
+FIRST = Call("client-7", 1)
+IDS = ["a", "{", "}", "{}", "}{", "a}:pieces:1", "a b", "ä:#", "%7B", "%", "x" * 512]
+
+
+@pytest.fixture
+def parcel_space(deployment: Deployment, engine: Engine) -> Space:
+    """As a user who may also do what these scripts need, on the keys of their spaces."""
+    more = ["~parcel:*", "~letter:*", "+hincrby", "+strlen", "+lrange"]
+    for master in deployment.masters:
+        master.ask("ACL", "SETUSER", USER, *more)
+    return engine.space("parcel", parcels.SCRIPTS)
+
+
+@pytest.fixture
+def letter_space(parcel_space: Space, engine: Engine) -> Space:
+    return engine.space("letter", letters.SCRIPTS)
+
+
+async def store(parcel: Record, token: int, number: int = 1, piece: bytes = b"x") -> Any:
+    return await parcel.run("store", token=token, number=number, piece=piece, label="l", more=[])
+
+
+def facts_of(told: Any) -> dict[bytes, bytes]:
+    flat = told[1]
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+class TestARecord:
+    async def test_has_its_keys_under_its_prefix_and_its_tag(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        parcel = parcel_space.at("p-1")
+        token = await parcel.run("hold")
+        await store(parcel, token, 3)
+        names = {f"parcel:{{p-1}}:{it}" for it in ("state", "pieces:3", "labels")}
+        assert set(deployment.dump()) == names
+
+    async def test_is_changed_by_who_holds_its_token(self, parcel_space: Space) -> None:
+        parcel = parcel_space.at("p-1")
+        first = await parcel.run("hold")
+        assert await store(parcel, first) == [1, 1]
+        second = await parcel.run("hold")
+        assert await store(parcel, first, 2) == [b"TOKEN_STALE", second]
+        assert await store(parcel, second, 2, b"yy") == [2, 3]
+
+    async def test_takes_and_gives_any_bytes_texts_and_lists(self, parcel_space: Space) -> None:
+        parcel, every_byte = parcel_space.at("p-1"), bytes(range(256))
+        await parcel.run("hold")
+        more = [b"\x00\xff", "ö", 7]
+        for piece in (every_byte, memoryview(every_byte)):
+            await parcel.run("store", token=1, number=-4, piece=piece, label="ä\n", more=more)
+            assert await parcel.read("piece", number=-4) == every_byte
+        told = await parcel.read("state")
+        assert told[2] == ["ä\n".encode(), b"\x00\xff", "ö".encode(), b"7"] * 2
+
+    async def test_that_nobody_wrote_is_empty(self, parcel_space: Space) -> None:
+        parcel = parcel_space.at("p-1")
+        assert await parcel.read("piece", number=1) is None
+        assert (await parcel.read("state"))[1:] == [[], []]
+
+    async def test_of_8_mib_is_in_the_store_once(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        """Neither what was sent nor what was read is remembered."""
+        parcel, large = parcel_space.at("p-1"), bytes(range(256)) * (8 * MEBIBYTE // 256)
+        await parcel.run("hold")
+        assert await store(parcel, 1, 1, large) == [1, len(large)]
+        for _ in range(5):
+            assert await parcel.read("piece", number=1) == large
+        calls = [key for key in deployment.key_names() if ":call:" in key]
+        assert 1 <= len(calls) <= 4
+        for key in calls:
+            memory = deployment.ask("GET", key)
+            assert isinstance(memory, bytes)
+            assert len(memory) < 64
+
+    async def test_goes_by_the_engines_clock(self, parcel_space: Space, clock: ManualClock) -> None:
+        parcel = parcel_space.at("p-1")
+        await parcel.run("hold")
+        held_at = int(clock.stamp())
+        clock.advance(seconds(90))
+        told = await parcel.read("state")
+        assert facts_of(told)[b"held_at"] == b"%d" % held_at
+        assert told[0] == held_at + 90_000
+
+    async def test_goes_by_the_servers_clock_otherwise(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        async with Engine(deployment.url) as engine:
+            parcel = engine.space("parcel", parcels.SCRIPTS).at("p-1")
+            before = deployment.time()
+            now = (await parcel.read("state"))[0]
+        assert before <= instant(now) < deployment.time() + seconds(1)
+
+    async def test_is_one_round_trip(self, parcel_space: Space, deployment: Deployment) -> None:
+        parcel = parcel_space.at("p-1")
+        await parcel.run("hold")
+        await parcel.read("state")
+        before = deployment.calls("evalsha", "eval")
+        await parcel.run("hold")
+        await parcel.read("state")
+        assert deployment.calls("evalsha", "eval") - before == 2
+
+
+class TestAnId:
+    async def test_may_be_any_text_and_is_one_record(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        """Braces neither end the tag early nor make two records one."""
+        for number, id in enumerate(IDS):
+            parcel = parcel_space.at(id)
+            await parcel.run("hold")
+            await store(parcel, 1, 1, b"%d" % number)
+        found = [await parcel_space.at(id).read("piece", number=1) for id in IDS]
+        assert found == [b"%d" % number for number in range(len(IDS))]
+        assert len(deployment.dump()) == 3 * len(IDS)
+
+    async def test_stays_as_it_is_in_the_names_of_keys(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        await parcel_space.at("01JB7Q/a b:c#d").run("hold")
+        assert set(deployment.dump()) == {"parcel:{01JB7Q/a b:c#d}:state"}
+
+    @pytest.mark.parametrize("id", ["", "a\n", "x" * 513, "\ud800", 7, None, b"a"])
+    async def test_that_is_none_is_refused(self, parcel_space: Space, id: str) -> None:
+        with pytest.raises(InvalidName):
+            parcel_space.at(id)
+
+
+class TestARepeatedCall:
+    async def test_has_one_effect_and_one_answer(self, parcel_space: Space) -> None:
+        parcel = parcel_space.at("p-1")
+        assert [await parcel.run("hold", call=FIRST) for _ in range(3)] == [1, 1, 1]
+        assert await parcel.run("hold", call=Call("client-7", 2)) == 2
+
+    async def test_is_answered_alike_whatever_the_answer_is(
+        self, parcel_space: Space, letter_space: Space
+    ) -> None:
+        parcel, letter = parcel_space.at("p-1"), letter_space.at("l-1")
+        await parcel.run("hold")
+        calls: list[Callable[[Call], Awaitable[object]]] = [
+            lambda call: parcel.run("drop", number=1, call=call),
+            lambda call: parcel.run(
+                "store", token=1, number=1, piece=b"x", label="l", more=["m"], call=call
+            ),
+            lambda call: parcel.run(
+                "store", token=9, number=1, piece=b"x", label="l", more=[], call=call
+            ),
+            lambda call: parcel.run("drop", number=1, call=call),
+            lambda call: letter.run("write", line="x", call=call),
+            lambda call: letter.run("tear", call=call),
+        ]
+        expected = [None, [1, 1], [b"TOKEN_STALE", 1], b"dropped", 1, None]
+        for number, (call, answer) in enumerate(zip(calls, expected, strict=True), 1):
+            named = Call("client-7", number)
+            assert [await call(named), await call(named)] == [answer, answer]
+        assert await letter.read("lines") == []
+
+    async def test_is_refused_if_it_is_not_the_last_or_was_another(
+        self, parcel_space: Space
+    ) -> None:
+        parcel = parcel_space.at("p-1")
+        await parcel.run("hold", call=Call("client-7", 5))
+        with pytest.raises(CallStale):
+            await parcel.run("hold", call=Call("client-7", 4))
+        with pytest.raises(CallTaken):
+            await parcel.run("drop", number=1, call=Call("client-7", 5))
+        assert facts_of(await parcel.read("state"))[b"token"] == b"1"
+
+    async def test_is_another_call_at_another_record(self, parcel_space: Space) -> None:
+        answers = [await parcel_space.at(id).run("hold", call=FIRST) for id in ("a", "b")]
+        assert answers == [1, 1]
+
+
+class TestTwoSpaces:
+    async def test_keep_records_of_the_same_id_apart(
+        self, parcel_space: Space, letter_space: Space, deployment: Deployment
+    ) -> None:
+        parcel, letter = parcel_space.at("1"), letter_space.at("1")
+        await parcel.run("hold", call=FIRST)
+        assert await letter.run("write", line="hello", call=FIRST) == 1
+        assert await letter.read("lines") == [b"hello"]
+        assert set(deployment.dump()) == {"parcel:{1}:state", "letter:{1}"}
+
+    async def test_of_one_name_are_one_if_their_scripts_are(
+        self, parcel_space: Space, engine: Engine
+    ) -> None:
+        assert engine.space("parcel", parcels.SCRIPTS) is parcel_space
+        with pytest.raises(SpaceInvalid, match="parcel"):
+            engine.space("parcel", letters.SCRIPTS)
+
+    async def test_may_be_of_the_same_scripts(
+        self, parcel_space: Space, letter_space: Space, engine: Engine
+    ) -> None:
+        await engine.space("letter", letters.SCRIPTS).at("1").run("write", line="a")
+        assert await letter_space.at("1").read("lines") == [b"a"]
+
+
+class TestAName:
+    @pytest.mark.parametrize(
+        "name", ["", "Upload", "a:b", "a b", "{a}", "x" * 65, "towpath:stream"]
+    )
+    async def test_that_is_none_is_refused(self, engine: Engine, name: str) -> None:
+        with pytest.raises(InvalidName):
+            engine.space(name, parcels.SCRIPTS)
+
+    async def test_of_the_engine_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(SpaceInvalid, match="engine"):
+            engine.space("towpath", parcels.SCRIPTS)
+
+
+class TestACall:
+    async def test_of_a_script_that_is_none_is_refused(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        """One that writes is not read, and one that only reads is not run."""
+        parcel = parcel_space.at("p-1")
+        for name in ("nothing", "state", "lib/token", "token"):
+            with pytest.raises(TypeError, match="that writes"):
+                await parcel.run(name)
+        for name in ("nothing", "hold"):
+            with pytest.raises(TypeError, match="only reads"):
+                await parcel.read(name)
+        assert deployment.key_names() == set()
+
+    async def test_with_other_arguments_is_refused(self, parcel_space: Space) -> None:
+        parcel = parcel_space.at("p-1")
+        with pytest.raises(TypeError, match="number"):
+            await parcel.read("piece")
+        with pytest.raises(TypeError, match="no arguments"):
+            await parcel.run("hold", number=1)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("number", "1"), ("number", True), ("number", 1.0), ("number", 2**53 + 1),
+            ("number", None), ("piece", "x"), ("piece", 7), ("label", b"x"), ("label", "\ud800"),
+            ("more", {object()}), ("more", ["\ud800"]), ("more", "x"),
+        ],
+    )  # fmt: skip
+    async def test_with_a_value_of_another_type_is_refused(
+        self, parcel_space: Space, deployment: Deployment, name: str, value: Any
+    ) -> None:
+        args: dict[str, Any] = {"token": 0, "number": 1, "piece": b"x", "label": "l", "more": []}
+        with pytest.raises(InvalidOption, match=name):
+            await parcel_space.at("p-1").run("store", **args | {name: value})
+        assert deployment.key_names() == set()
+
+    async def test_is_refused_whole_where_a_key_has_another_type(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        parcel = parcel_space.at("p-1")
+        await parcel.run("hold")
+        deployment.ask("SET", "parcel:{p-1}:labels", "in the way")
+        before = deployment.dump()
+        with pytest.raises(ServerError, match="WRONGTYPE"):
+            await store(parcel, 1)
+        assert deployment.dump() == before
+        deployment.ask("UNLINK", "parcel:{p-1}:labels")
+        assert await store(parcel, 1) == [1, 1]
+
+    async def test_is_made_by_a_server_of_the_class_asked_for(self, parcel_space: Space) -> None:
+        parcel = parcel_space.at("p-1")
+        assert await parcel.run("hold", durability=Durability()) == 1
+        for wanted in (Durability.parse("disk"), Durability(replicas=1)):
+            with pytest.raises(DurabilityUnavailable):
+                await parcel.run("hold", durability=wanted)
+        assert await parcel.run("hold") == 2
+
+    async def test_after_the_engine_was_left_is_refused(self, deployment: Deployment) -> None:
+        async with Engine(deployment.url) as engine:
+            parcel = engine.space("parcel", parcels.SCRIPTS).at("p-1")
+        for call in (parcel.run("hold"), parcel.read("state")):
+            with pytest.raises(EngineClosed):
+                await call
+
+
+class TestAServerThatForgot:
+    async def test_its_scripts_is_taught_them_again(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        parcel = parcel_space.at("p-1")
+        await parcel.run("hold")
+        for _ in range(2):
+            for master in deployment.masters:
+                master.ask("SCRIPT", "FLUSH")
+            await store(parcel, 1)
+            assert await parcel.read("piece", number=1) == b"x"
+
+    async def test_everything_begins_anew(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        parcel = parcel_space.at("p-1")
+        assert await parcel.run("hold", call=FIRST) == 1
+        deployment.flush()
+        assert await parcel.read("piece", number=1) is None
+        assert await parcel.run("hold", call=FIRST) == 1
+
+
+@pytest.mark.parametrize("binary", [newest, oldest])
+async def test_with_memory_full_what_may_grow_is_refused_and_what_frees_works(
+    binary: Callable[[], ServerBinary],
+) -> None:
+    with EmbeddedServer(binary=binary()) as server:
+        async with Engine(server.url) as engine:
+            parcel = engine.space("parcel", parcels.SCRIPTS).at("p-1")
+            await parcel.run("hold")
+            await store(parcel, 1, 1, bytes(MEBIBYTE))
+            used = int(fields(server.ask("INFO", "memory"))["used_memory"])
+            server.ask("CONFIG", "SET", "maxmemory", used - MEBIBYTE // 2)
+            before = await parcel.read("state")
+            for call in (store(parcel, 1, 2), parcel.run("hold")):
+                with pytest.raises(MemoryFull):
+                    await call
+            assert (await parcel.read("state"))[1:] == before[1:]
+            assert await parcel.run("drop", number=1) == b"dropped"
+            assert await store(parcel, 1, 2) == [1, MEBIBYTE + 1]
+
+
+class TestALostReply:
+    async def test_is_asked_for_again_and_the_call_counts_once(
+        self, server: EmbeddedServer
+    ) -> None:
+        assert await held_by_cut_calls(server, Scripts()) == [1, 2, 3, 4, 5]
+
+    async def test_counts_twice_without_the_memory_of_calls(self, server: EmbeddedServer) -> None:
+        """The test above can fail."""
+
+        def edit(piece: str, text: str) -> str:
+            remember = "redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)"
+            return text.replace(remember, "") if piece == "calls" else text
+
+        assert await held_by_cut_calls(server, Scripts(edit)) == [2, 4, 6, 8, 10]
+
+
+async def held_by_cut_calls(server: EmbeddedServer, scripts: Scripts) -> list[int]:
+    async with (
+        Proxy(server.address, Faults()) as proxy,
+        Engine(proxy.url, scripts=scripts) as engine,
+    ):
+        parcel, tokens = engine.space("parcel", parcels.SCRIPTS).at("p-1"), list[int]()
+        for _ in range(5):
+            proxy.cut_next()
+            tokens.append(await parcel.run("hold"))
+        assert proxy.cuts == 5
+    assert items(server.ask("HMGET", "parcel:{p-1}:state", "token")) == [b"%d" % tokens[-1]]
+    return tokens
