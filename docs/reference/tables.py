@@ -2,17 +2,25 @@
 
 from sqlalchemy import Column, Table
 
-from towpath.ledger.database.schema import SCHEMA, metadata, schema_version
+from towpath.ledger.database.schema import LEDGER
+from towpath.ledger.database.tables import Tables
+
+LINES: tuple[Tables, ...] = (LEDGER,)
 
 PAGE = """# The database
 
-What the ledger keeps, in SQLite or PostgreSQL, at schema {schema}. `towpath migrate` makes the
-tables and brings them up to date. Their names begin with `towpath_`, so that they can live beside
-yours. Times are milliseconds since 1970 in UTC. Read them as you like; what writes is Towpath.
+What Towpath keeps in SQLite or PostgreSQL. `towpath migrate` makes the tables and brings them up to
+date: those of the ledger, then those of each application, which have versions of their own. Their
+names begin with `towpath_`, so that they can live beside yours. Times are milliseconds since 1970
+in UTC. Read them as you like; what writes is Towpath.
+"""
+
+LINE = """
+## {name}, at schema {version}
 """
 
 TABLE = """
-## `{name}`
+### `{name}`
 
 {about}
 
@@ -22,9 +30,14 @@ TABLE = """
 
 
 def database_page() -> str:
-    """One section per table, one row per column."""
-    tables = (schema_version, *metadata.tables.values())
-    return PAGE.format(schema=SCHEMA) + "".join(map(_section, tables))
+    """One part per line, one section per table, one row per column."""
+    return PAGE + "".join(map(_line, LINES))
+
+
+def _line(line: Tables) -> str:
+    tables = (line.versions, *line.metadata.tables.values())
+    head = LINE.format(name=line.name.capitalize(), version=line.version)
+    return head + "".join(map(_section, tables))
 
 
 def _section(table: Table) -> str:

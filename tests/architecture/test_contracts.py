@@ -21,6 +21,7 @@ PLANTED = [
     ("redis", "ids.py", "import redis.asyncio"),
     ("database", "settings/__init__.py", "import sqlalchemy"),
     ("database", "worker/worker.py", "from alembic import command"),
+    ("database", "apps/messages/service.py", "import sqlalchemy"),
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),

@@ -39,9 +39,13 @@ class TestMigrate:
     def test_makes_the_schema_and_says_so(self, towpath: Command) -> None:
         where = f"sqlite:///{towpath.directory}/ledger.db"
         first = towpath("migrate", "--database", where)
-        assert (first.code, first.out) == (0, f"{where}  migrated: no schema, now {SCHEMA}\n")
+        assert (first.code, first.out) == (
+            0,
+            f"{where}  ledger migrated: no schema, now {SCHEMA}\n",
+        )
         again = towpath("migrate", "--json", DATABASE_URL=where)
-        assert again.object == {"database": where, "before": SCHEMA, "after": SCHEMA}
+        told = {"database": where, "line": "ledger", "before": SCHEMA, "after": SCHEMA}
+        assert again.object == told
 
     def test_wants_to_know_where(self, towpath: Command) -> None:
         ran = towpath("migrate", "--json")

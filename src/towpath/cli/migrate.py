@@ -20,15 +20,15 @@ async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
     backup before: there is no way down.
     """
     async with open_ledger(session, database) as ledger:
-        before, after = await ledger.migrate()
-        if session.out.as_json:
-            told = {"database": ledger.shown, "before": before, "after": after}
-            session.out.object(told)
-        elif before == after:
-            session.out.line(f"{ledger.shown}  is up to date: schema {after}")
-        else:
-            was = "no schema" if before is None else f"schema {before}"
-            session.out.line(f"{ledger.shown}  migrated: {was}, now {after}")
+        for line, before, after in await ledger.migrate():
+            if session.out.as_json:
+                told = {"database": ledger.shown, "line": line, "before": before, "after": after}
+                session.out.object(told)
+            elif before == after:
+                session.out.line(f"{ledger.shown}  {line} is up to date: schema {after}")
+            else:
+                was = "no schema" if before is None else f"schema {before}"
+                session.out.line(f"{ledger.shown}  {line} migrated: {was}, now {after}")
 
 
 def register(app: typer.Typer) -> None:

@@ -8,7 +8,8 @@ TowpathError
 │   ├── LedgerRefused         an answer that is an error
 │   ├── LedgerOutdated        the schema is not the one that this Towpath works with
 │   │   ├── LedgerAbsent      there is no such file
-│   │   └── LedgerAhead       a newer Towpath has migrated it
+│   │   └── LedgerAhead       a newer release has migrated it
+│   ├── MigrationFailed       a step did not work; nothing was changed
 │   ├── LedgerNotInstalled    a library is missing
 │   ├── LedgerMissing         a handler has a record, and its app no ledger
 │   ├── LedgerElsewhere       the caller's transaction is on another database
@@ -72,10 +73,12 @@ class LedgerOutdated(LedgerError):
     code = "ledger_outdated"
     remedy = "Run `towpath migrate`; it can be run again without harm."
 
-    def __init__(self, found: str | None, wanted: str) -> None:
+    def __init__(self, found: str | None, wanted: str, *, of: str = "ledger") -> None:
         has = "no schema" if found is None else f"schema {found}"
-        super().__init__(f"the database has {has}, this Towpath works with {wanted}")
-        self.found, self.wanted = found, wanted
+        if of != "ledger":
+            has += f" of {of}"
+        super().__init__(f"the database has {has}, this release works with {wanted}")
+        self.found, self.wanted, self.of = found, wanted, of
 
 
 class LedgerAbsent(LedgerOutdated):
@@ -86,14 +89,28 @@ class LedgerAbsent(LedgerOutdated):
 
     def __init__(self, path: str) -> None:
         LedgerError.__init__(self, f"there is no database file {path}")
-        self.found, self.wanted = None, ""
+        self.found, self.wanted, self.of = None, "", "ledger"
 
 
 class LedgerAhead(LedgerOutdated):
-    """A newer Towpath has migrated the database; this one does not know its schema."""
+    """A newer release has migrated the database in a way that this one can't work with."""
 
     code = "ledger_ahead"
-    remedy = "Install the Towpath that migrated it, or a newer one."
+    remedy = (
+        "Install the release that migrated it, or a newer one. Migrations are never undone: to go"
+        " back, restore the backup made before."
+    )
+
+
+class MigrationFailed(LedgerError):
+    """A step of a migration did not work; nothing was changed, in no table."""
+
+    code = "migration_failed"
+    remedy = "Mend what the reason names, or go back to the release before; then migrate again."
+
+    def __init__(self, line: str, reason: str) -> None:
+        super().__init__(f"migration of {line}: {reason}")
+        self.line, self.reason = line, reason
 
 
 class LedgerNotInstalled(LedgerError):

@@ -13,8 +13,9 @@ from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
 from towpath.ledger.database.failures import translated
-from towpath.ledger.database.schema import found_version, require, schema_version
+from towpath.ledger.database.schema import LEDGER, schema_version
 from towpath.ledger.database.store import open_store
+from towpath.ledger.database.tables import Tables, lines
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.keys.keys import NOTED_EVERY, Keys
 from towpath.ledger.outbox.outbox import Outbox, was_put
@@ -37,7 +38,8 @@ class Ledger:
 
     Entering sends nothing: the first use connects, and refuses with LedgerOutdated as long as the
     schema is not the one that this code works with. *limit* bounds each wait for the database;
-    *sinks* are the names of those who get the events that are put into the outbox.
+    *sinks* are the names of those who get the events that are put into the outbox; *tables* are
+    those of applications, which have to fit as well. Raises InvalidOption.
     `wall`, `ticks` and `noted_every` are for tests.
     """
 
@@ -47,10 +49,12 @@ class Ledger:
         *,
         limit: Duration = LIMIT,
         sinks: Iterable[str] = (),
+        tables: Iterable[Tables] = (),
         wall: Callable[[], int] = wall_ms,
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
+        self._lines = lines(LEDGER, tables)
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
         self._busy, self._idle = 0, asyncio.Event()
@@ -120,17 +124,24 @@ class Ledger:
 
     # ── schema ───────────────────────────────────────────────────────────────────────────
 
-    async def migrate(self) -> Migration:
-        """Bring the schema up to date: all steps that are missing, or none.
+    async def migrate(self) -> list[Migration]:
+        """Bring the schema up to date, the ledger's first, then each application's: all steps that
+        are missing, or none.
 
-        Several processes may do it at once, and again. Raises LedgerAhead.
+        Several processes may do it at once, and again. Raises LedgerAhead, MigrationFailed.
         """
         from towpath.ledger.database.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
 
         with self._at_work():
-            done = await migrate(self._store)
+            done = await migrate(self._store, self._lines)
         self._fits = True
         return done
+
+    async def drift(self) -> list[str]:
+        """Where the tables that the steps have made differ from what the code says; for tests."""
+        from towpath.ledger.database.migrate import drift  # noqa: PLC0415 -- see above
+
+        return await self.read(lambda connection: drift(connection, self._lines))
 
     async def probe(self) -> None:
         """See that the schema fits and that a write reaches the disk. Raises LedgerError."""
@@ -168,9 +179,14 @@ class Ledger:
         with self._at_work():
             if self._fits:
                 return await how(work)
-            answer = await how(lambda connection: _checked(connection, work))
+            answer = await how(lambda connection: self._checked(connection, work))
         self._fits = True
         return answer
+
+    def _checked(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        for line in self._lines:
+            line.require(connection)
+        return work(connection)
 
     @contextmanager
     def _at_work(self) -> Generator[None]:
@@ -186,8 +202,3 @@ class Ledger:
             self._busy -= 1
             if not self._busy:
                 self._idle.set()
-
-
-def _checked(connection: Connection, work: Callable[[Connection], T]) -> T:
-    require(found_version(connection))
-    return work(connection)

@@ -2,43 +2,170 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, NamedTuple, cast
 
-from alembic import command
-from alembic.config import Config
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Column, MetaData, String, delete, insert
+from sqlalchemy import inspect as inspected
 from sqlalchemy.engine import Connection
+from sqlalchemy.engine.interfaces import ReflectedColumn
+from sqlalchemy.exc import SQLAlchemyError
 
-from towpath.ledger.database.schema import SCHEMA, found_version, refuse_newer
+from towpath.ledger.database.failures import meaning
+from towpath.ledger.database.schema import LEDGER
 from towpath.ledger.database.store import Store
+from towpath.ledger.database.tables import Tables
+from towpath.ledger.errors import LedgerUnreachable, MigrationFailed
 
 
 class Migration(NamedTuple):
-    """What a migration found and what it left; None = no schema."""
+    """What a migration found of one line and what it left; None = no schema."""
 
+    line: str
+    """`ledger`, or the application's name."""
     before: str | None
     after: str
 
 
-def configuration() -> Config:
-    """Where Alembic finds the steps: inside the package."""
-    config = Config()
-    config.set_main_option("script_location", "towpath.ledger.database:migrations")
-    config.set_main_option("path_separator", "os")
-    return config
+async def migrate(store: Store, lines: Sequence[Tables]) -> list[Migration]:
+    """Run the steps that are missing in *lines*, one line after the other, all or none.
 
-
-async def migrate(store: Store) -> Migration:
-    """Run the steps that are missing, all or none. Raises LedgerAhead.
-
-    Whoever comes second waits, and finds nothing to do.
+    Whoever comes second waits, and finds nothing to do. Raises LedgerAhead, MigrationFailed.
     """
-    return await store.alone(_upgrade)
+    return await store.alone(lambda connection: [_upgrade(connection, it) for it in lines])
 
 
-def _upgrade(connection: Connection) -> Migration:
-    before = found_version(connection)
-    refuse_newer(before)
-    config = configuration()
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    return Migration(before, SCHEMA)
+def _upgrade(connection: Connection, line: Tables) -> Migration:
+    before = line.found(connection)
+    if before is not None and before > line.version:
+        line.refuse_newer(connection, before)
+        return Migration(line.name, before, before)
+    steps = steps_of(line)
+    if before is not None and before not in steps:
+        raise MigrationFailed(line.name, f"the database has version {before}, which no step made")
+    missing = [step for step in steps.values() if before is None or step.revision > before]
+    with Operations.context(MigrationContext.configure(connection)) as op:
+        if _has_versions(op, connection, line) and not missing:
+            return Migration(line.name, before, line.version)
+        for step in missing:
+            _run(connection, line, step)
+    oldest = max((it for it, step in steps.items() if not _is_additive(step)), default="0001")
+    connection.execute(delete(line.versions))
+    connection.execute(insert(line.versions).values(version_num=line.version, oldest=oldest))
+    return Migration(line.name, before, line.version)
+
+
+def steps_of(line: Tables) -> dict[str, ModuleType]:
+    """The steps of *line* by their numbers, the first one first. Raises MigrationFailed."""
+    try:
+        package = import_module(line.steps)
+        names = sorted(it.name for it in iter_modules(package.__path__) if it.name[:1] == "v")
+        modules = [import_module(f"{line.steps}.{name}") for name in names]
+        steps = {str(it.revision): it for it in modules}
+    except Exception as error:
+        raise MigrationFailed(line.name, f"its steps can't be loaded: {_told(error)}") from error
+    wanted = [f"{number:04}" for number in range(1, int(line.version) + 1)]
+    if list(steps) != wanted or [name[1:5] for name in names] != wanted:
+        reason = f"its tables are at {line.version}, its steps are {', '.join(names)}"
+        raise MigrationFailed(line.name, reason)
+    return steps
+
+
+def _run(connection: Connection, line: Tables, step: ModuleType) -> None:
+    before = _columns(connection)
+    try:
+        step.upgrade()
+    except Exception as error:
+        trouble = meaning(error) if isinstance(error, SQLAlchemyError | OSError) else None
+        if isinstance(trouble, LedgerUnreachable):
+            raise trouble from error
+        raise MigrationFailed(line.name, f"step {step.revision}: {_told(error)}") from error
+    after = _columns(connection)
+    wrong = _overreach(line, before, after)
+    if not wrong and _is_additive(step):
+        wrong = _not_additive(before, after)
+    if wrong:
+        raise MigrationFailed(line.name, f"step {step.revision} {wrong}")
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, SQLAlchemyError):
+        return str(meaning(error))
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_additive(step: ModuleType) -> bool:
+    return getattr(step, "additive", False)
+
+
+def _has_versions(op: Operations, connection: Connection, line: Tables) -> bool:
+    """Whether the table of versions was there and whole; now it is."""
+    name = line.versions.name
+    if not inspected(connection).has_table(name):
+        line.versions.create(connection)
+        return False
+    if any(it["name"] == "oldest" for it in inspected(connection).get_columns(name)):
+        return True
+    op.add_column(name, Column("oldest", String(32)))  # made before there was such a column
+    return False
+
+
+# ── what a step may do ───────────────────────────────────────────────────────────────────
+
+_Columns = dict[str, dict[str, bool]]
+"""By table and column: whether a row must say something there."""
+
+
+def _columns(connection: Connection) -> _Columns:
+    """Of all tables of ours; those of the user may change meanwhile."""
+    found = inspected(connection).get_multi_columns()
+    return {
+        table: {column["name"]: _is_needed(column) for column in columns}
+        for (_, table), columns in found.items()
+        if table.startswith(LEDGER.prefix)
+    }
+
+
+def _is_needed(column: ReflectedColumn) -> bool:
+    return not column["nullable"] and column.get("default") is None
+
+
+def _overreach(line: Tables, before: _Columns, after: _Columns) -> str:
+    """Which tables of others a step has made, changed or removed; empty if none."""
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    strange = sorted(name for name in changed if not name.startswith(line.prefix))
+    return f"changes {', '.join(strange)}, which is not of {line.name}" if strange else ""
+
+
+def _not_additive(before: _Columns, after: _Columns) -> str:
+    """What code from before the step would stumble over; empty if nothing."""
+    for table, columns in before.items():
+        here = after.get(table, {})
+        for name in sorted({*columns, *here}):
+            if name not in here or (here[name] and not columns.get(name)):
+                what = "needs a value in" if name in here else "removes"
+                return f"says that it is additive, and {what} {table}.{name}"
+    return ""
+
+
+# ── whether the steps make what the tables say ───────────────────────────────────────────
+
+
+def drift(connection: Connection, lines: Sequence[Tables]) -> list[str]:
+    """Where the database differs from what *lines* say, table by table; for tests."""
+    said = MetaData(naming_convention=LEDGER.metadata.naming_convention)
+    for line in lines:
+        for table in (line.versions, *line.metadata.sorted_tables):
+            table.to_metadata(said)
+    context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+    found: list[str] = []
+    for one in cast("list[Any]", compare_metadata(context, said)):
+        several = cast("list[tuple[Any, ...]]", one if isinstance(one, list) else [one])
+        found += [" ".join(str(part) for part in each if part) for each in several]
+    return found

@@ -17,7 +17,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     ScalarSelect,
     String,
     Table,
@@ -26,32 +25,18 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy import inspect as inspected
-from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from towpath.ledger.errors import LedgerAhead, LedgerOutdated
+from towpath.ledger.database.tables import Tables
 
 SCHEMA = "0006"
-"""The newest migration: its number, growing, with leading zeros."""
+"""The newest step: its number, growing, with leading zeros."""
 
-metadata = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-    }
+LEDGER = Tables(
+    "ledger", version=SCHEMA, steps="towpath.ledger.database.migrations", prefix="towpath_"
 )
-
-schema_version = Table(
-    "towpath_schema",
-    MetaData(),  # Alembic's own: it makes the table and no migration does
-    Column("version_num", String(32), primary_key=True, doc="The newest migration that has run."),
-    info={"about": "Which schema this is. One row."},
-)
+metadata, schema_version = LEDGER.metadata, LEDGER.versions
 
 api_keys = Table(
     "towpath_api_keys",
@@ -200,23 +185,3 @@ def _sqlite_now(*_: Any, **__: Any) -> str:
 def moment() -> ScalarSelect[int]:
     """The same, asked once for a whole statement: for comparing with what an index has in order."""
     return select(now_ms()).scalar_subquery()
-
-
-def found_version(connection: Connection) -> str | None:
-    """The version that the database has; None for none."""
-    if not inspected(connection).has_table(schema_version.name):
-        return None
-    return connection.scalar(select(schema_version.c.version_num))
-
-
-def require(found: str | None) -> None:
-    """Return if this code works with that version. Raises LedgerOutdated or LedgerAhead."""
-    if found is None or found < SCHEMA:
-        raise LedgerOutdated(found, SCHEMA)
-    refuse_newer(found)
-
-
-def refuse_newer(found: str | None) -> None:
-    """Raises LedgerAhead for a version that this code has never heard of."""
-    if found is not None and found > SCHEMA:
-        raise LedgerAhead(found, SCHEMA)

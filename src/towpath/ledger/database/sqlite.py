@@ -26,7 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
 from towpath.ledger.database.writing import AT_ONCE, JoinedWrites
-from towpath.ledger.errors import LedgerAbsent, LedgerClosed
+from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
 T = TypeVar("T")
 
@@ -34,6 +34,7 @@ _READERS = 4
 _READ, _WRITE = "BEGIN", "BEGIN IMMEDIATE"
 _LOOK_EVERY = 0.001
 """Seconds between two looks whether another process has ended its transaction."""
+_ORPHANS = "PRAGMA foreign_key_check"
 _PATIENCE = minutes(5)
 """How long a migration waits for another one."""
 
@@ -84,12 +85,20 @@ class SqliteStore:
         return await self._joined.write(change)
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
-        """Do *change* while nobody else writes, however long that takes to come."""
+        """Do *change* while nobody else writes, however long that takes to come.
+
+        A migration has to make a table anew to change it; rows that point to the old one must not
+        go with it (`ON DELETE CASCADE`). So they are looked at in the end instead.
+        """
         engine = _engine(self._path, _WRITE, _PATIENCE, mode="rwc", poolclass=NullPool)
 
         def run() -> T:
             with engine.begin() as connection:
-                return change(connection)
+                done = change(connection)
+                for table, _, parent, _ in connection.exec_driver_sql(_ORPHANS):
+                    if table.startswith("towpath_"):
+                        raise LedgerRefused(f"rows of {table} would point to no row of {parent}")
+                return done
 
         return await asyncio.to_thread(run)
 
@@ -116,7 +125,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         record.info[_FILE] = _identity(file)
         # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
         connection.isolation_level = None
-        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        keys = "OFF" if alone else "ON"
+        for setting in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={keys}"):
             _when_free(connection.execute, f"PRAGMA {setting}", busy)
         if begin == _READ:
             connection.execute("PRAGMA query_only=ON")

@@ -1,0 +1,321 @@
+"""Tables of applications: a version line of their own, moved with the ledger's or not at all."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, Table, insert, inspect, select, text
+
+from tests.ledger.lending import DUE, FIRST, package, release
+from tests.warm import Bounded
+from towpath.errors import InvalidOption
+from towpath.ledger.database.migrate import Migration
+from towpath.ledger.database.schema import LEDGER, SCHEMA
+from towpath.ledger.database.tables import Tables
+from towpath.ledger.errors import LedgerAhead, LedgerError, LedgerOutdated, MigrationFailed
+from towpath.ledger.ledger import Ledger
+
+MIGRATE = """
+import asyncio, sys
+from pathlib import Path
+from tests.ledger.lending import Release
+from towpath.ledger.ledger import Ledger
+
+async def main():
+    async with Ledger(sys.argv[1], tables=[Release("0003", sys.argv[2])]) as ledger:
+        print("here", flush=True)
+        sys.stdin.readline()
+        print((await ledger.migrate())[1].before)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """Where releases are made, on the path of Python until the test ends."""
+    yield tmp_path
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+async def tables_of(ledger: Ledger) -> set[str]:
+    return set(await ledger.read(lambda it: inspect(it).get_table_names()))
+
+
+class TestMigrating:
+    async def test_brings_the_ledger_up_to_date_first_and_then_each_application(
+        self, url: str, place: Path
+    ) -> None:
+        async with Ledger(url, tables=[release(place, 3)]) as ledger:
+            assert await ledger.migrate() == [
+                Migration("ledger", None, SCHEMA),
+                Migration("lending", None, "0003"),
+            ]
+            assert await ledger.migrate() == [
+                Migration("ledger", SCHEMA, SCHEMA),
+                Migration("lending", "0003", "0003"),
+            ]
+            assert await ledger.drift() == []
+
+    async def test_keeps_what_is_there_and_runs_only_the_steps_that_are_missing(
+        self, url: str, place: Path
+    ) -> None:
+        """Also where a step makes the table anew, as SQLite needs it: what points to it stays."""
+        first, third = release(place, 1), release(place, 3)
+        async with Ledger(url, tables=[first]) as ledger:
+            await ledger.migrate()
+            key, _ = await ledger.keys.create("anna", scopes=["read"])
+            await ledger.write(lambda it: it.execute(insert(first.books), {"id": 7, "title": "x"}))
+            await ledger.write(lambda it: it.execute(insert(first.loans), {"id": 1, "book": 7}))
+        async with Ledger(url, tables=[third]) as ledger:
+            assert (await ledger.migrate())[1] == Migration("lending", "0001", "0003")
+            books, loans = select(third.books), select(third.loans)
+            assert await ledger.read(lambda it: it.execute(books).all()) == [(7, "X")]
+            assert await ledger.read(lambda it: it.execute(loans).all()) == [(1, 7, None)]
+            assert await ledger.keys.list() == [key]
+            assert await ledger.drift() == []
+
+    def test_by_several_processes_at_once_happens_once(self, url: str, place: Path) -> None:
+        steps, pipe = release(place, 3).steps, subprocess.PIPE
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(Path.cwd())])}
+        at_once = [
+            Bounded[str](
+                [sys.executable, "-W", "error", "-c", MIGRATE, url, steps],
+                stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=found,
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        for process in at_once:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "here\n"
+        ended = [process.communicate("now\n", timeout=60) for process in at_once]
+        assert [err for _, err in ended] == [""] * 3
+        assert sorted(out.strip() for out, _ in ended) == ["0003", "0003", "None"]
+
+    async def test_tells_an_application_that_its_tables_are_missing(
+        self, url: str, place: Path
+    ) -> None:
+        """The server that was started too early goes on by itself once they are there."""
+        lending = release(place, 1)
+        async with Ledger(url) as ledger, Ledger(url, tables=[lending]) as with_lending:
+            await ledger.migrate()
+            assert await ledger.keys.list() == []
+            with pytest.raises(LedgerOutdated, match="no schema of lending, this") as refusal:
+                await with_lending.keys.list()
+            assert "towpath migrate" in refusal.value.remedy
+            async with Ledger(url, tables=[lending]) as other:
+                await other.migrate()
+            assert await with_lending.keys.list() == []
+
+    async def test_a_database_from_before_gets_to_say_which_releases_it_works_with(
+        self, url: str
+    ) -> None:
+        async with Ledger(url) as ledger:
+            await ledger.migrate()
+            await ledger.write(
+                lambda it: it.execute(text("ALTER TABLE towpath_schema DROP oldest"))
+            )
+            assert await ledger.keys.list() == []
+        async with Ledger(url) as ledger:
+            assert await ledger.keys.list() == []
+            assert await ledger.migrate() == [Migration("ledger", SCHEMA, SCHEMA)]
+            assert await ledger.drift() == []
+
+
+class TestTwoReleases:
+    async def test_work_side_by_side_where_the_newer_one_has_only_added(
+        self, url: str, place: Path
+    ) -> None:
+        older, newer = release(place, 1), release(place, 2)
+        async with Ledger(url, tables=[older]) as before, Ledger(url, tables=[newer]) as after:
+            await before.migrate()
+            await before.write(lambda it: it.execute(insert(older.books), {"id": 1, "title": "x"}))
+            await after.migrate()
+            late = {"id": 1, "book": 1, "due_at": 5}
+            await after.write(lambda it: it.execute(insert(newer.loans), late))
+            await before.write(lambda it: it.execute(insert(older.loans), {"id": 2, "book": 1}))
+            await before.probe()
+            rows = await before.read(lambda it: it.execute(select(older.loans)).all())
+            assert rows == [(1, 1), (2, 1)]
+        async with Ledger(url, tables=[older]) as again:
+            # One that is started now, and migrates as `towpath up` does: nothing to do.
+            assert (await again.migrate())[1] == Migration("lending", "0002", "0002")
+            assert await again.read(lambda it: len(it.execute(select(older.loans)).all())) == 2
+        async with Ledger(url, tables=[newer]) as after:
+            assert (await after.migrate())[1] == Migration("lending", "0002", "0002")
+
+    async def test_do_not_where_the_newer_one_has_changed_what_was_there(
+        self, url: str, place: Path
+    ) -> None:
+        """There is no way down: neither is the table changed back nor is it written to."""
+        second, third = release(place, 2), release(place, 3)
+        async with Ledger(url, tables=[second]) as before, Ledger(url, tables=[third]) as after:
+            await before.migrate()
+            await before.probe()
+            await after.migrate()
+            reason = "schema 0003 of lending, this release works with 0002"
+            with pytest.raises(LedgerAhead, match=reason):
+                await before.probe()
+            with pytest.raises(LedgerAhead, match=reason) as refusal:
+                await before.migrate()
+            assert "restore the backup" in refusal.value.remedy
+            assert (await after.migrate())[1] == Migration("lending", "0003", "0003")
+
+    async def test_of_the_ledger_itself_follow_the_same_rule(
+        self, ledger: Ledger, url: str
+    ) -> None:
+        """A later release says which ones before it go on working."""
+        newer = LEDGER.versions.update().values(version_num="0999", oldest=SCHEMA)
+        await ledger.write(lambda it: it.execute(newer))
+        async with Ledger(url) as later:
+            assert await later.migrate() == [Migration("ledger", "0999", "0999")]
+            assert await later.keys.list() == []
+
+
+class TestAMigrationThatFails:
+    async def fails(self, url: str, tables: Tables, match: str) -> None:
+        """Nothing is left of it, of the ledger's steps neither; the server can't start."""
+        async with Ledger(url, tables=[tables]) as ledger:
+            with pytest.raises(MigrationFailed, match=match) as refusal:
+                await ledger.migrate()
+            assert refusal.value.line == "lending"
+            with pytest.raises(LedgerOutdated):
+                await ledger.probe()
+        async with Ledger(url) as ledger:
+            with pytest.raises(LedgerOutdated, match="no schema,"):
+                await ledger.keys.list()
+
+    async def test_half_way_leaves_nothing_behind(self, url: str, place: Path) -> None:
+        half = """
+    op.create_table("towpath_lending_shelves", sa.Column("id", sa.Integer(), primary_key=True))
+    op.execute("INSERT INTO towpath_lending_shelves VALUES (1)")
+    op.execute("INSERT INTO towpath_lending_shelves VALUES (1)")"""
+        reason = r"lending: step 0003: .*(?i:unique)"
+        await self.fails(url, release(place, 2, ("", half)), reason)
+        async with Ledger(url, tables=[release(place, 2)]) as mended:
+            await mended.migrate()
+            assert "towpath_lending_shelves" not in await tables_of(mended)
+            assert await mended.drift() == []
+
+    @pytest.mark.parametrize(
+        ("more", "body", "reason"),
+        [
+            ("", "    raise ValueError('no such book')", "step 0002: ValueError: no such book"),
+            ("", "    nonsense(", "can't be loaded: SyntaxError"),
+            ("import nonsense", "    pass", "can't be loaded: ModuleNotFoundError"),
+            ("revision = '0007'", "    pass", "steps are v0001_step, v0002_step"),
+            ("", "    op.drop_table('towpath_outbox')", "step 0002 changes towpath_outbox"),
+            (
+                "",
+                "    op.add_column('towpath_jobs', sa.Column('mine', sa.Integer()))",
+                "step 0002 changes towpath_jobs",
+            ),
+            (
+                "additive = True",
+                "    op.drop_column('towpath_lending_books', 'title')",
+                "says that it is additive, and removes towpath_lending_books.title",
+            ),
+            (
+                "additive = True",
+                "    op.drop_table('towpath_lending_loans')",
+                r"says that it is additive, and removes towpath_lending_loans.book",
+            ),
+            (
+                "additive = True",
+                """
+    with op.batch_alter_table('towpath_lending_loans') as loans:
+        loans.add_column(sa.Column('by', sa.Integer(), nullable=False))""",
+                "says that it is additive, and needs a value in towpath_lending_loans.by",
+            ),
+        ],
+    )
+    async def test_says_why(
+        self, file_url: str, place: Path, more: str, body: str, reason: str
+    ) -> None:
+        await self.fails(file_url, release(place, 1, (more, body)), reason)
+
+    async def test_where_a_step_is_missing_or_not_counted(self, file_url: str, place: Path) -> None:
+        tables = release(place, 2)
+        (place / tables.steps / "v0001_step.py").unlink()
+        await self.fails(file_url, tables, "at 0002, its steps are v0002_step")
+        uncounted = Tables("lending", version="0001", steps=package(place, ("", FIRST), ("", DUE)))
+        await self.fails(file_url, uncounted, "at 0001, its steps are v0001_step, v0002_step")
+        nowhere = Tables("lending", version="0001", steps="lending_nowhere")
+        await self.fails(file_url, nowhere, "lending_nowhere")
+
+    async def test_because_rows_would_point_to_nothing(self, url: str, place: Path) -> None:
+        orphan = '    op.execute("INSERT INTO towpath_lending_loans VALUES (1, 99, 0)")'
+        async with Ledger(url, tables=[release(place, 2, ("", orphan))]) as ledger:
+            with pytest.raises(LedgerError, match="towpath_lending_loans"):
+                await ledger.migrate()
+            with pytest.raises(LedgerOutdated):
+                await ledger.probe()
+
+    async def test_on_a_version_that_no_step_made(self, file_url: str, place: Path) -> None:
+        lending = release(place, 1)
+        async with Ledger(file_url, tables=[lending]) as ledger:
+            await ledger.migrate()
+            strange = lending.versions.update().values(version_num="0000")
+            await ledger.write(lambda it: it.execute(strange))
+            with pytest.raises(MigrationFailed, match="version 0000, which no step made"):
+                await ledger.migrate()
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("name", "table", "rule"),
+        [
+            ("lending", "books", "must begin with towpath_lending_"),
+            ("lending", "towpath_jobs", "must begin with towpath_lending_"),
+            ("lending", "towpath_lending_schema", "belongs to lending"),
+            ("api", "towpath_api_keys", "belongs to ledger"),
+            ("shop", "towpath_shop_books_x", "belongs to shop_books"),
+            ("shop", "towpath_shop_books_schema", "belongs to shop_books"),
+        ],
+    )
+    def test_with_names_of_others_are_refused(
+        self, file_url: str, name: str, table: str, rule: str
+    ) -> None:
+        beside = Tables("shop_books", version="0001", steps="x")
+        Table("towpath_shop_books_x", beside.metadata, Column("id", Integer, primary_key=True))
+        claims = Tables(name, version="0001", steps="x")
+        Table(table, claims.metadata, Column("id", Integer, primary_key=True))
+        with pytest.raises(InvalidOption, match=f"{name}.*{table}.*{rule}"):
+            Ledger(file_url, tables=[beside, claims])
+
+    def test_of_one_name_twice_are_refused(self, file_url: str) -> None:
+        one, other = (Tables(name, version="0001", steps="x") for name in ("a-b", "a_b"))
+        for again in (one, other):
+            with pytest.raises(InvalidOption, match="belongs to a-b"):
+                Ledger(file_url, tables=[one, again])
+        with pytest.raises(InvalidOption, match="belongs to ledger"):
+            Ledger(
+                file_url, tables=[Tables("ledger", version="0001", steps="x", prefix="towpath_")]
+            )
+
+    @pytest.mark.parametrize("name", ["", "Lending", "9", "a" * 25, "a.b", "a b"])
+    def test_have_a_name_that_can_be_part_of_one(self, name: str) -> None:
+        with pytest.raises(InvalidOption):
+            Tables(name, version="0001", steps="x")
+
+    @pytest.mark.parametrize("version", ["", "1", "00001", "first"])
+    def test_have_a_version_of_four_digits(self, version: str) -> None:
+        with pytest.raises(InvalidOption):
+            Tables("lending", version=version, steps="x")
+
+    async def test_that_differ_from_what_the_steps_make_are_found(
+        self, url: str, place: Path
+    ) -> None:
+        """A column that no step makes, one of another kind, a table that only a step knows."""
+        made = '    op.execute("CREATE TABLE books (y INTEGER)")'
+        tables = release(place, 2, ("", made))
+        async with Ledger(url, tables=[tables]) as ledger:
+            await ledger.migrate()
+            found = await ledger.drift()
+        assert len(found) == 3
+        for part in ("remove_table books", "name", "title"):
+            assert any(part in it for it in found), found
