@@ -98,7 +98,7 @@ class TestTheSchema:
         self, url: str, facts: dict[str, Any]
     ) -> None:
         async with Ledger(url) as ledger:
-            assert (await ledger.migrate()).before == "0006"
+            assert (await ledger.migrate())[0].before == "0006"
             told = await asked.of_database(ledger)
             assert asked.differences(facts["database"], told) == []
             await ledger.migrate()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from towpath.testing import faults
-    from towpath.testing.bench import Bench, Ran, Seen, running
+    from towpath.testing.bench import Bench, Ran, Seen, drift, running
     from towpath.testing.errors import BenchError, NeverHappened, NotDrained, WorkerEnded
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Ran",
     "Seen",
     "WorkerEnded",
+    "drift",
     "faults",
     "running",
 ]

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import Any, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -38,6 +38,9 @@ from towpath.testing.watched import Notes, Ran, WatchedEngine
 from towpath.worker.middleware import Middleware
 from towpath.worker.recurring import fire_due
 from towpath.worker.worker import LEASE, Worker
+
+if TYPE_CHECKING:
+    from towpath.ledger.database.tables import Tables
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,6 +75,20 @@ async def running(
         await stack.enter_async_context(app)
         await fire_due(app.engine, app.recurrences)  # recurring work begins now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
+
+
+async def drift(tables: Tables, *, url: str | None = None) -> list[str]:
+    """Where the steps of *tables* make something else than it says; empty if nowhere.
+
+    In an empty database at *url*, or a file of its own. Raises MigrationFailed.
+    """
+    from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
+
+    with TemporaryDirectory(prefix="towpath-") as directory:
+        where = url or f"sqlite:///{directory}/ledger.db"
+        async with Ledger(where, tables=[tables]) as ledger:
+            await ledger.migrate()
+            return await ledger.drift()
 
 
 @asynccontextmanager

@@ -167,5 +167,5 @@ def drift(connection: Connection, lines: Sequence[Tables]) -> list[str]:
     found: list[str] = []
     for one in cast("list[Any]", compare_metadata(context, said)):
         several = cast("list[tuple[Any, ...]]", one if isinstance(one, list) else [one])
-        found += [" ".join(str(part) for part in each if part) for each in several]
+        found += [" ".join(str(part) for part in each if part is not None) for each in several]
     return found

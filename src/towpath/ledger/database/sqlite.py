@@ -125,8 +125,7 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         record.info[_FILE] = _identity(file)
         # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
         connection.isolation_level = None
-        keys = "OFF" if alone else "ON"
-        for setting in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={keys}"):
+        for setting in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={not alone}"):
             _when_free(connection.execute, f"PRAGMA {setting}", busy)
         if begin == _READ:
             connection.execute("PRAGMA query_only=ON")
