@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.warm import run
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LUA = re.compile(r"^```lua\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -28,6 +31,17 @@ def blocks() -> list[object]:
 def test_a_block_runs(block: str) -> None:
     ran = run([sys.executable, "-W", "error", "-c", block])
     assert ran.code == 0, ran.err
+
+
+async def test_the_scripts_of_a_space_run(server: EmbeddedServer, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "keep-records-of-your-own.md").read_text()
+    for text in LUA.findall(page):
+        (tmp_path / f"{text[3 : text.index(':')]}.lua").write_text(text)
+    async with Engine(server.url) as engine:
+        upload = engine.space("upload", tmp_path).at("u-1")
+        assert await upload.run("store", token=7, number=3, chunk=b"data") == 4
+        assert await upload.run("store", token=6, number=3, chunk=b"") == b"TOKEN_STALE"
+        assert await upload.read("chunk", number=3) == b"data"
 
 
 def test_the_readme_shows_a_job_s_life_in_ten_lines() -> None:
