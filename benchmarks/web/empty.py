@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request
 
 from benchmarks.web.deliveries import PATH
+from towpath.apps.messages.http import CanSend, MessageIn, QueuedOut
+from towpath.apps.reviews.http import TakenOut
 from towpath.apps.reviews.model import ReviewState
 from towpath.ledger.ledger import Ledger
 from towpath.loop import new_loop
-from towpath.server.routes.messages import CanSend, MessageIn, QueuedOut
-from towpath.server.routes.reviews import TakenOut
 from towpath.server.run import listen, serve
 from towpath.telemetry.logs import Log
 from towpath.web.auth import Door
@@ -37,7 +37,7 @@ def build(database: str) -> FastAPI:
 
     app = FastAPI(lifespan=life)
     app.state.draining = asyncio.Event()
-    app.add_middleware(Door, keys=ledger.keys, rates=Rates(0))
+    app.add_middleware(Door, keys=ledger.keys, rates=Rates(0), signed=[PATH])
     app.add_api_route("/api/v1/message", _send, methods=["POST"], response_model=QueuedOut)
     app.add_api_route(PATH, _deliver, methods=["POST"], status_code=202, response_model=TakenOut)
     return app

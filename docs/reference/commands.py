@@ -6,7 +6,7 @@ from typing import Any
 import typer.main
 
 from towpath.cli.config import shown
-from towpath.cli.main import app
+from towpath.cli.main import app, nouns
 from towpath.console import exits
 from towpath.settings import SECRET, leaves, variable_of
 
@@ -73,7 +73,7 @@ _COMMON = ("--url", "--json", "--timeout", "--config", "--debug")
 
 
 def _verbs(command: Any, words: str) -> Iterator[tuple[str, Any]]:
-    for name, below in getattr(command, "commands", {}).items():
+    for name, below in nouns(command).items():
         if not getattr(below, "no_args_is_help", False):
             yield f"{words} {name}", below
         yield from _verbs(below, f"{words} {name}")

@@ -12,7 +12,7 @@ import typer.main
 from tests.cli.command import Command
 from tests.warm import COMMAND
 from towpath import Engine, errors, new_job
-from towpath.cli.main import app
+from towpath.cli.main import app, nouns
 from towpath.console import exits
 from towpath.console.errors import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
 
@@ -21,7 +21,7 @@ def verbs(command: object = None, above: str = "towpath") -> Iterator[tuple[str,
     """Every command with its words."""
     command = command or typer.main.get_command(app)
     yield above, command
-    for name, below in getattr(command, "commands", {}).items():
+    for name, below in nouns(command).items():
         yield from verbs(below, f"{above} {name}")
 
 

@@ -30,7 +30,7 @@ def app_on(url: str, ledger: Ledger) -> FastAPI:
         metrics=Metrics(),
         log=Log(),
         version="0",
-        messages=MessagesOptions(secrets=(SECRET,)),
+        options={"messages": MessagesOptions(secrets=(SECRET,))},
     )
     return build(parts)
 

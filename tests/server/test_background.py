@@ -59,7 +59,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
             metrics=Metrics(),
             log=Log(),
             version="0",
-            messages=MessagesOptions(secrets=(SECRET,)),
+            options={"messages": MessagesOptions(secrets=(SECRET,))},
             events=EventsOptions(sinks=("redis",)),
             app=lambda: Towpath(server.url),
         )

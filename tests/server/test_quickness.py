@@ -8,12 +8,13 @@ import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, APIRouter
 
-from towpath.server.routes import events, health, jobs, messages, queues, work
+from towpath.apps.application import applications
+from towpath.server.routes import events, health, jobs, queues, work
 from towpath.server.run import listen
 
 ROUTERS = [
-    *(it.router for it in (events, health, jobs, messages, queues, work)),
-    messages.health_router,
+    *(it.router for it in (events, health, jobs, queues, work)),
+    *(router for it in applications() for router in it.load(it.http).routers),
 ]
 
 

@@ -1,1 +1,25 @@
-"""Applications: thin, strangers to each other, on the engine's verbs."""
+"""The applications: a folder each, and a line here. What they are is in `application.py`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """Where an application is declared, and what `towpath --help` says of its noun, if it has one.
+
+    So that help knows the nouns and loads none of the applications.
+    """
+
+    place: str
+    """`module:name`."""
+    noun: str = ""
+
+
+BUILT_IN = {
+    "messages": Line("towpath.apps.messages:APPLICATION"),
+    "reviews": Line(
+        "towpath.apps.reviews:APPLICATION", "Reviews: submit, list, show, cancel, retry."
+    ),
+}
+"""The applications that come with Towpath."""

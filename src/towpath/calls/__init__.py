@@ -1,7 +1,8 @@
 """Outgoing HTTP calls that reach only what they may, and the signatures of both directions."""
 
+from typing import TYPE_CHECKING
+
 from towpath.calls.answer import Advice, Answer, Next, advice
-from towpath.calls.caller import Caller
 from towpath.calls.errors import (
     AnswerTooLarge,
     CallerClosed,
@@ -24,6 +25,9 @@ from towpath.calls.signature import (
     sign,
     verify,
 )
+
+if TYPE_CHECKING:
+    from towpath.calls.caller import Caller
 
 __all__ = [
     "Advice",
@@ -50,3 +54,12 @@ __all__ = [
     "sign",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The caller needs an HTTP client, which is an extra; who checks a signature needs none."""
+    if name == "Caller":
+        from towpath.calls.caller import Caller  # noqa: PLC0415 -- an extra
+
+        return Caller
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-
-import httpx
+from typing import TYPE_CHECKING
 
 from towpath.calls.addresses import parse_address
 from towpath.calls.errors import CallRefused
+
+if TYPE_CHECKING:
+    import httpx
 
 _LONGEST = 2048
 _PORTS = {"http": 80, "https": 443}
@@ -70,6 +72,8 @@ def is_name(host: str) -> bool:
 def _read(url: str) -> httpx.URL:
     if not isinstance(url, str) or len(url) > _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise CallRefused(_UNREAD, f"must be text of at most {_LONGEST} characters")
+    import httpx  # noqa: PLC0415 -- an extra; options without a URL are read where it is missing
+
     try:
         return httpx.URL(url)
     except (httpx.InvalidURL, ValueError):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
 from types import TracebackType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from towpath.apps import BUILT_IN, Line
 from towpath.cli import (
     bench,
     config,
@@ -25,7 +30,6 @@ from towpath.cli import (
     pause,
     queues,
     recurring,
-    reviews,
     secrets,
     serve,
     submit,
@@ -35,9 +39,102 @@ from towpath.cli import (
 )
 from towpath.console import exits
 from towpath.console.verb import Session, noun
+from towpath.errors import TowpathError
+
+
+class Nouns(TyperGroup):
+    """The engine's verbs and nouns, and the applications' nouns, each loaded when it is asked for.
+
+    What is named by the setting `applications` is looked for only where something may be named:
+    settings take longer to load than all the rest.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *self._lines(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        line = BUILT_IN.get(cmd_name) or self._lines(ctx).get(cmd_name)
+        return Noun(cmd_name, line) if line and line.noun else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        if not isinstance(found, Noun):
+            return name, found, rest
+        try:
+            return name, found.loaded, rest
+        except TowpathError as error:
+            self._refuse(ctx, error)
+            raise typer.Exit(exits.exit_code(error)) from error
+
+    def _lines(self, ctx: Any) -> Mapping[str, Line]:
+        """The nouns of applications. One that can't be had is told, and the others are there."""
+        found = {name: line for name, line in BUILT_IN.items() if line.noun}
+        if _may_name_applications(ctx.params.get("config")):
+            try:
+                found |= _named(ctx.params, taken=self.commands)
+            except TowpathError as error:
+                self._refuse(ctx, error)
+        return found
+
+    def _refuse(self, ctx: Any, error: TowpathError) -> None:
+        Session(ctx.params).refused(error)
+
+
+class Noun(TyperGroup):
+    """What help says of an application's noun; `loaded` is the noun itself."""
+
+    def __init__(self, name: str, line: Line) -> None:
+        super().__init__(name=name, help=line.noun)
+        self._place = line.place
+
+    @cached_property
+    def loaded(self) -> Any:
+        """Raises ApplicationInvalid."""
+        from towpath.apps.application import loaded  # noqa: PLC0415 -- slow to import
+
+        application = loaded(self._place, self._place)
+        group: Any = typer.main.get_group(application.load(application.cli))
+        group.name = application.name
+        return group
+
+
+def nouns(command: Any) -> dict[str, Any]:
+    """What is below a command, the built-in applications' nouns included; for the docs."""
+    below: dict[str, Any] = dict(getattr(command, "commands", {}))
+    if isinstance(command, Nouns):
+        below |= {name: Noun(name, line).loaded for name, line in BUILT_IN.items() if line.noun}
+    return below
+
+
+def _named(common: Mapping[str, Any], *, taken: Iterable[str]) -> dict[str, Line]:
+    """The nouns of the applications that the settings name. Raises as the server does."""
+    from towpath.apps.application import ApplicationInvalid, applications  # noqa: PLC0415 -- slow to import
+    from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
+
+    import_from_here()
+    places = Session(common).settings.applications
+    found: dict[str, Line] = {}
+    for place, it in zip(places, applications(places)[len(BUILT_IN) :], strict=True):
+        if it.name in taken:
+            raise ApplicationInvalid(it.name, "there is another command of this name")
+        if it.cli:
+            found[it.name] = Line(place, it.noun)
+    return found
+
+
+def _may_name_applications(config: str | None) -> bool:
+    """Whether a variable or a file may say so. The settings know; this only saves to load them."""
+    if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
+        return True
+    files = [Path(config)] if config else [Path("towpath.toml"), Path("pyproject.toml")]
+    return any(it.is_file() and b"applications" in it.read_bytes() for it in files)
+
 
 app = typer.Typer(
     name="towpath",
+    cls=Nouns,
     # Plain help: rich would take longer to load than all the rest, also for each completion.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -86,7 +183,6 @@ top.register(app)
 doctor.register(app)
 config.register(app)
 bench.register(app)
-app.add_typer(reviews.app, name="reviews")
 app.add_typer(events.app, name="events")
 app.add_typer(keys.app, name="keys")
 secrets.register(app)

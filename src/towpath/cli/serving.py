@@ -16,16 +16,9 @@ from typing import Any
 from pydantic import SecretStr
 
 from towpath.app.app import Towpath
-from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.application import Fact, Shared, applications
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
-from towpath.cli.reviewing import (
-    NOBODY,
-    named_by_setting,
-    reviewer,
-    reviews_options,
-    webhooks,
-)
 from towpath.cli.running import import_from_here
 from towpath.cli.secrets import SIGNING
 from towpath.clock import seconds, steady
@@ -170,10 +163,13 @@ class _Serving:
         data: Path | None = None,
         objects: str | None = None,
     ) -> None:
+        import_from_here()  # applications, and what they name
         self._out, self._settings, self._url = session.out, settings, url
         self._database, self._data, self._objects = database, data, objects
         self._metrics = Metrics()
-        self._reviews = reviews_options(settings, signing=self._signing_secrets())
+        shared = Shared(secrets=self._signing_secrets(), allow=settings.calls.allow)
+        self._applications = applications(settings.applications)
+        self._options = {it.name: it.configured(settings, shared) for it in self._applications}
         self._events = self._events_options()
         self._ledger = Ledger(database, limit=_LEDGER_LIMIT, sinks=self._events.sinks)
 
@@ -188,19 +184,17 @@ class _Serving:
             metrics=self._metrics,
             log=log,
             version=version("towpath"),
-            messages=self._messages(),
-            reviews=self._reviews,
+            applications=self._applications,
+            options=self._options,
             events=self._events,
             app=self._app,
             grace=settings.http.grace,
         )
-        import_from_here()
-        with named_by_setting():
-            app = build(parts)
+        app = build(parts)
         await serve(
             app,
             sock,
-            started=self._started,
+            started=partial(self._started, app.state.webhooks),
             log=log,
             grace=settings.http.grace,
             head_within=settings.http.head_within,
@@ -214,15 +208,6 @@ class _Serving:
         app = Towpath(self._url, declared=self._settings.declared, ledger=self._ledger)
         app.metrics = self._metrics
         return app
-
-    def _messages(self) -> MessagesOptions:
-        """How messages leave."""
-        settings = self._settings
-        return MessagesOptions(
-            worker_url=_told(settings.messages_worker_url),
-            secrets=self._signing_secrets(),
-            allow=settings.calls.allow,
-        )
 
     def _events_options(self) -> EventsOptions:
         """Who is told how recorded jobs ended."""
@@ -257,24 +242,32 @@ class _Serving:
                 rule = "is public, and there is no key: `towpath keys create --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
 
-    async def _started(self, address: str) -> None:
+    async def _started(self, webhooks: Sequence[str], address: str) -> None:
         """Say where it serves, with the first key if there was none."""
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         secret, out = await self._first_key(), self._out
         store = self._url if self._data is not None else None
         own = {"data": self._data, "store": store, "objects": self._objects}
-        hooks, who = webhooks(self._reviews, address), reviewer(self._reviews)
+        hooks, facts = [f"{address}{it}" for it in webhooks], self._facts()
         if out.as_json:
-            told = {"address": address, **own, "api_key": secret, "reviewer": who}
-            told |= {"webhooks": hooks or None}
+            told: dict[str, object] = {"address": address, **own, "api_key": secret}
+            told |= {name: it.value for name, it in facts.items()} | {"webhooks": hooks or None}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
         key = secret or await self._about_keys()
-        taken = {"webhooks": ", ".join(hooks) or None, "reviewer": who or NOBODY}
-        out.facts({"serving": address, **own, **taken, "api key": key})
+        taken = {name: it.value or it.without for name, it in facts.items()}
+        hooked = {"webhooks": ", ".join(hooks) or None}
+        out.facts({"serving": address, **own, **hooked, **taken, "api key": key})
         sys.stdout.flush()
         out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
+
+    def _facts(self) -> dict[str, Fact]:
+        """What the applications tell at the start."""
+        told: dict[str, Fact] = {}
+        for it in self._applications:
+            told |= it.load(it.facts)(self._options[it.name]) if it.facts else {}
+        return told
 
     async def _about_keys(self) -> str:
         """Where a key is to be had; the secret of one that was made before is known to nobody."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from towpath.web.auth import OPEN
-from towpath.web.paths import WEBHOOKS
+from towpath.server.applications import Applications
+from towpath.web.mount import Listener, scheme_of
 from towpath.web.problems import Problem
 
 TAGS = [
@@ -16,66 +17,58 @@ TAGS = [
     {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
     {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
     {"name": "events", "description": "What happens, as a stream."},
-    {"name": "messages", "description": "One at a time per user: send, look, wait, cancel."},
-    {"name": "reviews", "description": "Webhooks of forges; reviews to ask for and to read."},
-    {"name": "health", "description": "Whether it lives, whether it can serve, its metrics."},
 ]
+_HEALTH = {
+    "name": "health",
+    "description": "Whether it lives, whether it can serve, its metrics.",
+}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer tp_…`"},
     "plain": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same."},
-    "github": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Hub-Signature-256",
-        "description": "Not a key: GitHub's signature of this very body.",
-    },
-    "gitlab": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-Gitlab-Token",
-        "description": "The webhook's secret token; or `webhook-signature`, of this very body.",
-    },
 }
 _DELIVERY: dict[str, Any] = {
     "type": "object",
     "description": "A delivery as its forge documents it.",
     "examples": [{"action": "opened", "pull_request": {}, "repository": {}}],
 }
-_ANY_KEY: list[dict[str, list[str]]] = [{"bearer": []}, {"plain": []}]
+_Shown = list[dict[str, list[str]]]
+"""What a request has to show: one of these."""
+_ANY_KEY: _Shown = [{"bearer": []}, {"plain": []}]
 
 
-def describe(app: FastAPI) -> None:
+def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> None:
     """Let *app* describe itself with keys and problems. Made at the first request for it."""
     made: dict[str, Any] = {}
 
     def description() -> dict[str, Any]:
         if not made:
-            made.update(_described(app))
+            made.update(_described(app, mounted, open))
         return made
 
     app.openapi = description
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
     page = get_openapi(
         title=app.title,
         version=app.version,
         summary=app.summary,
         routes=app.routes,
-        tags=TAGS,
+        tags=[*TAGS, *mounted.tags, _HEALTH],
     )
     parts = page["components"]
-    parts["securitySchemes"] = _SCHEMES
+    schemes = {scheme_of(it): _scheme(it) for it in mounted.webhooks.values()}
+    parts["securitySchemes"] = _SCHEMES | schemes
     parts["schemas"]["Problem"] = Problem.model_json_schema()
     parts["schemas"]["Delivery"] = _DELIVERY
     for path, methods in page["paths"].items():
         for operation in methods.values():
-            operation["security"] = _needed(path)
+            listener = mounted.webhooks.get(path)
+            signed: _Shown = [{scheme_of(listener): []}] if listener else _ANY_KEY
+            operation["security"] = [] if path in open else signed
     return page
 
 
-def _needed(path: str) -> list[dict[str, list[str]]]:
-    """What a request to *path* has to show."""
-    if path in OPEN:
-        return []
-    return [{path.rpartition("/")[2]: []}] if path in WEBHOOKS else _ANY_KEY
+def _scheme(listener: Listener) -> dict[str, str]:
+    header, about = listener.signature, listener.signed
+    return {"type": "apiKey", "in": "header", "name": header, "description": about}

@@ -45,6 +45,7 @@ from towpath.settings.groups import (
     EventSettings,
     HttpSettings,
     LogSettings,
+    Names,
     ReviewSettings,
     Time,
     TlsSettings,
@@ -114,6 +115,8 @@ class Settings(BaseSettings):
     """The first admin key; none = `up` makes one and shows it once."""
     messages_worker_url: SecretStr | None = None
     """Where messages are pushed to; none = workers pull them."""
+    applications: Names = ()
+    """Applications of others that are mounted: `module:name`, one or more."""
     http: HttpSettings = HttpSettings()
     calls: CallSettings = CallSettings()
     reviews: ReviewSettings = ReviewSettings()

@@ -12,9 +12,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
+from typing import Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -149,6 +150,11 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 Read = Callable[[], Reading]
+_KINDS: Mapping[Kind, Callable[..., Any]] = {
+    Kind.COUNTER: Counter,
+    Kind.GAUGE: Gauge,
+    Kind.HISTOGRAM: Histogram,
+}
 WORKER = "worker"
 """The place of whoever runs handlers."""
 
@@ -162,6 +168,7 @@ class Metrics(Collector):
             ProcessCollector(registry=registry)
         self.registry = registry
         self._of: dict[tuple[str, str], HandlerMetrics] = {}
+        self._own: dict[str, Any] = {}
         self._adding = threading.Lock()
         self._reads: dict[str, Read] = {}
         self._counters = {
@@ -192,6 +199,15 @@ class Metrics(Collector):
     def sink(self, name: str) -> SinkMetrics:
         """The counters of one sink, at 0 from the first time they are asked for."""
         return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))
+
+    def own(self, spec: MetricSpec) -> Any:
+        """A metric of an application: the client library's own, made the first time."""
+        with self._adding:
+            if spec.name not in self._own:
+                kind = _KINDS[spec.kind]
+                made = kind(spec.name, spec.sentence, spec.labels, registry=self.registry)
+                self._own[spec.name] = made
+            return self._own[spec.name]
 
     def watch(self, read: Read, *, place: str = WORKER) -> None:
         """Ask *read* how things stand, at each scrape and in the scraper's own thread.

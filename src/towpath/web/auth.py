@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.limits import Rates
-from towpath.web.paths import decoded, is_webhook, keep_as_sent
+from towpath.web.paths import decoded, keep_as_sent
 from towpath.web.problems import Refused, of_error
 
-OPEN = frozenset({"/livez", "/readyz", "/health"})
-"""What answers to everybody."""
+_SCOPED: set[Callable[..., Any]] = set()
+"""All that `scoped` made."""
 _KEY, _RECHECK = "towpath.key", "towpath.recheck"
 
 
@@ -31,14 +32,24 @@ class Door:
     """ASGI middleware: nothing of a request is looked at before its key is.
 
     So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
-    have none: their signature is looked at before anything else of them is.
+    have none: their signature is looked at before anything else of them is. *open* paths answer to
+    everybody, *signed* ones are those of webhooks.
     """
 
-    def __init__(self, app: ASGIApp, keys: Checks, rates: Rates) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Checks,
+        rates: Rates,
+        *,
+        open: Collection[str] = (),
+        signed: Collection[str] = (),
+    ) -> None:
         self._app, self._keys, self._rates = app, keys, rates
+        self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN and not is_webhook(scope):
+        if scope["type"] == "http" and not self._needs_none(scope):
             try:
                 key = await self._checked(scope)
             except Refused as refused:
@@ -51,6 +62,10 @@ class Door:
             scope[_RECHECK] = partial(self._keys.check, _secret(scope))
             keep_as_sent(scope)
         await self._app(scope, receive, send)
+
+    def _needs_none(self, scope: Scope) -> bool:
+        path = scope["path"]
+        return path in self._open or (path in self._signed and scope["method"] == "POST")
 
     async def _checked(self, scope: Scope) -> KeyInfo:
         """The key of the request. 401 without a valid one, 429 above its rate."""
@@ -104,7 +119,13 @@ def scoped(scope: KeyScope, *, queue: str | None = None) -> Callable[[Request], 
         require(key, scope, queue or request.path_params.get("queue"))
         return key
 
+    _SCOPED.add(check)
     return check
+
+
+def has_scope(dependant: Dependant) -> bool:
+    """Whether a route looks at the scope of the key, through whatever it depends on."""
+    return dependant.call in _SCOPED or any(map(has_scope, dependant.dependencies))
 
 
 def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:

@@ -25,7 +25,6 @@ DEPTH_MOST = 64
 """Levels of nesting in JSON."""
 _MB = 1024 * 1024
 _SEND_LESS = "Store the data elsewhere and send a reference."
-_RAISE_DELIVERY = "Raise the setting reviews.delivery, and let the forge send it again."
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────
@@ -237,10 +236,12 @@ class Deliveries:
         *,
         largest: int,
         within: Duration,
+        setting: str = "http.body",
         together: int = 64 * _MB,
         each: int = 32 * _MB,
     ) -> None:
         self._largest, self._within = largest, within
+        self._remedy = f"Raise the setting {setting}, and let the forge send it again."
         self._room = Room(
             together=max(together, largest),
             each=max(each, largest),
@@ -251,7 +252,7 @@ class Deliveries:
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
         """The body while the block needs it; None if the client left. 413, 408, 503."""
-        _declared(dict(scope["headers"]), self._largest, _RAISE_DELIVERY)
+        _declared(dict(scope["headers"]), self._largest, self._remedy)
         with self._room.holding(_network(scope)) as mine:
             yield await _read(
                 receive,
@@ -259,7 +260,7 @@ class Deliveries:
                 mine,
                 limit=self._largest,
                 within=self._within,
-                remedy=_RAISE_DELIVERY,
+                remedy=self._remedy,
             )
 
 

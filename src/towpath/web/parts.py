@@ -6,22 +6,37 @@ thread, and the way there and back costs more than most requests.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, Header, Request
 
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call
+from towpath.errors import TowpathError
 from towpath.web.auth import Key
+from towpath.web.fields import Answer
 from towpath.web.polling import Poll
 from towpath.web.sessions import Sessions
 from towpath.web.streams import Followed
 
+_WITHIN = 2.0
+
 
 async def _engine(request: Request) -> Engine:
     return request.app.state.engine
+
+
+def service(name: str) -> Callable[[Request], Awaitable[Any]]:
+    """A dependency: the service of the application *name*, while the server runs."""
+
+    async def serving(request: Request) -> Any:
+        return request.app.state.services[name]
+
+    return serving
 
 
 async def _sessions(request: Request) -> Sessions:
@@ -70,6 +85,34 @@ async def _repeatable(
 
 async def _poll(request: Request, engine: TheEngine) -> Poll:
     return Poll(engine, request, request.app.state.draining, request.app.state.sessions)
+
+
+# ── whether they work ────────────────────────────────────────────────────────────────────
+
+
+class PartOut(Answer):
+    """Whether a part of the server works."""
+
+    ok: bool
+    error: str | None = None
+    """The error's code; the name of its type for a task in the background."""
+    remedy: str | None = None
+
+
+async def checked(probe: Awaitable[None]) -> PartOut:
+    """Whether a part works; it has two seconds to say so."""
+    try:
+        async with asyncio.timeout(_WITHIN):
+            await probe
+    except TowpathError as error:
+        return PartOut(ok=False, error=error.code, remedy=error.remedy)
+    except TimeoutError:
+        return PartOut(
+            ok=False,
+            error="timeout",
+            remedy="The probe timed out after 2 s; check that this part responds.",
+        )
+    return PartOut(ok=True)
 
 
 TheEngine = Annotated[Engine, Depends(_engine)]

@@ -30,7 +30,7 @@ _LEDGER_AWAY = "the database can't do this now; the server's log says why"
 _DETAIL_MOST = 1000
 """Characters: a refusal repeats what was sent, up to here."""
 
-STATUSES: Mapping[type[TowpathError], int] = {
+STATUSES: dict[type[TowpathError], int] = {
     errors.PayloadTooLarge: 413,
     errors.InvalidInput: 422,
     errors.JobNotFound: 404,
@@ -54,7 +54,7 @@ STATUSES: Mapping[type[TowpathError], int] = {
     RecordError: 409,
     SignatureRefused: 401,
 }
-"""The first class of an error's own line that is here decides."""
+"""The first class of an error's own line that is here decides. Applications add theirs."""
 
 
 class Problem(BaseModel):

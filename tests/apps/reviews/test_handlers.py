@@ -285,7 +285,7 @@ class TestOptions:
             {"attempts": 0},
             {"concurrency": 0},
             {"within": seconds(0)},
-            {"largest_delivery": 1},
+            {"delivery": 1},
             {"allow": ("no host!",)},
         ],
         ids=str,

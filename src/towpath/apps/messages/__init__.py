@@ -1,1 +1,14 @@
-"""Messages: one at a time per user, first in, first out. A lane of the engine per user."""
+"""Messages: one at a time per user."""
+
+from towpath.apps.application import Application
+from towpath.apps.messages.options import MessagesOptions
+
+APPLICATION = Application(
+    name="messages",
+    options=MessagesOptions,
+    settings="towpath.apps.messages.settings:options",
+    queues="towpath.apps.messages.model:QUEUES",
+    service="towpath.apps.messages.service:serving",
+    handlers="towpath.apps.messages.adapters:Consumers",
+    http="towpath.apps.messages.http:MOUNT",
+)

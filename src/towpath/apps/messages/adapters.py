@@ -1,10 +1,13 @@
-"""The ports, filled with real connections."""
+"""The ports, filled with real connections; and the handlers that use them."""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
+from towpath.app.app import Towpath
+from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.options import MessagesOptions
 from towpath.calls.caller import Caller
 from towpath.calls.connecting import Resolver
@@ -37,3 +40,20 @@ class Outgoing:
 
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
+
+
+class Consumers:
+    """What the options ask to be run beside a server: pushes, callbacks, both or none."""
+
+    def __init__(self, options: MessagesOptions) -> None:
+        self._options = options
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app* with the handlers, and their connections while the body runs."""
+        async with Outgoing(self._options) as out:
+            if self._options.worker_url:
+                add_push(app, out.push, self._options)
+            if self._options.secrets:
+                add_callbacks(app, out.callback, self._options)
+            yield

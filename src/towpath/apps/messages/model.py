@@ -43,6 +43,8 @@ CALLBACK_OPTIONS = QueueOptions(
     remember=days(1),
 )
 
+QUEUES = {MESSAGES: MESSAGE_OPTIONS, CALLBACKS: CALLBACK_OPTIONS}
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a user sent. Names have 1 to 512 bytes without control characters, else InvalidName."""

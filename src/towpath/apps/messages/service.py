@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from itertools import takewhile
 from typing import Self
 
+from towpath.apps.application import Host
 from towpath.apps.messages.callbacks import Prompter, check_callback_url, submit_sentry
 from towpath.apps.messages.model import (
     KEEP_FOR_CALLBACK,
@@ -166,6 +167,11 @@ class Messages:
             answer=job.result,
             reason=job.reason,
         )
+
+
+def serving(host: Host) -> Messages:
+    """The application in a server."""
+    return Messages(host.engine, host.options)
 
 
 class _Parts:

@@ -1,1 +1,24 @@
-"""Reviews: what forges announce is reviewed once, the latest first of all. The row is the truth."""
+"""Reviews of pull requests and pushes, from webhooks and by request; each has a record."""
+
+from towpath.apps.application import Application
+from towpath.apps.reviews.options import ReviewsOptions
+
+APPLICATION = Application(
+    name="reviews",
+    options=ReviewsOptions,
+    settings="towpath.apps.reviews.settings:options",
+    names={
+        "command": "reviews.reviewer_command",
+        "function": "reviews.reviewer_function",
+        "url": "reviews.reviewer_url",
+        "secrets": "calls.secrets",
+        "allow": "calls.allow",
+        "environment": "reviews.reviewer_variables",
+    },
+    queues="towpath.apps.reviews.model:QUEUES",
+    service="towpath.apps.reviews.service:serving",
+    handlers="towpath.apps.reviews.adapters:Consumers",
+    http="towpath.apps.reviews.http:MOUNT",
+    cli="towpath.apps.reviews.cli:app",
+    facts="towpath.apps.reviews.adapters:facts",
+)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
+from towpath.app.app import Towpath
+from towpath.apps.application import Fact
+from towpath.apps.reviews.handlers import add_posting, add_reviews
 from towpath.apps.reviews.model import Forge
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.posting.github import GitHubPoster
@@ -83,6 +86,40 @@ class Outgoing:
         )
         self._callers.append(caller)
         return caller
+
+
+class Consumers:
+    """What the options ask to be run beside a server: a reviewer, posters, both or none."""
+
+    def __init__(self, options: ReviewsOptions) -> None:
+        self._options, self._out = options, Outgoing(options)
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app* with the handlers, and their connections while the body runs."""
+        async with self._out as out:
+            if out.reviewer is not None:
+                add_reviews(app, out.reviewer, self._options)
+            if out.posters:
+                add_posting(app, out.posters)
+            yield
+
+
+_NOBODY = (
+    "none here: reviews stay PENDING until a worker has one, or reviews.reviewer_command is set"
+)
+
+
+def facts(options: ReviewsOptions) -> dict[str, Fact]:
+    """Who reviews, without what may be secret: arguments, and more of a URL than its host."""
+    who = None
+    if options.command:
+        who = f"the program {options.command[0]}"
+    elif options.function:
+        who = f"the function {options.function}"
+    elif options.url:
+        who = f"whoever answers at {parse_target(options.url)}"
+    return {"reviewer": Fact(who, _NOBODY)}
 
 
 def _command(options: ReviewsOptions) -> CommandReviewer:

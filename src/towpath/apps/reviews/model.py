@@ -23,10 +23,14 @@ from towpath.apps.reviews.texts import (
     one_line,
     prose,
 )
+from towpath.clock import ZERO
 from towpath.engine.model import HIGH, NORMAL
+from towpath.engine.options import QueueOptions
 
 REVIEWS = "reviews"
 POSTS = "reviews.post"
+QUEUES = {name: QueueOptions(keep=ZERO) for name in (REVIEWS, POSTS)}
+"""The rows keep what has ended."""
 
 TITLE_MOST = 500
 AUTHOR_MOST = 100

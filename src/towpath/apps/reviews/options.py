@@ -9,8 +9,6 @@ import msgspec
 
 from towpath.apps.reviews.hooks.signing import checked_secrets
 from towpath.apps.reviews.model import Forge, ReviewTask
-from towpath.apps.reviews.posting import github, gitlab
-from towpath.apps.reviews.posting.forge import is_from
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.calls.target import parse_target
@@ -30,7 +28,7 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
     taken."""
     gitlab_secrets: tuple[str, ...] = ()
     """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
-    largest_delivery: int = LARGEST_DELIVERY
+    delivery: int = LARGEST_DELIVERY
     """Bytes of one webhook."""
 
     command: tuple[str, ...] = ()
@@ -55,18 +53,18 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     github_token: str | None = None
     """With what reviews are posted to GitHub; none = they are not."""
-    github_host: str = github.HOST
+    github_host: str = "https://github.com"
     github_approves: bool = False
     """Whether the verdict `approve` becomes an approval. It may be all that a branch waits for."""
     gitlab_token: str | None = None
     """With what reviews are posted to GitLab; none = they are not."""
-    gitlab_host: str = gitlab.HOST
+    gitlab_host: str = "https://gitlab.com"
 
     def __post_init__(self) -> None:
         for name in ("github_secrets", "gitlab_secrets"):
             if secrets := getattr(self, name):
                 checked_secrets(name, secrets)
-        whole("largest_delivery", self.largest_delivery, 1024, 25 * 1024 * 1024)
+        whole("delivery", self.delivery, 1024, 25 * 1024 * 1024)
         duration_ms("within", self.within, least=seconds(0.001))
         whole("attempts", self.attempts, 1, 1000)
         whole("concurrency", self.concurrency, 1, 100_000)
@@ -103,6 +101,8 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def posts(self, task: ReviewTask) -> bool:
         """Whether the review of *task* is to be posted: there is a token for where it is from."""
+        from towpath.apps.reviews.posting.forge import is_from  # noqa: PLC0415 -- an extra
+
         hosts = {Forge.GITHUB: self.github_host, Forge.GITLAB: self.gitlab_host}
         return task.forge in self.posted_to and is_from(hosts[task.forge], task)
 

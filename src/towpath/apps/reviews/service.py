@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 
+from towpath.apps.application import Host
 from towpath.apps.reviews.errors import (
     ReviewDiffers,
     ReviewEnded,
@@ -159,6 +160,11 @@ class Reviews:
             with suppress(RecordNotFound):
                 return await self._jobs.get(POSTS, record.id)
         return None
+
+
+def serving(host: Host) -> AbstractAsyncContextManager[Reviews]:
+    """The application in a server."""
+    return nullcontext(Reviews(host.ledger.jobs))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -11,26 +10,15 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from towpath.engine.engine import Engine
-from towpath.errors import TowpathError
 from towpath.server.readings import seen_with
 from towpath.supervise import troubles
 from towpath.web.auth import CanRead
 from towpath.web.fields import Answer, example
-from towpath.web.parts import TheEngine
+from towpath.web.parts import PartOut, TheEngine, checked
 from towpath.web.problems import documented
 
 router = APIRouter(tags=["health"])
-_WITHIN = 2.0
 _RESTARTED = "It is started again by itself; the server's log says where it failed. Report it."
-
-
-class PartOut(Answer):
-    """Whether a part of the server works."""
-
-    ok: bool
-    error: str | None = None
-    """The error's code; the name of its type for a task in the background."""
-    remedy: str | None = None
 
 
 class ReadyOut(Answer):
@@ -47,11 +35,11 @@ class ReadyOut(Answer):
 
     ready: bool
     status: Literal["ready", "degraded", "down"]
-    """degraded: a part does not work. Without the store, reviews are still taken in; without the
-    ledger, keys that were seen a moment ago still count. down: no part works."""
+    """degraded: a part does not work. Without the store, jobs with a record are still taken;
+    without the ledger, keys that were seen a moment ago still count. down: no part works."""
     parts: dict[str, PartOut]
-    """`store`: Redis or Valkey. `ledger`: the database. Others are tasks in the background, such as
-    the relay, while they do not run."""
+    """`store`: Redis or Valkey. `ledger`: the database. Applications that tell. Others are tasks in
+    the background, such as the relay, while they do not run."""
 
 
 @router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)
@@ -73,7 +61,9 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
 
     Why is in the server's log: whoever has no key learns no address from it.
     """
-    probes = {"store": _is_fit(engine), "ledger": request.app.state.ledger.probe()}
+    state = request.app.state
+    probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
+    probes |= {name: probe(state.services[name]) for name, probe in state.probes.items()}
     found = await asyncio.gather(*map(checked, probes.values()))
     works = [it.ok for it in found]
     ended = {
@@ -104,22 +94,6 @@ async def metrics(request: Request, key: CanRead) -> Response:
     # In a thread: the collector waits for this loop, which looks at the queues.
     text = await asyncio.to_thread(generate_latest, seen)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-async def checked(probe: Awaitable[None]) -> PartOut:
-    """Whether a part works; it has two seconds to say so."""
-    try:
-        async with asyncio.timeout(_WITHIN):
-            await probe
-    except TowpathError as error:
-        return PartOut(ok=False, error=error.code, remedy=error.remedy)
-    except TimeoutError:
-        return PartOut(
-            ok=False,
-            error="timeout",
-            remedy="The probe timed out after 2 s; check that this part responds.",
-        )
-    return PartOut(ok=True)
 
 
 async def _is_fit(engine: Engine) -> None:

@@ -20,11 +20,11 @@ from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, M
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
-from towpath.server.routes.health import checked
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Body, Json
-from towpath.web.parts import TheSessions
+from towpath.web.mount import Mount
+from towpath.web.parts import TheSessions, checked, service
 from towpath.web.paths import decoded
 from towpath.web.payloads import shown
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
@@ -58,11 +58,7 @@ router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldWords)
 health_router = APIRouter(tags=["health"])
 
 
-async def _messages(request: Request) -> Messages:
-    return request.app.state.messages
-
-
-TheMessages = Annotated[Messages, Depends(_messages)]
+TheMessages = Annotated[Messages, Depends(service("messages"))]
 CanSend = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=MESSAGES))]
 CanLook = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=MESSAGES))]
 Name = Annotated[str, Field(min_length=1, max_length=_LONGEST_NAME)]
@@ -299,3 +295,10 @@ async def _load(messages: Messages) -> Load | None:
         return await messages.load()
     except ServerError:
         return None
+
+
+MOUNT = Mount(
+    routers=(router, health_router),
+    tags={"messages": "One at a time per user: send, look, wait, cancel."},
+    open=("/health",),
+)

@@ -1,4 +1,7 @@
-"""Reviews: ask for one, look, list, cancel, retry. Redis may be away: the rows answer."""
+"""Reviews: ask for one, look, list, cancel, retry; and webhooks that ask for one.
+
+Redis may be away: the rows answer.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
+from towpath.apps.reviews.hooks import github, gitlab
+from towpath.apps.reviews.hooks.hook import Hook, Ignored
 from towpath.apps.reviews.model import (
     REVIEWS,
     Action,
@@ -29,6 +34,8 @@ from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, example
+from towpath.web.mount import Listener, Mount
+from towpath.web.parts import service
 from towpath.web.paths import Id
 from towpath.web.problems import documented
 
@@ -37,11 +44,7 @@ _HEAD = "0d1a26e67d8f5eaf1f6ba5c57fc3c7d91ac0fd1c"
 _ID = "github-72d3162e-cc78-11e3-81ab-4c9367dc0958"
 
 
-async def _reviews(request: Request) -> Reviews:
-    return request.app.state.reviews
-
-
-TheReviews = Annotated[Reviews, Depends(_reviews)]
+TheReviews = Annotated[Reviews, Depends(service("reviews"))]
 CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=REVIEWS))]
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=REVIEWS))]
 CanAdmin = Annotated[KeyInfo, Depends(scoped(Scope.ADMIN, queue=REVIEWS))]
@@ -303,3 +306,63 @@ async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewOut:
     one whose posting is DEAD, its posting.
     """
     return ReviewOut.of(await reviews.retry(id))
+
+
+# ── webhooks ─────────────────────────────────────────────────────────────────────────────
+
+
+class IgnoredOut(Answer):
+    """A delivery that asks for no review."""
+
+    model_config = example(ignored="pull_request closed")
+
+    ignored: str
+    """What it was."""
+
+
+async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOut:
+    if isinstance(found, Ignored):
+        return IgnoredOut(ignored=found.reason)
+    return TakenOut.of(await reviews.take(found))
+
+
+_GITHUB = Listener(
+    path="github",
+    secrets="github_secrets",
+    largest="delivery",
+    read=github.read,
+    take=_take,
+    answer=TakenOut | IgnoredOut,
+    signature="X-Hub-Signature-256",
+    signed="Not a key: GitHub's signature of this very body.",
+    headers={
+        "X-GitHub-Event": "`pull_request` or `push`; others are ignored.",
+        "X-GitHub-Delivery": "The same one again is the same review.",
+        "X-Hub-Signature-256": "Of the raw body, with one of `reviews.github_secrets`.",
+    },
+    about="What GitHub tells: a pull request or a push is saved, and reviewed later.\n\n"
+    "Needs no key but a signature: 401 without a good one. A delivery that comes twice is one\n"
+    "review. 404 while the server has no secret for it.",
+)
+_GITLAB = Listener(
+    path="gitlab",
+    secrets="gitlab_secrets",
+    largest="delivery",
+    read=gitlab.read,
+    take=_take,
+    answer=TakenOut | IgnoredOut,
+    signature="X-Gitlab-Token",
+    signed="The webhook's secret token; or `webhook-signature`, of this very body.",
+    headers={
+        "X-Gitlab-Event": "`Merge Request Hook` or `Push Hook`; others are ignored.",
+        "Idempotency-Key": "The same one again is the same review.",
+        "X-Gitlab-Token": "One of `reviews.gitlab_secrets`; or signed, as below.",
+        "webhook-signature": "Of the raw body, with a signing token (`whsec_…`).",
+    },
+    about="The same for GitLab: merge requests and pushes, with a signature or a secret token.",
+)
+MOUNT = Mount(
+    routers=(router,),
+    tags={"reviews": "Webhooks of forges; reviews to ask for and to read."},
+    listeners=(_GITHUB, _GITLAB),
+)

@@ -1,0 +1,213 @@
+"""What an application is: one declaration, from which server, command line, settings and docs take
+what they need.
+
+A declaration is data. What runs is named as `module:name` and loaded where it is used, so that a
+command line without the server's libraries can read all declarations. `docs/how-to` has an example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import msgspec
+
+from towpath.apps import BUILT_IN
+from towpath.engine.options import QueueOptions
+from towpath.errors import InvalidInput, InvalidOption
+from towpath.ids import queue_name
+from towpath.telemetry.measures import MetricSpec
+
+if TYPE_CHECKING:
+    from towpath.app.app import Towpath
+    from towpath.engine.engine import Engine
+    from towpath.ledger.ledger import Ledger
+    from towpath.settings import Settings
+    from towpath.telemetry.logs import Log
+    from towpath.telemetry.metrics import Metrics
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class ApplicationInvalid(InvalidInput):
+    """An application that can't be mounted; nothing was started."""
+
+    code = "application_invalid"
+    remedy = "Correct the application, or take it out of the setting `applications`."
+
+    def __init__(self, application: str, reason: str) -> None:
+        super().__init__(f"application {application}: {reason}")
+        self.application, self.reason = application, reason
+
+
+class Application(msgspec.Struct, frozen=True, kw_only=True):
+    """All that there is to know about an application before it runs."""
+
+    name: str
+    """What it is called: the group of its settings, its service, its noun, its webhooks' folder."""
+    options: type[msgspec.Struct]
+    """Its settings, as one frozen class."""
+    settings: str = ""
+    """Makes the options of loaded settings and `Shared`."""
+    names: Mapping[str, str] = _NONE
+    """By which setting an option is said, where that is not `name.option`."""
+    queues: str | None = None
+    """A mapping to the options of its queues: by name, or by how names begin (`timers.*`)."""
+    tables: str | None = None
+    """Its tables and their migrations."""
+    errors: str | None = None
+    """A mapping from its errors to `Answered`, for those that have no base which says it."""
+    service: str | None = None
+    """`(Host) -> async context manager` of what its routes and tasks work with."""
+    tasks: str | None = None
+    """`(service) -> {name: run}`: what runs beside the requests, started again if it ends."""
+    handlers: str | None = None
+    """`(options) -> Consumers`: the handlers and schedules that run beside the server."""
+    http: str | None = None
+    """A `Mount`: its routes, tags, open paths and webhooks."""
+    cli: str | None = None
+    """A `typer.Typer`: the verbs of its noun."""
+    noun: str = ""
+    """What `towpath --help` says about the noun."""
+    pages: str | None = None
+    """Its pages of the dashboard."""
+    metrics: tuple[MetricSpec, ...] = ()
+    """What it counts, beside its jobs; names begin with `towpath_` and its own."""
+    probe: str | None = None
+    """`async (service) -> None`: raises what is wrong, for `/readyz`."""
+    facts: str | None = None
+    """`(options) -> {name: Fact}`: what is told when the server starts."""
+
+    def load(self, what: str | None, without: Any = None) -> Any:
+        """What is named `module:name`; *without* a name, that. Raises ApplicationInvalid."""
+        return loaded(self.name, what) if what else without
+
+    def configured(self, settings: Settings, shared: Shared) -> Any:
+        """Its options, by the settings. Raises InvalidOption, which names the setting."""
+        with self.named_by_setting():
+            return self.load(self.settings)(settings, shared) if self.settings else self.options()
+
+    @contextmanager
+    def named_by_setting(self) -> Generator[None]:
+        """A refusal in the block names the setting, as people know it, not the option."""
+        try:
+            yield
+        except InvalidOption as error:
+            names = {name: f"{self.name}.{name}" for name in self.options.__struct_fields__}
+            names |= self.names
+            if error.option not in names:
+                raise
+            named = names[error.option]
+            raise InvalidOption(named, error.value, rule=error.rule) from error
+
+    def behaviours(self) -> Mapping[str, QueueOptions]:
+        """How its queues behave, by name or by how names begin."""
+        return self.load(self.queues, _NONE)
+
+
+class Answered(NamedTuple):
+    """How an error leaves: the status over HTTP, the exit code on the command line."""
+
+    status: int
+    exit: int
+
+
+class Fact(NamedTuple):
+    """What is told when a server starts; programs are told nothing where there is no value."""
+
+    value: str | None
+    without: str
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator says once for all applications."""
+
+    secrets: tuple[str, ...] = ()
+    """What outgoing calls are signed with; `derived` makes one for each kind of calls of it."""
+    allow: tuple[str, ...] = ()
+    """Networks, addresses and hosts that they may reach beside public ones."""
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server gives an application to work with."""
+
+    options: Any
+    engine: Callable[[], Engine]
+    ledger: Ledger
+    metrics: Metrics
+    log: Log
+
+
+class Consumers(Protocol):
+    """The handlers of an application. Making them checks all that the options say."""
+
+    def added(self, app: Towpath) -> AbstractAsyncContextManager[None]:
+        """*app* with the handlers, and their connections while the body runs."""
+        ...
+
+
+Serving = Callable[[Host], AbstractAsyncContextManager[Any]]
+Tasks = Callable[[Any], Mapping[str, Callable[[], Awaitable[object]]]]
+Probe = Callable[[Any], Awaitable[None]]
+
+
+# ── which there are ──────────────────────────────────────────────────────────────────────
+
+
+def applications(named: Iterable[str] = ()) -> tuple[Application, ...]:
+    """The built-in applications, then those at *named* (`module:name`).
+
+    Raises ApplicationInvalid for one that can't be loaded, or claims what another one has.
+    """
+    places = [line.place for line in BUILT_IN.values()]
+    found = [_declared(place) for place in dict.fromkeys([*places, *named])]
+    for at, one in enumerate(found):
+        for before in found[:at]:
+            _require_strangers(one, before)
+    return tuple(found)
+
+
+def loaded(named: str, place: str) -> Any:
+    """What is at *place*, `module:name`. Raises ApplicationInvalid, which names *named*."""
+    module, colon, name = place.partition(":")
+    if not (module and colon and name):
+        raise ApplicationInvalid(named, f"{place or 'nothing'} is not MODULE:NAME")
+    try:
+        return getattr(import_module(module), name)
+    except Exception as error:  # an application's module may raise anything at all
+        reason = f"{place} can't be imported: {type(error).__name__}: {error}"
+        raise ApplicationInvalid(named, reason) from error
+
+
+def _declared(place: str) -> Application:
+    found = loaded(place, place)
+    if not isinstance(found, Application):
+        raise ApplicationInvalid(place, f"is a {type(found).__name__}, not an Application")
+    if not found.name.isidentifier() or found.name != found.name.lower():
+        raise ApplicationInvalid(place, f"its name {found.name!r} must be a word in lower case")
+    for name in found.behaviours():
+        queue_name(name.removesuffix("*").removesuffix("."))
+    for spec in found.metrics:
+        if not spec.name.startswith(f"towpath_{found.name}_"):
+            raise ApplicationInvalid(place, f"{spec.name} must begin with towpath_{found.name}_")
+    return found
+
+
+def _require_strangers(one: Application, before: Application) -> None:
+    if one.name == before.name:
+        raise ApplicationInvalid(one.name, "another application has this name")
+    for queue in one.behaviours():
+        if any(_meet(queue, other) for other in before.behaviours()):
+            raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether a queue can have both names; `a.*` is each that begins with `a.`."""
+    if one.endswith("*") and other.endswith("*"):
+        return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
+    if one.endswith("*"):
+        return other.startswith(one[:-1])
+    return one.startswith(other[:-1]) if other.endswith("*") else one == other

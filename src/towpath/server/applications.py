@@ -1,0 +1,248 @@
+"""The applications of a server: checked when it is built, run while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+from towpath.app.app import Towpath
+from towpath.apps.application import (
+    Answered,
+    Application,
+    ApplicationInvalid,
+    Consumers,
+    Host,
+    Probe,
+    Tasks,
+)
+from towpath.clock import Duration, seconds
+from towpath.errors import ServerError, TowpathError
+from towpath.ledger.errors import LedgerError
+from towpath.supervise import Background
+from towpath.telemetry.logs import Log
+from towpath.web import problems
+from towpath.web.auth import has_scope
+from towpath.web.bodies import BodyRoute, Deliveries
+from towpath.web.limits import ServerLimits
+from towpath.web.mount import SHARED, Listening, Mount, path_of, router_of
+from towpath.worker.worker import Worker
+
+_TRY_EVERY = 1.0
+_FLUSH = seconds(10)
+"""What a worker may take beyond its grace to give back what it holds."""
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """An application with its options, and all of it loaded that a server runs."""
+
+    application: Application
+    options: Any
+    mount: Mount
+    consumers: Consumers | None
+
+    @classmethod
+    def of(cls, application: Application, options: Any) -> Mounted:
+        """Raises ApplicationInvalid for what can't be loaded, InvalidOption for what can't be."""
+        load = application.load
+        for named in (application.service, application.tasks, application.probe):
+            load(named)
+        answers: Mapping[type[TowpathError], Answered] = load(application.errors, {})
+        for kind, answered in answers.items():
+            problems.STATUSES.setdefault(kind, answered.status)
+        with application.named_by_setting():
+            consumers = load(application.handlers)(options) if application.handlers else None
+        return cls(application, options, load(application.http, Mount()), consumers)
+
+    @property
+    def listening(self) -> list[Listening]:
+        return [
+            Listening(self.application.name, it, getattr(self.options, it.secrets))
+            for it in self.mount.listeners
+        ]
+
+
+class Applications:
+    """All applications of a server. Raises as `Mounted.of` does."""
+
+    def __init__(self, applications: Iterable[Application], options: Mapping[str, Any]) -> None:
+        self.mounted = [
+            Mounted.of(it, options[it.name] if it.name in options else it.options())
+            for it in applications
+        ]
+        self.listening = [one for it in self.mounted for one in it.listening]
+        self.open = {path for it in self.mounted for path in it.mount.open}
+        self.webhooks = {path_of(it.listener): it.listener for it in self.listening}
+        self.configured_webhooks = list(
+            dict.fromkeys(path_of(it.listener) for it in self.listening if it.secrets)
+        )
+        self.consumers = [it.consumers for it in self.mounted if it.consumers]
+        self.tags = [
+            {"name": name, "description": about}
+            for it in self.mounted
+            for name, about in it.mount.tags.items()
+        ]
+        self.probes: dict[str, Probe] = {
+            it.application.name: it.application.load(it.application.probe)
+            for it in self.mounted
+            if it.application.probe
+        }
+
+    def routers(
+        self, own: Sequence[APIRouter], *, open: Iterable[str], limits: ServerLimits
+    ) -> list[APIRouter]:
+        """The routers of all, then the server's *own*.
+
+        Raises ApplicationInvalid for a path that another one has, that takes no key without being
+        open, or that is not the application's own to open.
+        """
+        webhooks = router_of(self.listening, self._deliveries(limits))
+        claimed: dict[str, str] = {"/openapi.json": "the server"}
+        claimed |= dict.fromkeys((it.path for it in _routes("server", webhooks)), "the server")
+        for router in own:
+            _claim(claimed, "the server", _routes("server", router), open=open)
+        for it in self.mounted:
+            name, mount = it.application.name, it.mount
+            routes = [route for router in mount.routers for route in _routes(name, router)]
+            _claim(claimed, name, routes, open=mount.open)
+            if strange := set(mount.open) - {route.path for route in routes}:
+                raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
+            _require_own_webhooks(name, [each.path for each in mount.listeners])
+        routers = [router for it in self.mounted for router in it.mount.routers]
+        return [*routers[:1], webhooks, *routers[1:], *own]
+
+    def _deliveries(self, limits: ServerLimits) -> Deliveries:
+        sizes = {
+            f"{it.application.name}.{each.largest}": getattr(it.options, each.largest)
+            for it in self.mounted
+            for each in it.mount.listeners
+            if each.largest
+        }
+        largest = max(sizes, key=lambda name: sizes[name], default="http.body")
+        return Deliveries(
+            largest=sizes.get(largest, limits.body), within=limits.body_within, setting=largest
+        )
+
+    @asynccontextmanager
+    async def running(self, **given: Any) -> AsyncGenerator[dict[str, Any]]:
+        """The services by name, and the tasks of all, while the body runs."""
+        services: dict[str, Any] = {}
+        async with AsyncExitStack() as stack:
+            for it in self.mounted:
+                application, host = it.application, Host(options=it.options, **given)
+                for spec in application.metrics:
+                    host.metrics.own(spec)  # told from the start, before anything is counted
+                service = services[application.name] = (
+                    await stack.enter_async_context(application.load(application.service)(host))
+                    if application.service
+                    else host
+                )
+                tasks = cast("Tasks", application.load(application.tasks, _no_tasks))(service)
+                for name, run in tasks.items():
+                    task = Background(f"{application.name}: {name}", run, log=host.log).start()
+                    stack.push_async_callback(task.stop)
+            yield services
+
+
+def _no_tasks(_: Any) -> dict[str, Any]:
+    return {}
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────
+
+
+def _routes(owner: str, router: APIRouter) -> list[APIRoute]:
+    for route in router.routes:
+        if not isinstance(route, APIRoute):
+            raise ApplicationInvalid(owner, f"{route} is no route of FastAPI")
+    return [route for route in router.routes if isinstance(route, APIRoute)]
+
+
+def _claim(
+    claimed: dict[str, str], owner: str, routes: Sequence[APIRoute], *, open: Iterable[str]
+) -> None:
+    """Note that *routes* are the owner's. Raises ApplicationInvalid for one that can't be."""
+    for route in routes:
+        for path, other in claimed.items():
+            if other != owner and _meet(_parts(route.path), _parts(path)):
+                raise ApplicationInvalid(owner, f"its path {route.path} belongs to {other}: {path}")
+        if route.path not in open and not has_scope(route.dependant):
+            raise ApplicationInvalid(owner, f"its path {route.path} asks for no scope")
+        if route.body_field and not isinstance(route, BodyRoute):
+            reason = f"its path {route.path} takes a body: its router needs route_class=BodyRoute"
+            raise ApplicationInvalid(owner, reason)
+    claimed |= dict.fromkeys((route.path for route in routes), owner)
+
+
+def _parts(path: str) -> list[str]:
+    return path.strip("/").split("/")
+
+
+def _meet(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether a request can be for both paths."""
+    for mine, its in zip(one, other, strict=False):
+        if mine.endswith(":path}") or its.endswith(":path}"):
+            return True
+        if mine != its and "{" not in mine + its:
+            return False
+    return len(one) == len(other)
+
+
+def _require_own_webhooks(name: str, paths: Sequence[str]) -> None:
+    for path in paths:
+        if path not in SHARED and not path.startswith(f"{name}/"):
+            forges = " and ".join(SHARED)
+            reason = f"its webhook {path} must begin with {name}/; {forges} are for all"
+            raise ApplicationInvalid(name, reason)
+        if paths.count(path) > 1:
+            raise ApplicationInvalid(name, f"it listens twice at {path}")
+
+
+# ── handlers ─────────────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def working(
+    app: Callable[[], Towpath] | None, consumers: Sequence[Consumers], *, grace: Duration, log: Log
+) -> AsyncGenerator[None]:
+    """Run what the options ask for while the body runs; again, if it ends before.
+
+    A store or a database that is away is tried again: the server answers meanwhile, and says so.
+    """
+    if app is None:
+        yield
+        return
+    made = app()
+    async with AsyncExitStack() as stack:
+        for it in consumers:
+            await stack.enter_async_context(it.added(made))
+        if not made.handlers:
+            yield
+            return
+        # The server hears the signals, and stops its workers when it is done itself.
+        worker = Worker(made, grace=grace, signals=())
+        running = Background("handlers", partial(_run, worker), log=log).start()
+        try:
+            yield
+        finally:
+            running.retire()
+            worker.stop("the server stops")
+            await running.stop(grace=grace + _FLUSH)
+
+
+async def _run(worker: Worker) -> None:
+    """Run it until it stops: because the server does, or because it lost its slots."""
+    while True:
+        try:
+            await worker.run()
+        except (ServerError, LedgerError):
+            # Engine and relay say it: one line for all.
+            await asyncio.sleep(_TRY_EVERY)
+        else:
+            return

@@ -1,0 +1,191 @@
+"""What an application brings to the HTTP server: routes, and what it does with webhooks.
+
+A forge posts to one path, however many applications listen to it: each whose secrets fit the
+signature gets the delivery once. It is saved, and the work comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from towpath.calls.errors import SignatureRefused
+from towpath.errors import TowpathError
+from towpath.web.bodies import Deliveries
+from towpath.web.fields import Answer
+from towpath.web.paths import WEBHOOKS
+from towpath.web.problems import Refused, documented
+
+SHARED = ("github", "gitlab")
+"""The webhooks that all applications may listen to."""
+
+
+class Listener(msgspec.Struct, frozen=True, kw_only=True):
+    """What an application does with the deliveries at a path."""
+
+    path: str
+    """Below `/api/v1/webhooks/`: `github`, `gitlab`, or one below the application's name."""
+    secrets: str
+    """The option with what they are signed with; while it is empty, none are taken."""
+    largest: str = ""
+    """The option that says how many bytes one may have; none = as many as any body."""
+    read: Callable[..., Any]
+    """`(headers, body, *, secrets)`: what it asks for. Raises SignatureRefused."""
+    take: Callable[[Any, Any], Coroutine[Any, Any, Answer]]
+    """`(service, what it asks for)`: saves it. The same delivery may come again."""
+    answer: Any
+    """The type of what `take` returns."""
+    signature: str
+    """The header that shows who sent it."""
+    signed: str
+    """A sentence about that header."""
+    headers: Mapping[str, str]
+    """All headers that are read, each with a sentence."""
+    about: str
+    """What the description says about the path."""
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """The paths of an application. Each route needs a scope (`scoped`), unless it is open."""
+
+    routers: tuple[APIRouter, ...] = ()
+    tags: Mapping[str, str] = {}
+    """What the description says about each of its tags."""
+    open: tuple[str, ...] = ()
+    """Which of its own paths answer to everybody."""
+    listeners: tuple[Listener, ...] = ()
+
+
+class Listening(NamedTuple):
+    """A listener of an application that is mounted."""
+
+    application: str
+    listener: Listener
+    secrets: Sequence[str]
+
+
+def path_of(listener: Listener) -> str:
+    """Where its deliveries are posted to."""
+    return f"{WEBHOOKS}{listener.path}"
+
+
+def scheme_of(listener: Listener) -> str:
+    """What the description calls its signature."""
+    return listener.path.replace("/", "-")
+
+
+def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRouter:
+    """The paths of all listeners."""
+    router = APIRouter(route_class=_Straight)
+    for path in dict.fromkeys(path_of(each.listener) for each in listening):
+        here = [each for each in listening if path_of(each.listener) == path]
+        answers: Any = here[0].listener.answer
+        for other in here[1:]:
+            answers |= other.listener.answer
+        router.add_api_route(
+            path,
+            _Webhook(here, deliveries).deliver,
+            methods=["POST"],
+            name=path.rpartition("/")[2],
+            tags=[each.application for each in here],
+            description="\n\n".join(each.listener.about for each in here),
+            status_code=202,
+            response_model=answers if len(here) == 1 else dict[str, answers],
+            responses=documented(404),
+            openapi_extra=_described([each.listener for each in here]),
+        )
+    return router
+
+
+class _Straight(APIRoute):
+    """Described as the others are, and called with the request as it is.
+
+    There is nothing to fill in or to check before the signature is, and deliveries come in bursts:
+    without FastAPI's way through its dependencies one costs a quarter less.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.endpoint
+
+
+class _Webhook:
+    """A path, and who listens there."""
+
+    def __init__(self, listening: Sequence[Listening], deliveries: Deliveries) -> None:
+        self._all, self._deliveries = listening, deliveries
+        self._listening = [each for each in listening if each.secrets]
+
+    async def deliver(self, request: Request) -> Response:
+        """Give the delivery to each whose secrets fit: all are asked before one's error is told.
+
+        The forge sends it again then, to all.
+        """
+        if not self._listening:
+            raise self._not_configured()
+        async with self._deliveries.read(request.scope, request.receive) as body:
+            if body is None:
+                return Response(status_code=400)  # the client left: nobody reads it
+            found = self._read(request.headers, body)
+        answers: dict[str, Answer] = {}
+        failed: list[TowpathError] = []
+        for each, what in found:
+            try:
+                if isinstance(what, TowpathError):
+                    raise what
+                service = request.app.state.services[each.application]
+                answers[each.application] = await each.listener.take(service, what)
+            except TowpathError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return Response(self._told(answers), 202, media_type="application/json")
+
+    def _read(self, headers: Mapping[str, str], body: bytes) -> list[tuple[Listening, Any]]:
+        """What it asks of each; or why one can't read it. Raises SignatureRefused if none may."""
+        found: list[tuple[Listening, Any]] = []
+        refused: list[SignatureRefused] = []
+        for each in self._listening:
+            try:
+                found.append((each, each.listener.read(headers, body, secrets=each.secrets)))
+            except SignatureRefused as error:
+                refused.append(error)
+            except TowpathError as error:
+                found.append((each, error))
+        if not found:
+            raise refused[0]
+        return found
+
+    def _told(self, answers: Mapping[str, Answer]) -> bytes:
+        """The answer of the only application that listens; else all, by application."""
+        parts = {name: answer.model_dump_json().encode() for name, answer in answers.items()}
+        if len(self._all) == 1:
+            return next(iter(parts.values()))
+        return msgspec.json.encode({name: msgspec.Raw(part) for name, part in parts.items()})
+
+    def _not_configured(self) -> Refused:
+        names = [f"TOWPATH_{it.application}__{it.listener.secrets}".upper() for it in self._all]
+        return Refused(
+            404,
+            "webhook_not_configured",
+            f"this server takes no webhooks of {self._all[0].listener.path}",
+            remedy=f"Set {' or '.join(names)} to the webhook's secret.",
+        )
+
+
+def _described(listeners: Sequence[Listener]) -> dict[str, Any]:
+    """The body and the headers of a delivery, which are read only once the signature is good."""
+    content = {"schema": {"$ref": "#/components/schemas/Delivery"}}
+    headers: dict[str, str] = {}
+    for listener in reversed(listeners):
+        headers = {**listener.headers, **headers}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "parameters": [
+            {"name": name, "in": "header", "description": about, "schema": {"type": "string"}}
+            for name, about in headers.items()
+        ],
+    }
