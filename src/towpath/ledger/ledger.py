@@ -16,6 +16,7 @@ from towpath.ledger.database.failures import translated
 from towpath.ledger.database.schema import LEDGER, schema_version
 from towpath.ledger.database.store import open_store
 from towpath.ledger.database.tables import Tables, lines
+from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.keys.keys import NOTED_EVERY, Keys
 from towpath.ledger.outbox.outbox import Outbox, was_put
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from towpath.ledger.records.sessions import Transaction
 
 T = TypeVar("T")
+W = TypeVar("W")
 
 LIMIT = seconds(5)
 """How long to wait for the database."""
@@ -159,11 +161,21 @@ class Ledger:
         """Do *change* and commit; its answer. Nothing of it stays if it raises.
 
         It may share its transaction with others that come at the same time; what they raise is
-        not its concern. Raises LedgerError.
+        not its concern. Nobody else can write meanwhile on SQLite: what has to read first, or to
+        think, is for `decide`. Raises LedgerError.
+        """
+        return await self.decide(lambda _: change)
+
+    async def decide(self, decide: Decide[T]) -> T:
+        """Let *decide* read, do what it answers as a change, and commit; the answer of that.
+
+        On SQLite only the second step keeps others from writing. It raises Overtaken if what was
+        read is not true any more: then both are done again, while nobody else writes.
         """
 
-        def noted(connection: Connection) -> tuple[T, bool]:
-            return change(connection), was_put(connection)
+        def noted(connection: Connection) -> Write[tuple[T, bool]]:
+            write = decide(connection)
+            return lambda it: (write(it), was_put(it))
 
         answer, put = await self._do(self._store.write, noted)
         if put:
@@ -172,8 +184,8 @@ class Ledger:
 
     async def _do(
         self,
-        how: Callable[[Callable[[Connection], T]], Awaitable[T]],
-        work: Callable[[Connection], T],
+        how: Callable[[Callable[[Connection], W]], Awaitable[T]],
+        work: Callable[[Connection], W],
     ) -> T:
         """Do *work*; the first time, only if the schema fits."""
         with self._at_work():

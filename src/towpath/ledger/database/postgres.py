@@ -16,6 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
 from towpath.ledger.database.failures import meaning, wrong_url
+from towpath.ledger.database.writing import Decide
 from towpath.ledger.errors import LedgerUnreachable
 
 T = TypeVar("T")
@@ -69,22 +70,22 @@ class PostgresStore:
         async with self._engine.connect() as connection:
             return await connection.run_sync(query)
 
-    async def write(self, change: Callable[[Connection], T]) -> T:
-        """What *change* answers, once it is committed. The server joins commits by itself.
+    async def write(self, decide: Decide[T]) -> T:
+        """What the write answers, once it is committed. The server joins commits by itself.
 
         Where two wait for each other, the server undoes one of them: that one is done again.
         """
         for _ in range(_TRIES - 1):
             try:
-                return await self._write(change)
+                return await self._write(decide)
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in _UNDONE:
                     raise
-        return await self._write(change)
+        return await self._write(decide)
 
-    async def _write(self, change: Callable[[Connection], T]) -> T:
+    async def _write(self, decide: Decide[T]) -> T:
         async with self._engine.begin() as connection:
-            return await connection.run_sync(change)
+            return await connection.run_sync(lambda it: decide(it)(it))
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else does anything alone, however long that takes to come."""

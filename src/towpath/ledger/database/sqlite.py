@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,7 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.writing import AT_ONCE, JoinedWrites
+from towpath.ledger.database.writing import Decide, JoinedWrites
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ class SqliteStore:
     def __init__(self, path: str, *, limit: Duration) -> None:
         self.shown = f"sqlite:///{path}"
         self._path = path
-        self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
+        self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS + 1)
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._readers: ThreadPoolExecutor | None = None
         self._joined: JoinedWrites | None = None
@@ -58,7 +59,7 @@ class SqliteStore:
             self._readers = ThreadPoolExecutor(_READERS, "towpath-ledger-reads")
             # A thread of its own: a flood of reads must not keep a write waiting.
             writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
-            self._joined = JoinedWrites(self._writes, writer)
+            self._joined = JoinedWrites(self._reads, self._writes, writer)
 
     async def close(self) -> None:
         if self._joined is None or self._readers is None:
@@ -78,11 +79,11 @@ class SqliteStore:
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, run)
 
-    async def write(self, change: Callable[[Connection], T]) -> T:
-        """What *change* answers, once it is on disk; it shares its transaction with others."""
+    async def write(self, decide: Decide[T]) -> T:
+        """What the write answers, once it is on disk; it shares its transaction with others."""
         if self._joined is None:
             raise LedgerClosed
-        return await self._joined.write(change)
+        return await self._joined.write(decide)
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else writes, however long that takes to come.
@@ -135,14 +136,21 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         if connection.info[_FILE] != _identity(file):
             connection.invalidate()
             raise FileNotFoundError(f"{path} was moved or removed while it was open")
-        raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
-        # Else the first statement that writes takes the lock, or fails: see `writing.py`.
-        at_once = connection.get_execution_options().get(AT_ONCE, alone)
-        _when_free(raw.execute, begin if at_once else _READ, busy)
+        connection.info[_TO_BEGIN] = begin
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
+    event.listen(engine, "before_cursor_execute", partial(_begin, busy))
     return engine
+
+
+def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
+    """Begin the transaction now that its first statement is ready to run: from here on, others
+    wait for one that writes.
+    """
+    if words := connection.info.pop(_TO_BEGIN, None):
+        raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+        _when_free(raw.execute, words, busy)
 
 
 def _when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
@@ -172,7 +180,7 @@ def _make(file: Path) -> None:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
 
 
-_FILE = "towpath.file"
+_FILE, _TO_BEGIN = "towpath.file", "towpath.to_begin"
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration
 from towpath.ledger.database.failures import wrong_url
+from towpath.ledger.database.writing import Decide
 from towpath.ledger.errors import LedgerNotInstalled
 
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class Store(Protocol):
 
     async def read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def write(self, change: Callable[[Connection], T]) -> T: ...
+    async def write(self, decide: Decide[T]) -> T: ...
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """For migrations: no other process is here at the same time."""

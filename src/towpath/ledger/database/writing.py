@@ -1,13 +1,13 @@
 """Many changes in one transaction.
 
 A commit on SQLite waits for the disk, and only one transaction can write at a time. So one task
-per process writes all that came while the last commit was under way in one transaction, each
-change behind a savepoint: one that fails takes nobody with it.
+per process writes all that came while the last commit was under way in one transaction.
 
-A process that stands still while it has the write lock stops all others. So the lock is taken by
-the first statement that writes: what is read and decided before keeps nobody waiting. If somebody
-else has written meanwhile, that was decided on an old state: SQLite refuses the write, and the
-whole transaction is done again, this time with the lock from the beginning.
+A process that stands still while it has the write lock stops all others. So a change has two
+steps. The first reads and decides, and makes ready what is to be written: it keeps nobody waiting.
+The second, with the lock, writes that, and is *overtaken* where what was read is not true any more:
+then both are done again with the lock. Where one of several fails, each is done again in a
+transaction of its own: one that fails takes nobody with it.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ from sqlalchemy.exc import OperationalError
 from towpath.ledger.database.joining import Joined
 from towpath.ledger.errors import LedgerClosed
 
+A = TypeVar("A")
 T = TypeVar("T")
-Change = Callable[[Connection], T]
-AT_ONCE = "towpath_at_once"
-"""An option of a connection: its transactions have the write lock from the beginning."""
+Write = Callable[[Connection], T]
+"""Writes what was decided. Raises Overtaken."""
+Decide = Callable[[Connection], Write[T]]
+"""Reads and decides. Its connection may be another one than that of the write."""
 
 
-class _Overtaken(Exception):
-    """Somebody else has written since the transaction began, or is about to."""
+class Overtaken(Exception):
+    """What was read to decide on a change has changed meanwhile."""
 
 
 class JoinedWrites:
     """Changes that come at the same time share a transaction. A lone one waits for nobody.
 
-    The whole transaction is one trip to *thread*, which is the writer's own.
+    All of it is one trip to *thread*, which is the writer's own.
     """
 
-    def __init__(self, engine: Engine, thread: Executor) -> None:
-        self._engine, self._thread = engine, thread
-        self._locked_engine = engine.execution_options(**{AT_ONCE: True})
-        self._join: Joined[Change[Any], Any] = Joined(self._carry)
+    def __init__(self, reads: Engine, writes: Engine, thread: Executor) -> None:
+        self._reads, self._writes, self._thread = reads, writes, thread
+        self._join: Joined[Decide[Any], Any] = Joined(self._carry)
         self._closing = False
 
-    async def write(self, change: Change[T]) -> T:
-        """What *change* answered, once it is committed; what it raised, once it is undone."""
+    async def write(self, decide: Decide[T]) -> T:
+        """What the write answered, once it is committed; what it raised, once it is undone."""
         if self._closing:
             raise LedgerClosed
-        return await self._join(change)
+        return await self._join(decide)
 
     async def close(self) -> None:
         """Write what was asked for; refuse what comes later."""
@@ -58,54 +59,52 @@ class JoinedWrites:
         await self._join.rest()
         self._thread.shutdown()  # idle by now
 
-    async def _carry(self, changes: list[Change[Any]]) -> list[Any]:
+    async def _carry(self, changes: list[Decide[Any]]) -> list[Any]:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._commit, changes)
 
-    def _commit(self, changes: list[Change[Any]]) -> list[Any]:
+    def _commit(self, changes: list[Decide[Any]]) -> list[Any]:
+        with self._reads.connect() as connection:
+            decided = [_outcome(decide, connection) for decide in changes]
+        writes = [it for it in decided if not isinstance(it, Exception)]
         try:
-            return self._transaction(self._engine, changes)
-        except _Overtaken:
-            return self._transaction(self._locked_engine, changes)
+            answers = iter(self._written(writes) if writes else ())
+        except Exception as error:
+            if len(changes) > 1 and not _is_busy(error):
+                return self._one_by_one(changes)
+            if not isinstance(error, Overtaken):
+                raise
+            [decide] = changes
+            answers = iter(self._written([lambda it: decide(it)(it)]))
+        return [it if isinstance(it, Exception) else next(answers) for it in decided]
 
-    def _transaction(self, engine: Engine, changes: list[Change[Any]]) -> list[Any]:
-        with engine.connect() as connection, connection.begin() as transaction:
-            if len(changes) > 1:
-                return [_behind_savepoint(connection, change) for change in changes]
-            outcome = _outcome(connection, changes[0])
-            if isinstance(outcome, Exception):
-                transaction.rollback()
-            return [outcome]
+    def _written(self, writes: list[Write[Any]]) -> list[Any]:
+        with self._writes.connect() as connection, connection.begin():
+            return [write(connection) for write in writes]
 
+    def _one_by_one(self, changes: list[Decide[Any]]) -> list[Any]:
+        outcomes: list[Any] = []
+        for decide in changes:
+            busy = outcomes and _is_busy(outcomes[-1])  # and so it will be for the next
+            outcomes.append(outcomes[-1] if busy else _outcome(self._commit_one, decide))
+        return outcomes
 
-def _behind_savepoint(connection: Connection, change: Change[Any]) -> Any:
-    """The outcome of *change*, undone if it is an error.
-
-    SQLite may undo the whole transaction by itself, when the disk is full for one. Then there is
-    no savepoint to go back to: all changes have failed, with what made this one fail.
-    """
-    savepoint = connection.begin_nested()
-    outcome = _outcome(connection, change)
-    if not isinstance(outcome, Exception):
-        savepoint.commit()
+    def _commit_one(self, decide: Decide[T]) -> T:
+        [outcome] = self._commit([decide])
+        if isinstance(outcome, Exception):
+            raise outcome
         return outcome
-    try:
-        savepoint.rollback()
-    except OperationalError as gone:
-        raise outcome from gone
-    return outcome
 
 
-def _outcome(connection: Connection, change: Change[Any]) -> Any:
-    """What *change* answered or raised. Raises _Overtaken."""
+def _outcome(step: Callable[[A], Any], what: A) -> Any:
+    """What *step* answered or raised."""
     try:
-        return change(connection)
-    except Exception as error:
-        if not connection.get_execution_options().get(AT_ONCE) and _is_busy(error):
-            raise _Overtaken from error
+        return step(what)
+    except Exception as error:  # noqa: BLE001 -- raised where the change was asked for
         return error
 
 
-def _is_busy(error: Exception) -> bool:
-    cause = error.orig if isinstance(error, OperationalError) else None
+def _is_busy(error: object) -> bool:
+    """Another process has the lock, for longer than anybody waits."""
+    cause = error.orig if isinstance(error, OperationalError) else error
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LARGEST_PAGE = 1000
 COUNTED_MOST = 10_000
 """Events of a sink are counted up to here: it is done all the time."""
+_put = insert(outbox)
 _PUT = "towpath.put"
 """On a connection: events were put since somebody last asked."""
 
@@ -84,11 +85,19 @@ class Outbox:
         Those of one key leave in the order of their puts, provided that each put comes after the
         change it tells of: the row that both change puts two transactions in order. One statement.
         """
+        self.ready(events)(connection)
+
+    def ready(self, events: Iterable[NewEvent]) -> Callable[[Connection], None]:
+        """What puts *events*, with everything done that needs no connection."""
         now = self._wall()
         rows = [_row(event, sink, now) for event in events for sink in self.sinks]
-        if rows:
-            connection.execute(insert(outbox), rows)
-            connection.info[_PUT] = True
+
+        def put(connection: Connection) -> None:
+            if rows:
+                connection.execute(_put, rows)
+                connection.info[_PUT] = True
+
+        return put
 
     def nudge(self) -> None:
         """Tell the couriers of this process that something may have been put."""

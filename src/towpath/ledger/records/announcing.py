@@ -12,13 +12,18 @@ from towpath.ledger.outbox.event import NewEvent
 from towpath.ledger.records.record import OPEN
 
 Row = RowMapping | dict[str, Any]
-Tell = Callable[[Connection, Sequence[Row]], None]
-"""Takes rows as they are now, those that just ended among them."""
+Tell = Callable[[Sequence[Row]], Callable[[Connection], None]]
+"""Takes rows as they will be, those that end among them; what it answers writes the news."""
 _TOLD = ("queue", "id", "state", "subject", "attempts")
 
 
-def nobody(connection: Connection, rows: Sequence[Row]) -> None:
+def nobody(_: Sequence[Row]) -> Callable[[Connection], None]:
     """For ledgers without sinks."""
+    return nothing
+
+
+def nothing(_: Connection) -> None:
+    """There is no news."""
 
 
 def ends(rows: Sequence[Row]) -> list[NewEvent]:

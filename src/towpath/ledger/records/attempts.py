@@ -11,9 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from sqlalchemy import ColumnElement, Select, Update, bindparam, func, select, text, update
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Select,
+    Update,
+    bindparam,
+    false,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, duration_ms
@@ -22,7 +33,8 @@ from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, S
 from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
 from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
-from towpath.ledger.records.announcing import Row, Tell, nobody
+from towpath.ledger.database.writing import Overtaken, Write
+from towpath.ledger.records.announcing import Row, Tell, nobody, nothing
 from towpath.ledger.records.record import (
     OPEN,
     RecordState,
@@ -31,7 +43,7 @@ from towpath.ledger.records.record import (
     next_name,
     spoilt,
 )
-from towpath.ledger.records.subjects import Key, by_queue, histories, supersede
+from towpath.ledger.records.subjects import Key, by_queue, histories, outdated, supersede
 
 _FIRST_MOST = 500
 """Of those before one that came too early, so many are looked for at once."""
@@ -78,17 +90,23 @@ def begin(
     tell: Tell = nobody,
     *,
     holding: Collection[str] = (),
-) -> list[Beginning]:
+) -> Write[list[Beginning]]:
     """Begin an attempt for each lease whose row allows it. A few statements in all.
 
     *holding* are the queues whose lanes wait for a head that failed.
     """
-    refs = [lease.job for lease in leases]
-    rows = _locked(connection, refs, _turns(holding))
-    if _superseded(connection, rows, tell):
-        rows = _locked(connection, refs, _turns(holding))
+    rows = _locked(connection, [lease.job for lease in leases], _turns(holding))
+    over, now = _outdated(connection, rows)
+    if over:
+
+        def begin_others(connection: Connection) -> list[Beginning]:
+            supersede(connection, over, now, tell)
+            return begin(connection, leases, tell, holding=holding)(connection)
+
+        return begin_others
     renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
     changes: list[tuple[Row, Row]] = []
+    looked_for: list[dict[str, Any]] = []
     answers: list[Beginning] = []
     for lease in leases:
         if (lease.queue, lease.id) in renamed:
@@ -100,13 +118,20 @@ def begin(
         if row is not None and change:
             if answer.standing is Standing.EARLY:
                 place = {"in_queue": row["queue"], "in_lane": row["lane"], "at": row["seq"]}
-                connection.execute(_looked_for_anew, place | {"now": row["now"]})
+                looked_for.append(place | {"now": row["now"]})
             changed = {**row, **change}
             changes.append((row, changed))
             # The next one may be another lease of the same job.
             rows[lease.queue, lease.id] = changed
-    _write(connection, changes, tell)
-    return answers
+    write = _ready(connection, changes, tell)
+
+    def begin_all(connection: Connection) -> list[Beginning]:
+        if looked_for:
+            connection.execute(_looked_for_anew, looked_for)
+        write(connection)
+        return answers
+
+    return begin_all
 
 
 _ids = select(jobs.c.id).where(named(jobs.c.id))
@@ -122,17 +147,16 @@ def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
     return found
 
 
-def _superseded(connection: Connection, rows: dict[Key, Row], tell: Tell) -> bool:
-    """End those that come again though a newer one about their subject came meanwhile."""
+def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, str], int]:
+    """Those that come again though a newer one about their subject came meanwhile; and when."""
     again = {
         (row["queue"], row["subject"]): row["now"]
         for row in rows.values()
         if row["attempts"] and row["subject"] is not None
     }
     if not again:
-        return False
-    known = histories(connection, again)
-    return bool(supersede(connection, known, max(again.values()), tell))
+        return {}, 0
+    return outdated(connection, histories(connection, again)), max(again.values())
 
 
 def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
@@ -173,7 +197,7 @@ def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
 
 def end(
     connection: Connection, endings: Sequence[Ending], tell: Tell = nobody
-) -> list[RecordState | None]:
+) -> Write[list[RecordState | None]]:
     """End each attempt whose token is still the row's; the state it led to, None for a stale one.
 
     Repeated after a lost answer it changes nothing and answers the same. Two statements in all.
@@ -193,8 +217,13 @@ def end(
         answers.append(change["state"])
         changes.append((row, {**row, **change}))
         rows[ending.lease.queue, ending.lease.id] = changes[-1][1]
-    _write(connection, changes, tell)
-    return answers
+    write = _ready(connection, changes, tell)
+
+    def end_all(connection: Connection) -> list[RecordState | None]:
+        write(connection)
+        return answers
+
+    return end_all
 
 
 def _ended(row: Row, ending: Ending) -> dict[str, Any]:
@@ -294,11 +323,23 @@ _CHANGED = (
 )  # fmt: skip
 
 
+_DECIDED_ON = ("job", "state", "fence", "attempts", "cancel_requested")
+_as_it_was = (
+    jobs.c.seq == bindparam("at"),
+    jobs.c.job == bindparam("was_job"),
+    jobs.c.state == bindparam("was_state"),
+    jobs.c.fence == bindparam("was_fence"),
+    jobs.c.attempts == bindparam("was_attempts"),
+    # As it is read: what is not 0 is true, also in a row that somebody has spoilt.
+    (jobs.c.cancel_requested != false()) == bindparam("was_cancel_requested", type_=Boolean),
+)
+
+
 @cache
 def _change(names: tuple[str, ...]) -> Update:
-    """One row; its place is `at`."""
+    """One row, if it is as it was: nobody holds it on SQLite."""
     columns: dict[str, Any] = {name: bindparam(name) for name in names}
-    return update(jobs).where(jobs.c.seq == bindparam("at")).values(columns)
+    return update(jobs).where(*_as_it_was).values(columns)
 
 
 @cache
@@ -313,16 +354,31 @@ def _differing(change: tuple[Row, Row]) -> tuple[str, ...]:
     return tuple(name for name in _CHANGED if after[name] != before[name])
 
 
-def _write(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> None:
-    """Write rows as they are to be, given as they were: only what differs, for each column that is
-    set costs its indexes. What changes in the same way, one after the other, is one statement.
+def _ready(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> Write[None]:
+    """What writes rows as they are to be, given as they were: only what differs, for each column
+    that is set costs its indexes. What changes in the same way, one after the other, is one
+    statement. Raises Overtaken.
     """
+    statements: list[tuple[Update, Any]] = []
     for names, group in groupby(changes, key=_differing):
-        rows = {row["seq"]: dict(row) for _, row in group}.values()  # the later of two counts
+        several = list(group)
         if names and has_arrays(connection):
-            connection.execute(_changes(names), arrays_of(rows, "seq", *names))
+            rows = {after["seq"]: dict(after) for _, after in several}.values()  # the later of two
+            statements.append((_changes(names), arrays_of(rows, "seq", *names)))
         elif names:
-            each = [{name: row[name] for name in names} | {"at": row["seq"]} for row in rows]
-            connection.execute(_change(names), each)
-    if changes:
-        tell(connection, [row for _, row in changes])
+            statements.append((_change(names), [_place(names, *each) for each in several]))
+    told = tell([after for _, after in changes]) if changes else nothing
+
+    def write(connection: Connection) -> None:
+        for statement, rows in statements:
+            done = connection.execute(statement, rows)
+            if isinstance(rows, list) and done.rowcount != len(cast("list[Any]", rows)):
+                raise Overtaken
+        told(connection)
+
+    return write
+
+
+def _place(names: tuple[str, ...], before: Row, after: Row) -> dict[str, Any]:
+    was = {f"was_{name}": before[name] for name in _DECIDED_ON}
+    return {name: after[name] for name in names} | was | {"at": before["seq"]}

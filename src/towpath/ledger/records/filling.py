@@ -29,6 +29,7 @@ from towpath.ledger.database.schema import now_ms
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.records.open_records import (
     At,
+    as_read,
     give_back,
     highest_fence,
     page_of,
@@ -149,7 +150,9 @@ class Filling:
     async def _bring_missed(self, *, early: bool) -> Found:
         """Queue the records whose maker did not; *early*: those too whose maker still might."""
         found, within = Found(), NUDGED_WITHIN if early else 0
-        while rows := await self._ledger.write(lambda it: take_due(it, self.queue, within)):
+        while rows := as_read(
+            await self._ledger.write(lambda it: take_due(it, self.queue, within))
+        ):
             try:
                 found = found.and_(await self._queue(rows))
             except ServerError:
@@ -215,9 +218,7 @@ class Filling:
         if not there and not others:
             return []
         tell = self._ledger.jobs.tell
-        return await self._ledger.write(
-            lambda connection: write_down(connection, there, others, tell)
-        )
+        return as_read(await self._ledger.decide(lambda it: write_down(it, there, others, tell)))
 
     async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
         """What the answer means for the row; None = it is queued."""

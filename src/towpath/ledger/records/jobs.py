@@ -10,11 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from sqlalchemy import (
-    delete,
-    select,
-    update,
-)
+from sqlalchemy import Select, bindparam, delete, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import Duration, days, duration_ms, seconds
@@ -23,8 +19,9 @@ from towpath.engine.model import JobRef, Lease
 from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.database.joining import Joined
 from towpath.ledger.database.schema import jobs, moment, now_ms
+from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
-from towpath.ledger.records.announcing import Row, ends
+from towpath.ledger.records.announcing import Row, ends, nothing
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
 from towpath.ledger.records.listing import counted, newest, page
 from towpath.ledger.records.record import (
@@ -156,21 +153,20 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        def change(connection: Connection) -> Record:
-            row = _row(connection, *ref, hold=True)
+        def decide(connection: Connection) -> Write[Row]:
+            row = _held(connection, *ref)
             if row["state"] in RESTING:
-                over = {"state": RecordState.CANCELLED, "finished_at": now_ms(), "relay_at": None}
-                return self._told(connection, _changed(connection, row, over))
+                over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
+                return _changed(row, over, self.tell([{**row, **over}]))
             if row["state"] == RecordState.RUNNING:
                 # Its worker has to hear of it, be Redis away or not: a relay sees to that.
-                soon = now_ms() + NUDGED_WITHIN
-                asked = {"cancel_requested": True, "relay_at": soon}
-                return as_record(_changed(connection, row, asked))
+                soon = row["now"] + NUDGED_WITHIN
+                return _changed(row, {"cancel_requested": True, "relay_at": soon})
             if row["state"] != RecordState.CANCELLED:
                 raise RecordEnded(*ref, row["state"])
-            return as_record(row)
+            return lambda _: row
 
-        record = await self._ledger.write(change)
+        record = as_record(await self._ledger.decide(decide))
         if self.fastpath is not None:
             await _a_moment(self._nudge(self.fastpath.stop(record)))
         return record
@@ -182,8 +178,8 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        def change(connection: Connection) -> tuple[Record, Record]:
-            row = _row(connection, *ref, hold=True)
+        def decide(connection: Connection) -> Write[tuple[Row, Row]]:
+            row = _held(connection, *ref)
             if row["state"] not in _RETRIED:
                 raise RecordNotDead(*ref, row["state"])
             anew = {
@@ -194,11 +190,12 @@ class Jobs:
                 "cancel_requested": False,
                 "due_at": None,
                 "finished_at": None,
-                "relay_at": now_ms(),
+                "relay_at": row["now"],
             }
-            return as_record(row), as_record(_changed(connection, row, anew))
+            write = _changed(row, anew)
+            return lambda it: (row, write(it))
 
-        before, record = await self._ledger.write(change)
+        before, record = map(as_record, await self._ledger.decide(decide))
         if self.fastpath is not None:
             # What it was called before waits in Redis for a turn, or lies there among the dead.
             self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
@@ -243,13 +240,13 @@ class Jobs:
         ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
         old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
 
-        def change(connection: Connection) -> int:
+        def decide(connection: Connection) -> Write[int]:
             # In two steps: in one, PostgreSQL may read the whole table for the second.
             found = list(connection.scalars(old))
             gone = delete(jobs).where(jobs.c.seq.in_(found), jobs.c.state.not_in(OPEN))
-            return connection.execute(gone).rowcount if found else 0
+            return lambda it: it.execute(gone).rowcount if found else 0
 
-        return await self._ledger.write(change)
+        return await self._ledger.decide(decide)
 
     # ── for workers ──────────────────────────────────────────────────────────────────────
 
@@ -266,7 +263,8 @@ class Jobs:
     async def _take_many(
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
-        made = await self._ledger.write(lambda connection: take(connection, wanted, self.tell))
+        tell_of_them = await self._ledger.decide(lambda it: take(it, wanted, self.tell))
+        made = tell_of_them()
         # Each queue by itself: nobody waits for the server of another. One that existed too:
         # whoever sends it again may be the one who finds Redis back.
         by_queue: dict[QueueName, list[Recorded]] = {}
@@ -281,7 +279,7 @@ class Jobs:
         if self.fastpath is not None:
             self.fastpath.watch(queues)
             holding = await self.fastpath.holding(queues)
-        begun = await self._ledger.write(
+        begun = await self._ledger.decide(
             lambda connection: begin(connection, leases, self.tell, holding=holding)
         )
         early = {
@@ -294,16 +292,11 @@ class Jobs:
         return begun
 
     async def _end_many(self, endings: list[Ending]) -> list[RecordState | None]:
-        return await self._ledger.write(lambda connection: end(connection, endings, self.tell))
+        return await self._ledger.decide(lambda connection: end(connection, endings, self.tell))
 
-    def tell(self, connection: Connection, rows: Sequence[Row]) -> None:
-        """Put the end of those of *rows* that have ended into the outbox, if anybody listens."""
-        if self._ledger.outbox.sinks:
-            self._ledger.outbox.put(connection, ends(rows))
-
-    def _told(self, connection: Connection, row: RowMapping) -> Record:
-        self.tell(connection, [row])
-        return as_record(row)
+    def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
+        """What puts the end of those of *rows* that end into the outbox, if anybody listens."""
+        return self._ledger.outbox.ready(ends(rows)) if self._ledger.outbox.sinks else nothing
 
     def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
         """Those of *made* that are open, on their way to Redis."""
@@ -337,15 +330,35 @@ async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
 _RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
 
 
-def _row(connection: Connection, queue: str, id: str, *, hold: bool = False) -> RowMapping:
-    query = select(jobs).where(jobs.c.queue == queue, jobs.c.id == id)
-    found = connection.execute(query.with_for_update() if hold else query)
+_one = select(jobs, now_ms().label("now")).where(
+    jobs.c.queue == bindparam("in_queue"), jobs.c.id == bindparam("its_id")
+)
+_one_held = _one.with_for_update()
+
+
+def _row(connection: Connection, queue: str, id: str, query: Select[Any] = _one) -> RowMapping:
+    found = connection.execute(query, {"in_queue": queue, "its_id": id})
     row = found.mappings().one_or_none()
     if row is None:
         raise RecordNotFound(queue, id)
     return row
 
 
-def _changed(connection: Connection, row: RowMapping, values: dict[str, Any]) -> RowMapping:
-    change = update(jobs).where(jobs.c.seq == row["seq"]).values(values).returning(jobs)
-    return connection.execute(change).mappings().one()
+def _held(connection: Connection, queue: str, id: str) -> RowMapping:
+    return _row(connection, queue, id, _one_held)
+
+
+def _changed(
+    row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
+) -> Write[Row]:
+    """What changes *row* if it is still what it was; as it is then."""
+    still = (jobs.c[name] == row[name] for name in ("seq", "job", "state"))
+    change = update(jobs).where(*still).values(values)
+
+    def write(connection: Connection) -> Row:
+        if not connection.execute(change).rowcount:
+            raise Overtaken
+        told(connection)
+        return {**row, **values}
+
+    return write

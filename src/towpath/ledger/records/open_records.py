@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     BigInteger,
     LargeBinary,
+    Update,
     bindparam,
     func,
     literal,
@@ -21,13 +22,15 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from towpath.clock import instant
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.ids import QueueName
 from towpath.ledger.database.schema import jobs, moment, now_ms
 from towpath.ledger.database.several import arrays_of, given, has_arrays
+from towpath.ledger.database.writing import Write
 from towpath.ledger.records.announcing import Tell
 from towpath.ledger.records.record import HIGHEST_FENCE, OPEN, Record, as_record
 
@@ -116,7 +119,11 @@ _first_of_page = select(_page, now_ms().label("now")).order_by(_page.c.seq).limi
 
 
 def read_all(connection: Connection, query: Any, **values: Any) -> list[At]:
-    rows = connection.execute(query, values).mappings()
+    return as_read(connection.execute(query, values).mappings().all())
+
+
+def as_read(rows: Sequence[RowMapping]) -> list[At]:
+    """What rows say that were read together with the time."""
     return [At(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows]
 
 
@@ -158,14 +165,13 @@ _taken = (
 )
 
 
-def take_due(connection: Connection, queue: str, early: int = 0) -> list[At]:
+def take_due(connection: Connection, queue: str, early: int = 0) -> Sequence[RowMapping]:
     """Records of *queue* that are due to be looked after, or will be within *early* ms; for this
-    relay alone for a while, in the order they were made.
+    relay alone for a while. They are rows: `as_read` tells what they say, later.
 
     Nothing stays locked while Redis is asked: it may hang.
     """
-    taken = read_all(connection, _taken, in_queue=queue, early=early)
-    return sorted(taken, key=lambda at: at.record.seq)
+    return connection.execute(_taken, {"in_queue": queue, "early": early}).mappings().all()
 
 
 def give_back(connection: Connection, seqs: Sequence[int]) -> None:
@@ -198,23 +204,32 @@ def write_down(
     there: Sequence[Record],
     changes: Sequence[tuple[Record, dict[str, Any]]],
     tell: Tell,
-) -> list[At]:
-    """Write which are *there*, and what changes; the records that got another name.
+) -> Write[list[RowMapping]]:
+    """Write which are *there*, and what changes; the rows of the records that got another name.
 
     A row that moved on meanwhile is left alone.
     """
+    statements: list[tuple[Update, Any]] = []
     seen = [{name: getattr(it, name) for name in _SEEN} for it in there]
     if seen and has_arrays(connection):
-        connection.execute(_seen_many, arrays_of(seen, *_SEEN))
+        statements.append((_seen_many, arrays_of(seen, *_SEEN)))
     elif seen:
         each = [{f"at_{name}": value for name, value in it.items()} for it in seen]
-        connection.execute(_seen_each, each)
-    renamed: list[At] = []
-    for record, change in changes:
-        still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)
-        written = update(jobs).where(*still).values(change)
-        rows = connection.execute(written.returning(jobs, now_ms().label("now"))).mappings().all()
-        tell(connection, rows)
-        if "job" in change:
-            renamed += [At(as_record(row), instant(row["now"])) for row in rows]
-    return renamed
+        statements.append((_seen_each, each))
+    written = [_written(record, change) for record, change in changes]
+    called = {record.seq: record.job for record, _ in changes}
+
+    def write(connection: Connection) -> list[RowMapping]:
+        for statement, rows in statements:
+            connection.execute(statement, rows)
+        changed = [row for it in written for row in connection.execute(it).mappings().all()]
+        if changed:
+            tell(changed)(connection)
+        return [row for row in changed if row["job"] != called[row["seq"]]]
+
+    return write
+
+
+def _written(record: Record, change: dict[str, Any]) -> ReturningUpdate[Any]:
+    still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)
+    return update(jobs).where(*still).values(change).returning(jobs, now_ms().label("now"))

@@ -109,7 +109,7 @@ class Transactions:
         transaction = connection.get_transaction() or connection.begin()
         tells = not isinstance(begun, Connection)
         nudged = tells and jobs.fastpath is not None
-        recorded = take(connection, wanted, jobs.tell, nudged=nudged)
+        recorded = take(connection, wanted, jobs.tell, nudged=nudged)(connection)()
         self._known.add(connection.engine)
         if isinstance(begun, Connection):
             told(recorded)

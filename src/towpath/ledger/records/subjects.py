@@ -155,10 +155,9 @@ _revived = (
 )
 
 
-def supersede(
-    connection: Connection, known: Mapping[Key, Sequence[Row]], now: int, tell: Tell
-) -> list[Row]:
-    """End all that have not begun and are not the latest of their subject; as they are then.
+def outdated(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict[int, str]:
+    """The places of all that have not begun and are not the latest of their subject; of each the
+    id of that one.
 
     *known* are the last records about each: those that are not among them are looked for.
     """
@@ -171,6 +170,11 @@ def supersede(
                 for row in resting
                 if row["id"] != newest["id"] and row.get("state", RESTING[0]) in RESTING
             }
+    return over
+
+
+def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: Tell) -> list[Row]:
+    """End those that are *outdated*, where nobody has begun them meanwhile; as they are then."""
     if not over:
         return []
     held = rows_of(connection.execute(_held, {"seqs": list(over)}))
@@ -180,7 +184,7 @@ def supersede(
     if held:
         changes = [{"at": row["seq"], "now": now, "why": row["last_error"]} for row in held]
         connection.execute(_ended, changes)
-        tell(connection, held)
+        tell(held)(connection)
     return held
 
 

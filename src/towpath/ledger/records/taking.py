@@ -5,7 +5,7 @@ Statements are made once, here: making one costs more than running it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ARRAY, Text, bindparam, func, select
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from towpath.ids import JobId
 from towpath.ledger.database.schema import jobs, now_ms
 from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
+from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.records.announcing import Tell, nobody
 from towpath.ledger.records.record import (
     NewRecord,
@@ -25,8 +26,10 @@ from towpath.ledger.records.record import (
 )
 from towpath.ledger.records.subjects import (
     Key,
+    Row,
     by_queue,
     histories,
+    outdated,
     revive,
     supersede,
     told_before,
@@ -43,28 +46,50 @@ def take(
     tell: Tell = nobody,
     *,
     nudged: bool = True,
-) -> list[Recorded]:
+) -> Write[Callable[[], list[Recorded]]]:
     """Make records, in the caller's transaction. The same queue and id twice is one record, and so
     are two of the same event: then the answer is the first one.
 
     With *nudged* somebody brings them to Redis as soon as they count; a relay waits for that.
-    Three statements, however many records; one more where some have subjects, and per queue where
-    some were there before.
+    Three statements, however many records; one or two more where some have subjects, and one per
+    queue where some were there before. What the write answers tells of them, in its own time.
     """
     now = _time(connection, wanted)
-    known = histories(connection, {(it.queue, it.subject) for it in wanted if it.subject})
+    subjects = {(it.queue, it.subject) for it in wanted if it.subject}
+    known = histories(connection, subjects)
+    seen = {subject: [*rows] for subject, rows in known.items()}
     planned, answering = _planned(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
     rows = [_row(new, now, relay_at) for new in planned]
-    found = {_key(row): row for row in _inserted(connection, rows)} if rows else {}
-    fresh = set(found)
-    found |= _known(connection, set(answering) - fresh)
-    told = {subject: _as_made(subject, known[subject], found) for subject in known}
+    new = {_key(row): row for row in reversed(rows)}  # the first of two is made
+
+    def make(connection: Connection) -> Callable[[], list[Recorded]]:
+        if subjects and not has_arrays(connection) and histories(connection, subjects) != seen:
+            raise Overtaken  # on PostgreSQL they are locked
+        made = _inserted(connection, rows) if rows else {}
+        found = {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
+        found.update(_known(connection, set(answering) - made.keys()))
+        over: list[Row] = []
+        if subjects:
+            told = {it: _as_made(it, known[it], found) for it in known}
+            over = supersede(connection, outdated(connection, told), now, tell)
+            revive(connection, told, now)
+        return lambda: _answers(wanted, answering, found, set(made), over)
+
+    return make
+
+
+def _answers(
+    wanted: Sequence[NewRecord],
+    answering: Sequence[Key],
+    found: dict[Key, Row],
+    fresh: set[Key],
+    over: Sequence[Row],
+) -> list[Recorded]:
     superseded: dict[Key, list[JobId]] = {}
-    for row in supersede(connection, told, now, tell):
+    for row in over:
         superseded.setdefault((row["queue"], row["subject"]), []).append(row["id"])
         found[_key(row)] = row
-    revive(connection, told, now)
     answers: list[Recorded] = []
     for new, key in zip(wanted, answering, strict=True):
         ended = superseded.get((new.queue, new.subject or ""), ()) if key in fresh else ()
@@ -164,23 +189,30 @@ _MADE = (
     "revision", "follows", "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at",
     "cancel_requested",
 )  # fmt: skip
+_NOT_YET = {it.name: None for it in jobs.c if it.name not in _MADE}
+"""What a new record does not have."""
+_PLACE = jobs.c.queue, jobs.c.id, jobs.c.seq
 _made_each = (
-    sqlite.insert(jobs).on_conflict_do_nothing(index_elements=["queue", "id"]).returning(jobs)
+    sqlite.insert(jobs).on_conflict_do_nothing(index_elements=["queue", "id"]).returning(*_PLACE)
 )
 _all = given(jobs, *_MADE)
 _made_many = (
     postgresql.insert(jobs)
     .from_select(_MADE, select(*(_all.c[name] for name in _MADE)))
     .on_conflict_do_nothing(index_elements=["queue", "id"])
-    .returning(jobs)
+    .returning(*_PLACE)
 )
 
 
-def _inserted(connection: Connection, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that are new. Somebody may make the same at the same time: one of both does."""
+def _inserted(connection: Connection, rows: list[Row]) -> dict[Key, int]:
+    """The places of those that are new. Somebody may make the same at the same time: one of both
+    does.
+    """
     if has_arrays(connection):
-        return rows_of(connection.execute(_made_many, arrays_of(rows, *_MADE)))
-    return rows_of(connection.execute(_made_each, rows))
+        made = connection.execute(_made_many, arrays_of(rows, *_MADE))
+    else:
+        made = connection.execute(_made_each, rows)
+    return {(queue, id): seq for queue, id, seq in made}
 
 
 # ── one at a time ────────────────────────────────────────────────────────────────────────
