@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple, cast
 
@@ -98,15 +98,11 @@ def begin(
     rows = _locked(connection, [lease.job for lease in leases], _turns(holding))
     over, now = _outdated(connection, rows)
     if over:
-
-        def begin_others(connection: Connection) -> list[Beginning]:
-            supersede(connection, over, now, tell)
-            return begin(connection, leases, tell, holding=holding)(connection)
-
-        return begin_others
+        again = partial(begin, leases=leases, tell=tell, holding=holding)
+        return lambda it: (supersede(it, over, now, tell), again(it)(it))[1]
     renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
     changes: list[tuple[Row, Row]] = []
-    looked_for: list[dict[str, Any]] = []
+    before: list[dict[str, Any]] = []
     answers: list[Beginning] = []
     for lease in leases:
         if (lease.queue, lease.id) in renamed:
@@ -118,7 +114,7 @@ def begin(
         if row is not None and change:
             if answer.standing is Standing.EARLY:
                 place = {"in_queue": row["queue"], "in_lane": row["lane"], "at": row["seq"]}
-                looked_for.append(place | {"now": row["now"]})
+                before.append(place | {"now": row["now"]})
             changed = {**row, **change}
             changes.append((row, changed))
             # The next one may be another lease of the same job.
@@ -126,8 +122,8 @@ def begin(
     write = _ready(connection, changes, tell)
 
     def begin_all(connection: Connection) -> list[Beginning]:
-        if looked_for:
-            connection.execute(_looked_for_anew, looked_for)
+        if before:
+            connection.execute(_looked_for_anew, before)
         write(connection)
         return answers
 
