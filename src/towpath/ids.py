@@ -9,7 +9,7 @@ import secrets
 from functools import lru_cache
 from typing import NamedTuple, NewType
 
-from towpath.clock import wall_ms
+from towpath.clock import wall_ns
 from towpath.errors import InvalidName
 
 QueueName = NewType("QueueName", str)
@@ -150,7 +150,7 @@ class _Ids:
         self._series = _new_series(0)
 
     def next(self) -> JobId:
-        ms, series = wall_ms(), self._series
+        ms, series = wall_ns() // 1_000_000, self._series
         if ms > series.ms:
             series = self._series = _new_series(ms)
         n = next(series.counter)

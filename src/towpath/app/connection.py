@@ -54,7 +54,8 @@ class Connection:
 
     def _forget(self) -> None:
         """As if nobody had entered."""
-        self._engine: Engine | None = None
+        self.connected: Engine | None = None
+        """The engine, while somebody has entered."""
         self._ledger: Ledger | None = None
         self._life: AsyncExitStack | None = None
         self._entered, self._entering = 0, asyncio.Lock()
@@ -62,7 +63,7 @@ class Connection:
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
         # Kept: what is dropped would close itself, in a loop that the parent still runs.
-        self._inherited = self._life, self._engine, self._ledger, self._blocking
+        self._inherited = self._life, self.connected, self._ledger, self._blocking
         self._forget()
         self._blocking, self._connecting = None, threading.Lock()
 
@@ -71,7 +72,7 @@ class Connection:
         """As if nobody had connected, with another *ledger* if one is given, until the end of the
         block; then as it was before.
         """
-        before = self._life, self._engine, self._ledger, self._given
+        before = self._life, self.connected, self._ledger, self._given
         counted = self._entered, self._entering, self._blocking
         self._forget()
         self._blocking = None
@@ -82,7 +83,7 @@ class Connection:
             if self._blocking is not None:
                 atexit.unregister(self._blocking.__exit__)
                 self._blocking.__exit__()
-            self._life, self._engine, self._ledger, self._given = before
+            self._life, self.connected, self._ledger, self._given = before
             self._entered, self._entering, self._blocking = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
@@ -95,7 +96,7 @@ class Connection:
             if self._entered == 0:
                 async with AsyncExitStack() as life:
                     life.callback(self._leave)
-                    self._engine = await life.enter_async_context(self._connect())
+                    self.connected = await life.enter_async_context(self._connect())
                     if self._given is not None:
                         await self._open_ledger(self._given, life)
                     self._life = life.pop_all()
@@ -110,7 +111,7 @@ class Connection:
                 await life.aclose()
 
     def _leave(self) -> None:
-        self._engine = self._ledger = None
+        self.connected = self._ledger = None
 
     async def _open_ledger(self, given: Ledger | str, life: AsyncExitStack) -> None:
         from towpath.ledger.errors import LedgerUnreachable  # noqa: PLC0415 -- beside the ledger
@@ -134,9 +135,9 @@ class Connection:
     @property
     def engine(self) -> Engine:
         """The engine. Raises EngineClosed while nobody has entered."""
-        if self._engine is None:
+        if self.connected is None:
             raise EngineClosed("the app is not connected: use `async with app`, or `.blocking`")
-        return self._engine
+        return self.connected
 
     @property
     def blocking(self) -> BlockingEngine:

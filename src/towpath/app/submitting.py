@@ -88,7 +88,8 @@ class AppHandler(Handler[T, R, C]):
         if self.options.record:
             return await self._record(payload, durability, on_conflict, options)
         with traces.producer_span(self.queue, handler=self.name):
-            submitted = await self._connection.engine.submit(
+            engine = self._connection.connected or self._connection.engine
+            submitted = await engine.submit(
                 self.queue, self.encode(payload), durability=durability, **self.completed(options)
             )
         return self.ticket(submitted.checked(on_conflict))
@@ -188,8 +189,9 @@ class AppHandler(Handler[T, R, C]):
             headers |= options.get("headers") or {}
             options = {**options, "headers": headers}
         # The caller's own policy decides before the handler's limit, which was made for another.
-        if options.get("max_attempts") is None and (most := own_attempts(options.get("retry"))):
-            options = {**options, "max_attempts": most}
+        if "retry" in options and options.get("max_attempts") is None:
+            most = own_attempts(options["retry"])
+            options = {**options, "max_attempts": most} if most else options
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
         )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from towpath.engine.codec import too_large
 from towpath.engine.durability import Durability
 from towpath.engine.model import Call, Complete, NewJob, Settlement
+from towpath.engine.store import Store
 from towpath.errors import ScriptDefect, ServerUnreachable
 from towpath.ids import QueueName
 
@@ -27,13 +28,6 @@ _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
 Written = Callable[[], None]
 """Called when the server has taken a batch in, if its confirmation is still to come."""
-Send = Callable[
-    [QueueName, list[NewJob], Durability | None, Call | None, Written], Awaitable[list[Any]]
-]
-
-Limit = Callable[[QueueName, int], Awaitable[int]]
-
-
 _Entry = tuple[list[NewJob], int, Durability | None, Call | None, "asyncio.Future[list[Any]]"]
 """What one caller submits in one go: jobs, their bytes, class and name, and where the answers go. A
 tuple, because there is one per job: an object of its own costs a tenth of a submit."""
@@ -59,13 +53,10 @@ class _Line:
 
 
 class Batcher:
-    """Joins concurrent submits; *send* carries a batch and answers job by job.
+    """Joins concurrent submits to the queues of *store*."""
 
-    *limit* tells how many bytes a queue takes, given the most that somebody wants to submit.
-    """
-
-    def __init__(self, send: Send, limit: Limit) -> None:
-        self._send, self._limit = send, limit
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._lines: dict[QueueName, _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._landed = asyncio.Event()
@@ -175,38 +166,39 @@ class Batcher:
         call: Call | None,
         written: Written,
     ) -> list[Any]:
-        answers: list[Any] = []
-        send, (*before, last) = self._send_fitting, submits(jobs)
-        for portion in before:
-            answers += await send(line.queue, portion, durability, call, _nobody_waits)
-        answers += await send(line.queue, last, durability, call, written)
-        if len(answers) != len(jobs):
-            raise ScriptDefect(f"{len(jobs)} jobs were submitted, {len(answers)} answered")
-        return answers
-
-    async def _send_fitting(
-        self,
-        queue: QueueName,
-        jobs: list[NewJob],
-        durability: Durability | None,
-        call: Call | None,
-        written: Written,
-    ) -> list[Any]:
         """The answers to *jobs*. One that is too large for the queue is not sent.
 
         Under a caller's name all are: it may be a repeat, whose answer only the server knows.
         """
-        largest = max([len(job.payload) for job in jobs])
-        limit = await self._limit(queue, largest)
-        if largest <= limit or call is not None:
-            return await self._send(queue, jobs, durability, call, written)
-        fitting = [job for job in jobs if len(job.payload) <= limit]
-        sent = fitting and await self._send(queue, fitting, durability, call, written)
-        answers = iter(sent)
-        return [
-            next(answers) if (size := len(job.payload)) <= limit else too_large(size, limit)
-            for job in jobs
-        ]
+        store, queue, answers = self._store, line.queue, list[Any]()
+        for portion in submits(jobs):
+            largest = max([len(job.payload) for job in portion])
+            limit = await store.largest_payload(queue, largest)
+            fits = largest <= limit or call is not None
+            sent = portion if fits else [job for job in portion if len(job.payload) <= limit]
+            is_last = len(answers) + len(portion) == len(jobs)
+            if not sent:
+                told: list[Any] = []
+            elif durability is None:
+                told = await store.write("submit", queue, lambda _, sent=sent: sent, call)
+            else:
+                told = await store.write_confirmed(
+                    "submit", queue, lambda _, sent=sent: sent, call,
+                    durability=durability, written=written if is_last else _nobody_waits,
+                )  # fmt: skip
+            if len(told) != len(sent):
+                raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
+            answers += told if fits else _with_refusals(portion, told, limit)
+        return answers
+
+
+def _with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:
+    """The answers to all of *jobs*, where only those that fit were sent."""
+    answers = iter(told)
+    return [
+        next(answers) if (size := len(job.payload)) <= limit else too_large(size, limit)
+        for job in jobs
+    ]
 
 
 def _nobody_waits() -> None:

@@ -16,24 +16,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from redis.exceptions import (
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ResponseError,
-)
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from towpath.clock import Clock, Duration, seconds, steady
-from towpath.engine.connect import Line, Link, Wire
+from towpath.engine.connect import KEYS, Line, Link, Wire
 from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
 from towpath.engine.keys import PROBE, Declared, probe_key
 from towpath.engine.layout import TROUBLE, Place, key_of
-from towpath.engine.limit import Watch
 from towpath.engine.model import Call
 from towpath.engine.refusals import translated
 from towpath.engine.script import Script
 from towpath.engine.target import Channel, Target
 from towpath.errors import (
+    DurabilityNotReached,
     DurabilityUnavailable,
     EngineClosed,
     InvalidOption,
@@ -44,10 +39,10 @@ from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 
+Send = Callable[[], Awaitable[T]]
+Prepare = Callable[[Channel], Send[T]]
+"""Makes what is sent on a channel, once; it may be sent more than once."""
 _CHECK_S = 2.0
-_KEYS = 2
-"""Every script declares a key that never is there, beside another: while their slot is on
-its way to another node, the server then refuses the call whole, and it is sent again."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,22 +89,17 @@ class Channels:
         self.trouble: ServerError | None = None
         """Why they said nothing at the beginning."""
 
-    async def call(
+    # ── what may be asked ────────────────────────────────────────────────────────────────
+
+    def plain(
         self, script: Script, keys: Declared, args: tuple[Any, ...], call: Call | None
-    ) -> Any:
-        """The answer to a writing script; safe to be interrupted anywhere but by the caller.
+    ) -> Prepare[Any]:
+        """A call of a writing script: safe to be interrupted anywhere but by the caller."""
+        return lambda channel: partial(
+            channel.line.run, script, self._named(keys, args, call, channel)
+        )
 
-        Raises ServerUnreachable when the time is up, QueueUnknown, QueueChanged, MemoryFull,
-        CallStale.
-        """
-
-        def send(channel: Channel) -> Callable[[], Awaitable[Any]]:
-            words = self._named(channel, keys, args, call)
-            return lambda: _send(channel.line.send, script, words)
-
-        return await self._answer(keys.first, send)
-
-    async def confirmed_call(
+    def confirmed(
         self,
         script: Script,
         keys: Declared,
@@ -118,44 +108,48 @@ class Channels:
         *,
         durability: Durability,
         written: Callable[[], None],
-    ) -> tuple[Any, int]:
-        """The same by a server that gives *durability*, and how many replicas have what it wrote;
-        *written* is called before they are counted.
+    ) -> Prepare[Any]:
+        """The same to a server that gives *durability*; *written* is called before it is counted
+        how many replicas have what it wrote.
 
         The server is asked what it gives, and how many have it, on the connection that takes the
         call: so it is the server that has the answer which counts, not one that was promoted
-        meanwhile. Raises DurabilityUnavailable.
+        meanwhile. It may raise DurabilityUnavailable, DurabilityNotReached.
         """
-        await self._require_replicas(durability)
-        limit_ms = int(self._answer_s * 500)  # half of it, so that the count comes back in time
+        wanted, limit_ms = durability.replicas, int(self._answer_s * 500)
+        # Half of the time for an answer, so that the count comes back in time.
 
-        def send(channel: Channel) -> Callable[[], Awaitable[tuple[Any, int]]]:
-            line, trust = channel.line, partial(self._trust, durability)
-            words = self._named(channel, keys, args, call)
-            key = keys.call(f"{channel.name}.confirm")
+        def prepare(channel: Channel) -> Send[Any]:
+            line, key = channel.line, keys.call(f"{channel.name}.confirm")
+            words, trust = self._named(keys, args, call, channel), partial(self._trust, durability)
 
-            async def sent() -> tuple[Any, int]:
-                answer = await _send(lambda *it: line.send_trusted(it, trust), script, words)
+            async def sent() -> Any:
+                answer = await line.run(script, words, trust)
                 written()
-                if not durability.replicas:
-                    return answer, 0
-                command = ("EVALSHA", script.sha, _KEYS, *words)
-                return await line.confirmed(command, trust, key, durability.replicas, limit_ms)
+                if wanted:
+                    command = ("EVALSHA", script.sha, KEYS, *words)
+                    answer, have = await line.confirmed(command, trust, key, wanted, limit_ms)
+                    if have < wanted:
+                        raise DurabilityNotReached(wanted, have)
+                return answer
 
             return sent
 
-        return await self._answer(keys.first, send)
+        return prepare
 
     def _named(
-        self, channel: Channel, keys: Declared, args: tuple[Any, ...], call: Call | None
+        self, keys: Declared, args: tuple[Any, ...], call: Call | None, channel: Channel
     ) -> tuple[Any, ...]:
-        name, number = (call.channel, call.number) if call else channel.next_call()
+        """What a writing script is told: under the caller's name for the call, or the channel's."""
+        if call is None:
+            channel.number += 1
+        name, number = (call.channel, call.number) if call else (channel.name, channel.number)
         return (keys.first, keys.never, self._clock.stamp(), name, number, *args)
 
     async def _trust(self, wanted: Durability, wire: Wire) -> None:
         wire.facts = await require(wire.ask, wire.facts, wanted, self._declared)
 
-    async def _require_replicas(self, wanted: Durability) -> None:
+    async def require_replicas(self, wanted: Durability) -> None:
         """Refuse before anything is sent what too few replicas are attached for."""
         facts = self.facts
         if wanted.replicas and (facts is None or wanted.replicas > facts.replicas):
@@ -166,9 +160,7 @@ class Channels:
     async def read(self, script: Script, keys: Declared, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
         words = (keys.first, keys.never, *args)
-        return await self._answer(
-            keys.first, lambda channel: lambda: _send(channel.line.send, script, words)
-        )
+        return await self.ask(keys.first, lambda channel: partial(channel.line.run, script, words))
 
     async def clocked(self, script: Script, keys: Declared, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
@@ -176,9 +168,44 @@ class Channels:
 
     async def command(self, *command: Any) -> Any:
         """The answer to a plain command that may be repeated."""
-        return await self._answer(
-            key_of(command), lambda channel: lambda: channel.line.send(*command)
-        )
+        return await self.ask(key_of(command), lambda channel: partial(channel.line.send, *command))
+
+    async def ask(self, key: str, prepare: Prepare[T]) -> T:
+        """The answer to what *prepare* makes for a channel: made once, sent until answered.
+
+        Raises ServerUnreachable when the time is up.
+        """
+        if self._is_closed:
+            raise EngineClosed("the engine was left")
+        began, attempt = steady(), 0
+        until, target = began + self._give_up_s, self._target(key)
+        free = target.idle and target.refusal is None
+        channel = target.idle.pop() if free else await target.take(until)
+        try:
+            send = prepare(channel)
+            while True:
+                try:
+                    with self._watch.until(until):
+                        answer = await send()
+                    break
+                except TROUBLE as error:
+                    hang_up = channel.line.hang_up
+                    await _pause(error, attempt, began, self._give_up_s, hang_up)
+                    attempt += 1
+                except ServerError:
+                    if attempt:
+                        target.reconnected(key)  # it can't give that: it may be another than before
+                    raise
+        except ServerUnreachable:
+            target.gave_up(key, began)
+            raise
+        finally:
+            target.give_back(channel)
+        if attempt:
+            target.reconnected(key)
+        if target.is_away:
+            target.answered()
+        return answer
 
     # ── whether the servers answer ───────────────────────────────────────────────────────
 
@@ -187,9 +214,7 @@ class Channels:
 
         Raises ServerUnreachable if none answers, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
-        self.facts = await self._until_answered(
-            lambda: probe(self._link, self._declared), _nothing, steady(), self._check_s
-        )
+        self.facts = await self._repeated(lambda: probe(self._link, self._declared), _nothing)
         return self.facts
 
     def are_away(self, trouble: ServerError) -> None:
@@ -207,9 +232,9 @@ class Channels:
         async def send() -> None:
             # That it is full, or that the key is not allowed, is an answer too.
             with suppress(OutOfMemoryError, NoPermissionError):
-                await line.send_trusted(command, fit)
+                await line.send(*command, trust=fit)
 
-        await self._until_answered(send, line.hang_up, steady(), self._check_s)
+        await self._repeated(send, line.hang_up)
         with suppress(ServerError):
             await self.check()
 
@@ -221,30 +246,6 @@ class Channels:
             await target.close()
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
-
-    async def _answer(
-        self, key: str, prepare: Callable[[Channel], Callable[[], Awaitable[T]]]
-    ) -> T:
-        """The answer to what *prepare* makes for a channel: made once, sent until answered."""
-        if self._is_closed:
-            raise EngineClosed("the engine was left")
-        began = steady()
-        target = self._target(key)
-        channel = await target.take(began + self._give_up_s)
-        try:
-            answer = await self._until_answered(
-                prepare(channel), channel.line.hang_up, began, self._give_up_s,
-                lambda: target.reconnected(key),
-            )  # fmt: skip
-        except ServerUnreachable:
-            target.gave_up(key, began)
-            raise
-        else:
-            if target.is_away:
-                target.answered()
-            return answer
-        finally:
-            target.give_back(channel)
 
     def _target(self, key: str) -> Target:
         place = self._link.target(key)
@@ -259,48 +260,120 @@ class Channels:
             self._targets[place] = target
         return target
 
-    async def _until_answered(
-        self,
-        send: Callable[[], Awaitable[T]],
-        hang_up: Callable[[], Awaitable[None]],
-        began: float,
-        give_up_s: float,
-        reconnected: Callable[[], None] | None = None,
-    ) -> T:
+    async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
+        """The answer of a server that is asked about itself, for as long as nobody minds."""
+        began = steady()
         for attempt in itertools.count():
             try:
-                answer = await self._watch.within(send(), began + give_up_s)
+                with self._watch.until(began + self._check_s):
+                    return await send()
             except TROUBLE as error:
-                trouble = translated(error)
-                # After a reply that refuses the call, its connection is as good as before.
-                if trouble is None or not isinstance(error, ResponseError):
-                    await hang_up()
-                if trouble is not None:
-                    raise trouble from error
-                pause = min(0.02 * 2**attempt, 0.5)
-                if steady() + pause >= began + give_up_s:
-                    raise ServerUnreachable(
-                        f"no answer within {give_up_s} s: {error or type(error).__name__}"
-                    ) from error
-            except ServerError:
-                if attempt and reconnected is not None:
-                    reconnected()  # it can't give what was asked for: it may be another than before
-                raise
-            else:
-                if attempt and reconnected is not None:
-                    reconnected()
-                return answer
-            await asyncio.sleep(pause)
+                await _pause(error, attempt, began, self._check_s, hang_up)
         raise AssertionError("unreachable")
+
+
+async def _pause(
+    error: Exception,
+    attempt: int,
+    began: float,
+    give_up_s: float,
+    hang_up: Callable[[], Awaitable[None]],
+) -> None:
+    """Return when a call may be sent again after *error*. Raises what it means if it may not."""
+    trouble = translated(error)
+    # After a reply that refuses the call, its connection is as good as before.
+    if trouble is None or not isinstance(error, ResponseError):
+        await hang_up()
+    if trouble is not None:
+        raise trouble from error
+    pause = min(0.02 * 2**attempt, 0.5)
+    if steady() + pause >= began + give_up_s:
+        raise ServerUnreachable(
+            f"no answer within {give_up_s} s: {error or type(error).__name__}"
+        ) from error
+    await asyncio.sleep(pause)
 
 
 async def _nothing() -> None:
     """There is no line to hang up."""
 
 
-async def _send(send: Callable[..., Awaitable[Any]], script: Script, args: Any) -> Any:
-    try:
-        return await send("EVALSHA", script.sha, _KEYS, *args)
-    except NoScriptError:
-        # A new or restarted server, or one that was promoted: it learns the script this way.
-        return await send("EVAL", script.source, _KEYS, *args)
+# ── time limits ──────────────────────────────────────────────────────────────────────────
+
+_LOOKS_PER_LIMIT = 4
+_LOOK_EVERY = 1.0
+
+
+class Watch:
+    """One time limit for many short waits: they end after *limit*, late by a quarter at most.
+
+    A timer per call costs more than all else the client does for it: each leaves a cancelled entry
+    in the event loop's heap. Here a single timer looks at all waits a few times per limit. Long
+    before their end, and again and again, *silence* is called: somebody has waited from one look to
+    the next, a second or less.
+    """
+
+    def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
+        self._limit, self._silence = limit.total_seconds(), silence
+        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
+        self.waiting: dict[asyncio.Task[object], float] = {}
+        """Until when."""
+        self._seen: dict[asyncio.Task[object], float] = {}
+        self.over: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def until(self, latest: float) -> _Wait:
+        """A block that is ended with TimeoutError after the limit, or at *latest*.
+
+        A task waits for one thing at a time.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a time limit needs a running task")
+        self.waiting[task] = min(steady() + self._limit, latest)
+        if self._timer is None:
+            self._start()
+        return _Wait(self, task)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = steady()
+        for task, until in self.waiting.items():
+            if now >= until and task not in self.over:
+                self.over.add(task)
+                task.cancel()
+        if self.waiting.items() & self._seen.items():
+            self._silence()
+        self._seen = dict(self.waiting)
+        if self.waiting:
+            self._start()
+
+
+class _Wait:
+    """One task that waits."""
+
+    __slots__ = ("_task", "_watch")
+
+    def __init__(self, watch: Watch, task: asyncio.Task[object]) -> None:
+        self._watch, self._task = watch, task
+
+    def __enter__(self) -> None:
+        """It began when it was made."""
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        watch, task = self._watch, self._task
+        del watch.waiting[task]
+        if task in watch.over:
+            watch.over.discard(task)
+            # Ours, unless somebody else wants the task to end as well.
+            if isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
+                raise TimeoutError("no answer within the time for one") from error

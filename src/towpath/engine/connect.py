@@ -18,16 +18,20 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AskError, MovedError, SlotNotCoveredError
+from redis.exceptions import AskError, MovedError, NoScriptError, SlotNotCoveredError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Sentinels
+from towpath.engine.script import Script
 from towpath.engine.url import ServerUrl, Topology
 from towpath.supervise import detached
 
 LISTEN_SECONDS = 1.0
 """To a server that took the handshake and ended the connection without a word."""
 CONNECT_SECONDS = 3.0
+KEYS = 2
+"""Every script declares a key that is always there and one that never is: while their slot is on
+its way to another node, the server then refuses the call whole, and it is sent again."""
 _CONFIRM_KEPT_MS = 600_000
 _REDIRECTIONS = 5
 _RESET = (RuntimeError, AttributeError)
@@ -49,7 +53,9 @@ class Wire:
         # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
         packed = cast("bytes", pack_command(command))  # pyright: ignore[reportUnknownVariableType]
         try:
-            await self._send(packed)
+            if not self._connection.is_connected:
+                await self._connect()
+            await self._connection.send_packed_command(packed, check_health=False)
             reply = await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
         except _RESET as error:
             raise _lost(error) from error
@@ -64,7 +70,9 @@ class Wire:
         """The reply to the second of two commands that are sent together."""
         packed = [cast("bytes", pack_command(it)) for it in (first, second)]  # pyright: ignore[reportUnknownVariableType]
         try:
-            await self._send(b"".join(packed))
+            if not self._connection.is_connected:
+                await self._connect()
+            await self._connection.send_packed_command(b"".join(packed), check_health=False)
             await self._connection.read_response()
             return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
         except _RESET as error:
@@ -73,14 +81,11 @@ class Wire:
             await self.drop()  # a reply may be left unread: it must not be taken for another's
             raise
 
-    async def _send(self, packed: bytes) -> None:
-        connection = self._connection
-        if not connection.is_connected:
-            # A server that is frozen accepts, and then says nothing.
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await connection.connect()
-            self.facts = None
-        await connection.send_packed_command(packed, check_health=False)
+    async def _connect(self) -> None:
+        # A server that is frozen accepts, and then says nothing.
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await self._connection.connect()
+        self.facts = None
 
     def cut(self) -> None:
         """End it under whoever waits for a reply: that is told as a lost connection."""
@@ -140,24 +145,34 @@ class Line:
         self.wires: dict[Place, Wire] = {}
         self._at: Place | None = None
 
-    async def send(self, *command: Any) -> Any:
-        """The reply. Raises one of TROUBLE, an error reply included."""
-        wire = await self._wire_of(command)
-        try:
-            return await wire.ask(command)
-        except AskError as error:
-            return await self._redirected(error, command, None)
+    async def send(self, *command: Any, trust: Trust | None = None) -> Any:
+        """The reply. Raises one of TROUBLE, an error reply included.
 
-    async def send_trusted(self, command: tuple[Any, ...], trust: Trust) -> Any:
-        """The reply of a server that *trust* lets pass: it is asked first, on the connection that
-        the command then takes.
+        With *trust*, that of a server which it lets pass: that one is asked first, on the
+        connection that the command then takes.
         """
         wire = await self._wire_of(command)
-        try:
+        if trust is not None:
             await trust(wire)
+        try:
             return await wire.ask(command)
         except AskError as error:
             return await self._redirected(error, command, trust)
+
+    async def run(self, script: Script, args: tuple[Any, ...], trust: Trust | None = None) -> Any:
+        """The same for a script: by its name, and whole to a server that does not know it."""
+        command = ("EVALSHA", script.sha, KEYS, *args)
+        wire = await self._wire_of(command)
+        if trust is not None:
+            await trust(wire)
+        try:
+            try:
+                return await wire.ask(command)
+            except AskError as error:
+                return await self._redirected(error, command, trust)
+        except NoScriptError:
+            # A new or restarted server, or one that was promoted: it learns the script this way.
+            return await self.send("EVAL", script.source, KEYS, *args, trust=trust)
 
     async def confirmed(
         self, command: tuple[Any, ...], trust: Trust, key: str, replicas: int, limit_ms: int
@@ -189,7 +204,7 @@ class Line:
             await wire.close()
 
     async def _wire_of(self, command: tuple[Any, ...]) -> Wire:
-        place = self._layout.place(command)
+        place = self._layout.only or self._layout.place(command)
         if place is None:
             await self._link.learn()
             place = self._layout.place(command)
@@ -255,7 +270,7 @@ class Link:
 
     def target(self, key: str) -> Place | None:
         """Which server calls about *key* are for, as far as known: its trouble is theirs."""
-        return self._layout.target(("GET", key))
+        return self._layout.only or self._layout.target(("GET", key))
 
     def name(self, target: Place | None) -> str:
         """A target as people know it."""

@@ -6,7 +6,7 @@ the plain verbs are batches of one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Self, TypeVar, Unpack
 
@@ -43,12 +43,11 @@ from towpath.engine.url import parse_url
 from towpath.engine.waiting import WAIT_CAP, Claims, Looks, Waker, wish_of
 from towpath.errors import (
     CallStale,
-    DurabilityNotReached,
     InvalidOption,
     ScriptDefect,
     TowpathError,
 )
-from towpath.ids import QueueName, queue_name
+from towpath.ids import queue_name
 from towpath.telemetry.logs import Log
 
 _WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
@@ -111,7 +110,7 @@ class Engine(Spaces):
         self._waker = Waker(self._link, self._clock, self._store.command)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
-        self._batcher = Batcher(self._send_submits, self._store.largest_payload)
+        self._batcher = Batcher(self._store)
         try:
             await self._store.connect(tolerant=self._is_tolerant)
         except BaseException:
@@ -374,23 +373,6 @@ class Engine(Spaces):
         if not isinstance(outcome, kind):
             raise ScriptDefect(f"{verb} answered {answer!r}")
         return outcome
-
-    async def _send_submits(
-        self,
-        queue: QueueName,
-        jobs: list[NewJob],
-        durability: Durability | None,
-        call: Call | None,
-        written: Callable[[], None],
-    ) -> list[Any]:
-        if durability is None:
-            return await self._store.write("submit", queue, lambda _: jobs, call)
-        answers, confirmed = await self._store.write_confirmed(
-            "submit", queue, lambda _: jobs, call, durability=durability, written=written
-        )
-        if confirmed < durability.replicas:
-            raise DurabilityNotReached(durability.replicas, confirmed)
-        return answers
 
 
 @lru_cache(maxsize=1)

@@ -34,6 +34,9 @@ T = TypeVar("T")
 class Layout(Protocol):
     """Who is responsible for what."""
 
+    only: Place | None
+    """The server that is responsible for everything, whatever happens; None = it may change."""
+
     def place(self, command: tuple[Any, ...]) -> Place | None:
         """Where *command* belongs, as far as known and not in doubt."""
         ...
@@ -63,10 +66,10 @@ class OneServer:
     """A server that is responsible for everything."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self.only: Place | None = place
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
-        return self._place
+        return self.only
 
     target = place
 
@@ -80,11 +83,13 @@ class OneServer:
         """There is nobody to ask."""
 
     def primaries(self) -> list[Place]:
-        return [self._place]
+        return [self.only] if self.only else []
 
 
 class Sentinels:
     """The server that sentinels take for the primary of *service*."""
+
+    only: Place | None = None
 
     def __init__(self, sentinels: Sequence[Place], service: str, ask: Ask) -> None:
         self._sentinels, self._service, self._ask = sentinels, service, ask
@@ -122,6 +127,8 @@ class Sentinels:
 
 class Cluster:
     """The masters of a cluster, each responsible for its slots."""
+
+    only: Place | None = None
 
     def __init__(self, seeds: Sequence[Place], ask: Ask) -> None:
         self._seeds, self._ask = seeds, ask

@@ -172,15 +172,12 @@ def _unchanged(_name: str, text: str) -> str:
     return text
 
 
-class Scripts:
-    """All scripts. *edit* may change the text of each piece: how tests plant faults."""
+class Scripts(dict[str, Script]):
+    """All scripts, by name. *edit* may change the text of each piece: how tests plant faults."""
 
     def __init__(self, edit: Callable[[str, str], str] = _unchanged) -> None:
-        self._scripts = {name: _compose(name, edit) for name in ARGS}
+        super().__init__({name: _compose(name, edit) for name in ARGS})
         self._edit = edit
-
-    def __getitem__(self, name: str) -> Script:
-        return self._scripts[name]
 
     def of_records(self, folder: Traversable) -> dict[str, RecordScript]:
         """The scripts of a folder that is not the verbs': each about one record of a space, with

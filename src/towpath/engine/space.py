@@ -12,6 +12,7 @@ its keys (`state` becomes STATE) and its arguments by name; it has no others (`s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -25,7 +26,7 @@ from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
 from towpath.engine.store import Store
 from towpath.engine.wire import pack
-from towpath.errors import DurabilityNotReached, InvalidOption, SpaceInvalid
+from towpath.errors import InvalidOption, SpaceInvalid
 from towpath.ids import record_id, space_name, stream_name
 
 MOST_KEPT = 10_000_000
@@ -75,13 +76,10 @@ class Record:
         found = self._script(script, writes=True)
         keys, channels, words = self._keys, self._store.channels, _arguments(found, args)
         if durability is None:
-            return await channels.call(found, keys, words, call)
-        answer, confirmed = await channels.confirmed_call(
-            found, keys, words, call, durability=durability, written=lambda: None
-        )
-        if confirmed < durability.replicas:
-            raise DurabilityNotReached(durability.replicas, confirmed)
-        return answer
+            return await channels.ask(keys.first, channels.plain(found, keys, words, call))
+        await channels.require_replicas(durability)
+        confirmed = partial(channels.confirmed, durability=durability, written=lambda: None)
+        return await channels.ask(keys.first, confirmed(found, keys, words, call))
 
     async def read(self, script: str, /, **args: Any) -> Any:
         """The answer of a script that only reads. Nothing is kept of it, however large."""

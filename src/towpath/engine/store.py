@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from towpath.clock import Clock
-from towpath.engine.channel import Channels, Limits
+from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.keys import REGISTRY, keys_of
+from towpath.engine.keys import REGISTRY, Declared, keys_of
 from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
-from towpath.engine.script import Scripts
+from towpath.engine.script import Script, Scripts
 from towpath.engine.wire import pack
 from towpath.errors import (
     InvalidName,
@@ -34,10 +35,11 @@ from towpath.supervise import detached
 from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
-T = TypeVar("T")
-
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
+
+Calling = Callable[[Script, Declared, tuple[Any, ...], Call | None], Prepare[Any]]
+"""How a writing script is called."""
 
 Change = Callable[[QueueOptions], QueueOptions]
 """What becomes of a queue's options; may be asked more than once."""
@@ -107,15 +109,33 @@ class Store:
 
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
-    async def write(self, verb: str, queue: QueueName, body: Body, call: Call | None = None) -> Any:
-        """The answer of a writing script."""
-        script, channels = self._scripts[verb], self.channels
+    async def write(
+        self,
+        verb: str,
+        queue: QueueName,
+        body: Body,
+        call: Call | None = None,
+        calling: Calling | None = None,
+    ) -> Any:
+        """The answer of a writing script, called as *calling* says.
 
-        async def ask(known: InForce) -> Any:
-            packed = pack(body(known.options))
-            return await channels.call(script, keys_of(queue), (packed, known.version), call)
-
-        return await self._introduced(queue, ask)
+        A queue that is new to the server is introduced; one that got other options meanwhile is
+        asked again by those. In both cases nothing had been done.
+        """
+        script, keys, channels = self._scripts[verb], keys_of(queue), self.channels
+        calling = calling or channels.plain
+        for _ in range(_CHANGES_MOST):
+            known = self._in_force.get(queue) or await self._first_use(queue)
+            try:
+                args = (pack(body(known.options)), known.version)
+                return await channels.ask(keys.first, calling(script, keys, args, call))
+            except (QueueUnknown, QueueChanged):
+                await self._write_options(queue, known.options, _NONE)
+            except PayloadTooLarge:
+                # By the limit of another day, perhaps. Nothing was sent.
+                if await self._options_now(queue) == known:
+                    raise
+        raise ScriptDefect(f"the options of queue {queue} change with every call")
 
     async def write_confirmed(
         self,
@@ -126,36 +146,14 @@ class Store:
         *,
         durability: Durability,
         written: Callable[[], None],
-    ) -> tuple[Any, int]:
-        """The same at *durability*, and how many replicas have what it wrote; *written* is called
-        before they are counted.
+    ) -> Any:
+        """The same at *durability*; *written* is called before it is confirmed.
+
+        Raises DurabilityUnavailable, DurabilityNotReached.
         """
-        script, channels = self._scripts[verb], self.channels
-
-        async def ask(known: InForce) -> tuple[Any, int]:
-            packed = pack(body(known.options))
-            return await channels.confirmed_call(
-                script, keys_of(queue), (packed, known.version), call,
-                durability=durability, written=written,
-            )  # fmt: skip
-
-        return await self._introduced(queue, ask)
-
-    async def _introduced(self, queue: QueueName, ask: Callable[[InForce], Awaitable[T]]) -> T:
-        """A queue that is new to the server is introduced; one that got other options meanwhile
-        is asked again by those. In both cases nothing had been done.
-        """
-        for _ in range(_CHANGES_MOST):
-            in_force = self._in_force.get(queue) or await self._first_use(queue)
-            try:
-                return await ask(in_force)
-            except (QueueUnknown, QueueChanged):
-                await self._write_options(queue, in_force.options, _NONE)
-            except PayloadTooLarge:
-                # By the limit of another day, perhaps. Nothing was sent.
-                if await self._options_now(queue) == in_force:
-                    raise
-        raise ScriptDefect(f"the options of queue {queue} change with every call")
+        await self.channels.require_replicas(durability)
+        calling = partial(self.channels.confirmed, durability=durability, written=written)
+        return await self.write(verb, queue, body, call, calling)
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
@@ -181,7 +179,8 @@ class Store:
 
     async def largest_payload(self, queue: QueueName, size: int) -> int:
         """Bytes that *queue* takes: as last heard of, asked for anew if *size* is beyond that."""
-        limit = (await self.known_options(queue)).max_payload
+        known = self._in_force.get(queue)
+        limit = (known.options if known else await self.options(queue)).max_payload
         return limit if size <= limit else (await self.options(queue)).max_payload
 
     async def options(self, queue: QueueName) -> QueueOptions:

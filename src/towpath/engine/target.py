@@ -28,15 +28,12 @@ Probe = Callable[[str], Awaitable[None]]
 class Channel:
     """One call at a time, under a name and a number that the server remembers."""
 
-    __slots__ = ("_number", "line", "name")
+    __slots__ = ("line", "name", "number")
 
     def __init__(self, name: str, line: Line) -> None:
         self.name, self.line = name, line
-        self._number = 0
-
-    def next_call(self) -> tuple[str, int]:
-        self._number += 1
-        return self.name, self._number
+        self.number = 0
+        """Of the last call."""
 
 
 class Target:
@@ -44,23 +41,25 @@ class Target:
 
     def __init__(self, name: str, channels: Sequence[Channel], probe: Probe, log: Log) -> None:
         self._name, self._probe, self._log = name, probe, log
-        self._idle = list(channels)
+        self.idle = list(channels)
+        """Those that nobody uses."""
         self._queued: deque[asyncio.Future[Channel]] = deque()
         self._probing: Background | None = None
         self._probed_at = float("-inf")
         self._away_since: float | None = None
         self._is_given_up = False
-        self._refusal: ServerError | None = None
+        self.refusal: ServerError | None = None
+        """What every caller is told, until a probe is answered."""
 
     async def take(self, give_up_at: float) -> Channel:
         """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
-        if self._refusal is not None:
+        if self.refusal is not None:
             # Whoever tries again without a pause must not keep the probe from its turn.
             await asyncio.sleep(0)
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)
-        if self._idle:
-            return self._idle.pop()
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        if self.idle:
+            return self.idle.pop()
         turn: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
         self._queued.append(turn)
         try:
@@ -79,7 +78,7 @@ class Target:
             if not turn.done():
                 turn.set_result(channel)
                 return
-        self._idle.append(channel)
+        self.idle.append(channel)
 
     # ── whether it answers ───────────────────────────────────────────────────────────────
 
@@ -97,7 +96,7 @@ class Target:
 
     def answered(self) -> None:
         """A call was answered. The probe that is under way goes on: it asks more."""
-        if self._refusal is None:
+        if self.refusal is None:
             self._say_back()
 
     def reconnected(self, key: str) -> None:
@@ -110,7 +109,7 @@ class Target:
         does and is.
         """
         if not isinstance(trouble, ServerUnreachable):
-            self._refusal = trouble
+            self.refusal = trouble
         self._say(trouble, steady())
         self._start(key, steady())
 
@@ -129,9 +128,9 @@ class Target:
             # What waiting can't mend is told to every caller; to the first ones, so is silence
             # only when their time is up.
             if self._is_given_up or not isinstance(trouble, ServerUnreachable):
-                self._refusal = trouble
+                self.refusal = trouble
             await asyncio.sleep(_PROBE_EVERY)
-        self._refusal, self._is_given_up, self._probed_at = None, False, steady()
+        self.refusal, self._is_given_up, self._probed_at = None, False, steady()
         self._say_back()
         if self._probing is not None:
             self._probing.retire()

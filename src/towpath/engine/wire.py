@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 
-
-def pack(value: Any) -> bytes:
-    """*value* for a script. Bytes and text arrive there as the same thing."""
-    return cast("bytes", msgpack.packb(value, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
+pack = cast("Callable[[Any], bytes]", partial(msgpack.packb, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
+"""A value for a script. Bytes and text arrive there as the same thing."""
 
 
 def unpack_raw(packed: bytes) -> Any:
