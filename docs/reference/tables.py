@@ -2,10 +2,11 @@
 
 from sqlalchemy import Column, Table
 
+from towpath.apps.application import applications, tables_of
 from towpath.ledger.database.schema import LEDGER
 from towpath.ledger.database.tables import Tables
 
-LINES: tuple[Tables, ...] = (LEDGER,)
+LINES = (LEDGER, *tables_of(applications()))
 
 PAGE = """# The database
 

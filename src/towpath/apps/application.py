@@ -24,6 +24,7 @@ from towpath.telemetry.measures import MetricSpec
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
     from towpath.engine.engine import Engine
+    from towpath.ledger.database.tables import Tables
     from towpath.ledger.ledger import Ledger
     from towpath.settings import Settings
     from towpath.telemetry.logs import Log
@@ -57,7 +58,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     queues: str | None = None
     """A mapping to the options of its queues: by name, or by how names begin (`timers.*`)."""
     tables: str | None = None
-    """Its tables and their migrations."""
+    """A `Tables`: its tables, and the steps that bring them up to date."""
     errors: str | None = None
     """A mapping from its errors to `Answered`, for those that have no base which says it."""
     service: str | None = None
@@ -168,6 +169,20 @@ def applications(named: Iterable[str] = ()) -> tuple[Application, ...]:
         for before in found[:at]:
             _require_strangers(one, before)
     return tuple(found)
+
+
+def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
+    """Their tables, for the ledger. Raises ApplicationInvalid."""
+    from towpath.ledger.database.tables import Tables  # noqa: PLC0415 -- needs the libraries of an extra
+
+    some: list[Tables] = []
+    for it in found:
+        if it.tables:
+            tables = it.load(it.tables)
+            if not isinstance(tables, Tables) or tables.name != it.name:
+                raise ApplicationInvalid(it.name, f"{it.tables} is not Tables({it.name!r}, …)")
+            some.append(tables)
+    return tuple(some)
 
 
 def loaded(named: str, place: str) -> Any:

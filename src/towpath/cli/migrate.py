@@ -14,12 +14,17 @@ EXAMPLES = """
 
 
 async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
-    """Bring the database up to date.
+    """Bring the database up to date: the ledger's tables, then those of each application.
 
     All steps that are missing, or none. It may be run again, and by several at once. Make a
     backup before: there is no way down.
     """
-    async with open_ledger(session, database) as ledger:
+    from towpath.apps.application import applications, tables_of  # noqa: PLC0415 -- a help text needs none
+    from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
+
+    import_from_here()
+    found = applications(session.settings.applications)
+    async with open_ledger(session, database, lambda: tables_of(found)) as ledger:
         for line, before, after in await ledger.migrate():
             if session.out.as_json:
                 told = {"database": ledger.shown, "line": line, "before": before, "after": after}

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from towpath.app.app import Towpath
-from towpath.apps.application import Fact, Shared, applications
+from towpath.apps.application import Fact, Shared, applications, tables_of
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.running import import_from_here
@@ -171,7 +171,10 @@ class _Serving:
         self._applications = applications(settings.applications)
         self._options = {it.name: it.configured(settings, shared) for it in self._applications}
         self._events = self._events_options()
-        self._ledger = Ledger(database, limit=_LEDGER_LIMIT, sinks=self._events.sinks)
+        self._tables = tables_of(self._applications)
+        self._ledger = Ledger(
+            database, limit=_LEDGER_LIMIT, sinks=self._events.sinks, tables=self._tables
+        )
 
     async def run(self, sock: socket) -> None:
         """Serve at *sock* until a signal comes."""
@@ -234,7 +237,7 @@ class _Serving:
     async def _prepare(self) -> None:
         """The schema is up to date. A public address without a key is refused."""
         settings = self._settings
-        async with Ledger(self._database) as ledger:
+        async with Ledger(self._database, tables=self._tables) as ledger:
             await ledger.migrate()
             if settings.api_key is not None:
                 await ledger.keys.ensure(settings.api_key.get_secret_value(), name=FIRST_KEY)

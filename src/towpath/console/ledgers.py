@@ -11,6 +11,9 @@ from towpath.console.verb import Session
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from towpath.ledger.database.tables import Tables
     from towpath.ledger.ledger import Ledger
 
 DatabaseOption = Annotated[
@@ -19,10 +22,13 @@ DatabaseOption = Annotated[
 ]
 
 
-def open_ledger(session: Session, database: str | None) -> Ledger:
+def open_ledger(
+    session: Session, database: str | None, tables: Callable[[], Iterable[Tables]] = tuple
+) -> Ledger:
     """A ledger to enter: the one named, that of the settings, or that of `towpath up`.
 
-    Raises InvalidOption if there is none, LedgerNotInstalled if it can't be had.
+    *tables* loads those of applications that have to fit, too. Raises InvalidOption if there is no
+    ledger, LedgerNotInstalled if it can't be had.
     """
     from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
@@ -46,7 +52,8 @@ def open_ledger(session: Session, database: str | None) -> Ledger:
 
         raise LedgerNotInstalled(error.name or "a library") from error
     # What ends here is told as well: whoever runs a courier sends it.
-    return Ledger(url, limit=settings.timeout, sinks=settings.events.sinks)
+    sinks = settings.events.sinks
+    return Ledger(url, limit=settings.timeout, sinks=sinks, tables=tables())
 
 
 def file_in(data: Path) -> Path:

@@ -1,0 +1,139 @@
+"""`towpath migrate` and `towpath up` with the tables of an application that the settings name."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Command
+from towpath.ledger.database.schema import SCHEMA
+
+APPLICATION = """
+import msgspec
+from towpath.apps.application import Application
+
+class Options(msgspec.Struct, frozen=True):
+    pass
+
+LENDING = Application(name="lending", options=Options, tables="lending.tables:TABLES")
+"""
+TABLES = """
+from sqlalchemy import Column, Integer, Table
+from towpath.ledger.database.tables import Tables
+
+TABLES = Tables("{name}", version="{version}", steps=__name__)
+Table("{table}", TABLES.metadata, Column("id", Integer, primary_key=True))
+"""
+STEP = """
+from alembic import op
+
+revision = "{number}"
+
+def upgrade():
+    op.execute("{order}")
+"""
+BOOKS = "towpath_lending_books"
+
+
+class Lending:
+    """An application in the directory of a command, in whichever release is there now."""
+
+    def __init__(self, towpath: Command) -> None:
+        self.towpath = towpath
+        self._folder = towpath.directory / "lending" / "tables"
+        self._folder.mkdir(parents=True)
+        (towpath.directory / "lending" / "__init__.py").write_text(APPLICATION)
+        self.file = towpath.directory / "data" / "towpath.db"
+        self.file.parent.mkdir()
+        self.url = f"sqlite:///{self.file}"
+        towpath.env |= {"TOWPATH_APPLICATIONS": "lending:LENDING", "DATABASE_URL": self.url}
+        towpath.env |= {"PYTHONDONTWRITEBYTECODE": "1"}  # what is rewritten in one second is read
+
+    def release(self, *orders: str, name: str = "lending", table: str = BOOKS) -> None:
+        for step in self._folder.glob("v*.py"):
+            step.unlink()
+        for number, order in enumerate(orders, 1):
+            text = STEP.format(number=f"{number:04}", order=order)
+            (self._folder / f"v{number:04}_step.py").write_text(text)
+        told = TABLES.format(name=name, table=table, version=f"{len(orders):04}")
+        (self._folder / "__init__.py").write_text(told)
+
+    def columns(self) -> list[str]:
+        with sqlite3.connect(self.file) as connection:
+            return [row[1] for row in connection.execute(f"PRAGMA table_info({BOOKS})")]
+
+
+FIRST = f"CREATE TABLE {BOOKS} (id INTEGER PRIMARY KEY)"
+SECOND = f"ALTER TABLE {BOOKS} ADD COLUMN title VARCHAR(100)"
+FAILS = f"CREATE INDEX ix_{BOOKS}_nothing ON {BOOKS} (nothing)"
+
+
+@pytest.fixture
+def lending(towpath: Command) -> Lending:
+    return Lending(towpath)
+
+
+def up(towpath: Command, data: Path) -> tuple[int, str]:
+    """How a server ends that can't start, and why."""
+    ran = towpath("up", "--json", "--port", "0", "--data", str(data))
+    return ran.code, ran.refusal["refused"]
+
+
+class TestMigrating:
+    def test_tells_of_each_line(self, towpath: Command, lending: Lending) -> None:
+        lending.release(FIRST)
+        first = towpath("migrate")
+        assert first.code == 0, first.err
+        assert first.out.splitlines() == [
+            f"{lending.url}  ledger migrated: no schema, now {SCHEMA}",
+            f"{lending.url}  lending migrated: no schema, now 0001",
+        ]
+        lending.release(FIRST, SECOND)
+        again = towpath("migrate", "--json")
+        assert [(it["line"], it["before"], it["after"]) for it in again.objects] == [
+            ("ledger", SCHEMA, SCHEMA),
+            ("lending", "0001", "0002"),
+        ]
+
+    def test_that_fails_says_why_and_keeps_the_server_from_starting(
+        self, towpath: Command, lending: Lending
+    ) -> None:
+        lending.release(FIRST)
+        assert towpath("migrate").code == 0
+        lending.release(FIRST, SECOND, FAILS)
+        ran = towpath("migrate", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (1, "migration_failed")
+        assert "migration of lending: step 0003: " in ran.refusal["message"]
+        assert "nothing" in ran.refusal["message"]
+        assert up(towpath, lending.file.parent) == (1, "migration_failed")
+        assert lending.columns() == ["id"]
+
+    def test_back_is_refused(self, towpath: Command, lending: Lending) -> None:
+        """The release before would not know what to do with the tables."""
+        lending.release(FIRST, SECOND)
+        assert towpath("migrate").code == 0
+        lending.release(FIRST)
+        ran = towpath("migrate", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (1, "ledger_ahead")
+        assert "schema 0002 of lending, this release works with 0001" in ran.refusal["message"]
+        assert "restore the backup" in ran.refusal["do"]
+        assert up(towpath, lending.file.parent) == (1, "ledger_ahead")
+        assert lending.columns() == ["id", "title"]
+
+    @pytest.mark.parametrize(
+        ("name", "table", "reason"),
+        [
+            ("lending", "towpath_jobs", "towpath_jobs, whose name must begin with"),
+            ("reading", "towpath_reading_books", "lending.tables:TABLES is not Tables('lending'"),
+        ],
+    )
+    def test_what_belongs_to_somebody_else_is_refused(
+        self, towpath: Command, lending: Lending, name: str, table: str, reason: str
+    ) -> None:
+        lending.release(FIRST, name=name, table=table)
+        ran = towpath("migrate", "--json")
+        assert ran.code == 2
+        assert "lending" in ran.refusal["message"]
+        assert reason in ran.refusal["message"]
+        assert not lending.file.exists()
+        assert up(towpath, lending.file.parent)[0] == 2
