@@ -20,7 +20,7 @@ from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.keys.keys import NOTED_EVERY, Keys
 from towpath.ledger.outbox.outbox import Outbox, was_put
-from towpath.ledger.records.jobs import Jobs
+from towpath.ledger.records.jobs import Jobs, were_made
 from towpath.ledger.records.record import Recorded, RecordOptions
 from towpath.ledger.records.sessions import Transactions
 
@@ -173,13 +173,15 @@ class Ledger:
         read is not true any more: then both are done again, while nobody else writes.
         """
 
-        def noted(connection: Connection) -> Write[tuple[T, bool]]:
+        def noted(connection: Connection) -> Write[tuple[T, bool, list[int]]]:
             write = decide(connection)
-            return lambda it: (write(it), was_put(it))
+            return lambda it: (write(it), was_put(it), were_made(it))
 
-        answer, put = await self._do(self._store.write, noted)
+        answer, put, made = await self._do(self._store.write, noted)
         if put:
             self.outbox.nudge()
+        if made:
+            self.jobs.committed(made)
         return answer
 
     async def _do(

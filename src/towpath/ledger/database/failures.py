@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from towpath.errors import InvalidOption
+from towpath.ledger.database.writing import Overtaken
 from towpath.ledger.errors import (
     LedgerBusy,
     LedgerError,
@@ -34,6 +35,8 @@ def translated() -> Generator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise meaning(error) from error
+    except Overtaken as error:
+        raise LedgerBusy("others changed the same rows again and again") from error
 
 
 def meaning(error: Exception) -> LedgerError:

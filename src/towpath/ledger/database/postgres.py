@@ -16,7 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
 from towpath.ledger.database.failures import meaning, wrong_url
-from towpath.ledger.database.writing import Decide
+from towpath.ledger.database.writing import Decide, Overtaken
 from towpath.ledger.errors import LedgerUnreachable
 
 T = TypeVar("T")
@@ -73,11 +73,14 @@ class PostgresStore:
     async def write(self, decide: Decide[T]) -> T:
         """What the write answers, once it is committed. The server joins commits by itself.
 
-        Where two wait for each other, the server undoes one of them: that one is done again.
+        Where two wait for each other, the server undoes one of them: that one is done again. So is
+        one that was overtaken, because it did not lock what it read.
         """
         for _ in range(_TRIES - 1):
             try:
                 return await self._write(decide)
+            except Overtaken:
+                continue
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) not in _UNDONE:
                     raise

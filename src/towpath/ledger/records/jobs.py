@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 NUDGE = seconds(0.25)
 """How long whoever makes a record waits for Redis to have it too."""
+_MADE = "towpath.made"
+"""On a connection: records that were made as parts of changes since somebody last asked."""
 KEEP = days(30)
 """How long a record that has ended stays."""
 
@@ -132,6 +134,28 @@ class Jobs:
         """
         wanted = [self._checked(queue, payload, options)]
         return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]
+
+    def ready(
+        self, connection: Connection, queue: str, payload: bytes, **options: Unpack[RecordOptions]
+    ) -> Write[Recorded]:
+        """The same as a part of a change of your own, inside of `ledger.decide`.
+
+        What it answers makes the record where it is called in the write: the record is there if
+        and when the change is. Nothing waits for Redis. Not joined with others.
+        """
+        make = take(
+            connection,
+            [self._checked(queue, payload, options)],
+            self.tell,
+            nudged=self.fastpath is not None,
+        )
+
+        def write(connection: Connection) -> Recorded:
+            [recorded] = make(connection)()
+            connection.info.setdefault(_MADE, []).append(recorded.record.seq)
+            return recorded
+
+        return write
 
     def committed(self, seqs: list[int]) -> None:
         """Bring records to Redis whose transaction has committed, in the order of the commits."""
@@ -311,6 +335,11 @@ class Jobs:
         self._nudges.add(task)
         task.add_done_callback(self._nudges.discard)
         return task
+
+
+def were_made(connection: Connection) -> list[int]:
+    """Which records were made by `Jobs.ready` on *connection* since this was last asked."""
+    return connection.info.pop(_MADE, [])
 
 
 async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> None:

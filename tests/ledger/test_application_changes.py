@@ -1,0 +1,192 @@
+"""What an application writes: its rows, recorded jobs and events together, or none of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, select, update
+from sqlalchemy.engine import Connection
+
+from tests.ledger.lending import Release, release
+from tests.waiting import eventually_async
+from towpath import Towpath
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.errors import InvalidOption
+from towpath.ledger.database.writing import Overtaken, Write
+from towpath.ledger.errors import LedgerBusy, LedgerRefused
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.event import NewEvent
+from towpath.ledger.records.record import Recorded
+from towpath.ledger.records.relay import Relay
+from towpath.telemetry.logs import Log
+
+
+@pytest.fixture
+def lending(tmp_path: Path) -> Release:
+    return release(tmp_path, 2)
+
+
+@pytest.fixture
+async def library(url: str, ledger: Ledger, lending: Release) -> AsyncIterator[Ledger]:
+    """A ledger with the tables of an application, and somebody who listens to its events."""
+    async with Ledger(url, tables=[lending], sinks=["events"]) as library:
+        await library.migrate()
+        await library.write(lambda it: it.execute(insert(lending.books), {"id": 1, "title": "x"}))
+        yield library
+
+
+def lend(
+    library: Ledger, lending: Release, number: int, *, then: Callable[[], None] = lambda: None
+) -> Callable[[Connection], Write[Recorded]]:
+    """Lend the book: a row, a job that reminds of it, and an event."""
+
+    def decide(connection: Connection) -> Write[Recorded]:
+        [title] = connection.scalars(select(lending.books.c.title)).all()
+        event = NewEvent(type="library.book.lent", key=title, data=b"{}")
+        told = library.outbox.ready([event])
+        reminder = library.jobs.ready(connection, "reminders", b"1", id=f"remind-{number}")
+        row = insert(lending.loans).values(id=number, book=1)
+
+        def write(connection: Connection) -> Recorded:
+            recorded = reminder(connection)
+            connection.execute(row)
+            told(connection)
+            then()
+            return recorded
+
+        return write
+
+    return decide
+
+
+async def standing(library: Ledger, lending: Release) -> tuple[int, int, int]:
+    """How many loans, reminders and events there are."""
+    loans = await library.read(lambda it: len(it.execute(select(lending.loans)).all()))
+    page = await library.jobs.list("reminders")
+    return loans, len(page.records), (await library.outbox.counts())["events"].pending
+
+
+class TestAChange:
+    async def test_makes_row_job_and_event_together(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        recorded = await library.decide(lend(library, lending, 1))
+        assert (recorded.record.id, recorded.existed) == ("remind-1", False)
+        assert await standing(library, lending) == (1, 1, 1)
+
+    async def test_makes_none_of_them_where_it_fails(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        """Whether its own code fails at the end, or the database refuses a row."""
+
+        def fail() -> None:
+            raise ValueError("out of ink")
+
+        with pytest.raises(ValueError, match="out of ink"):
+            await library.decide(lend(library, lending, 1, then=fail))
+        assert await standing(library, lending) == (0, 0, 0)
+        await library.decide(lend(library, lending, 1))
+        with pytest.raises(LedgerRefused):
+            await library.decide(lend(library, lending, 1))
+        assert await standing(library, lending) == (1, 1, 1)
+
+    async def test_that_fails_takes_none_with_it_that_come_at_the_same_time(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        numbers = (1, 1, 2, 2, 3)
+        done = await asyncio.gather(
+            *(library.decide(lend(library, lending, number)) for number in numbers),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(it, LedgerRefused) for it in done) == 2
+        assert await standing(library, lending) == (3, 3, 3)
+
+    async def test_that_was_overtaken_is_decided_again(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        """By a reader that looked before another one wrote: nothing of the first try stays."""
+        looks: list[int] = []
+
+        def decide(connection: Connection) -> Write[Recorded]:
+            looks.append(1)
+            return lend(library, lending, len(looks), then=overtaken)(connection)
+
+        def overtaken() -> None:
+            if len(looks) == 1:
+                raise Overtaken
+
+        assert (await library.decide(decide)).record.id == "remind-2"
+        assert await standing(library, lending) == (1, 1, 1)
+
+    async def test_that_is_overtaken_each_time_is_told_to_come_later(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        """As one may be on PostgreSQL that did not lock what it read."""
+
+        def overtaken() -> None:
+            raise Overtaken
+
+        with pytest.raises(LedgerBusy):
+            await library.decide(lend(library, lending, 1, then=overtaken))
+        assert await standing(library, lending) == (0, 0, 0)
+
+    async def test_of_a_row_alone_reads_what_it_changed(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        books = lending.books
+        changed = update(books).values(title="y").returning(books.c.title)
+        assert await library.write(lambda it: it.scalar(changed)) == "y"
+        assert await library.read(lambda it: it.scalar(select(books.c.title))) == "y"
+
+    async def test_with_a_wrong_job_is_refused_before_anything_is_written(
+        self, library: Ledger
+    ) -> None:
+        def decide(connection: Connection) -> Write[Any]:
+            return library.jobs.ready(connection, "reminders", b"1", priority=1000)
+
+        with pytest.raises(InvalidOption, match="priority"):
+            await library.decide(decide)
+
+
+class TestItsJob:
+    async def test_runs_once_it_is_committed(
+        self, server: EmbeddedServer, library: Ledger, lending: Release
+    ) -> None:
+        app = Towpath(server.url, ledger=library)
+
+        @app.handler("reminders", record=True)
+        async def remind(number: int) -> None:
+            pass
+
+        async with app:
+            await library.decide(lend(library, lending, 1))
+
+            async def is_there() -> bool:
+                return (await app.engine.counts("reminders")).ready == 1
+
+            await eventually_async(is_there)
+
+    async def test_is_brought_to_redis_at_once_by_the_process_that_made_it(
+        self, library: Ledger, lending: Release
+    ) -> None:
+        """Nobody has to look for it first, and nobody hears of one that was undone."""
+        relay = Relay(library, _no_engine, log=Log())
+        brought = list[int]()
+
+        async def bring_made(seqs: Sequence[int]) -> None:
+            brought.extend(seqs)
+
+        relay.bring_made = bring_made
+        library.jobs.fastpath = relay
+        recorded = await library.decide(lend(library, lending, 1))
+        with pytest.raises(LedgerRefused):
+            await library.decide(lend(library, lending, 1))
+        await library.close()
+        assert brought == [recorded.record.seq]
+
+
+def _no_engine() -> Engine:
+    raise AssertionError("nothing is asked of Redis")
