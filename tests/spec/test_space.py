@@ -299,6 +299,26 @@ class TestACall:
                 await parcel.run("hold", durability=wanted)
         assert await parcel.run("hold") == 2
 
+    async def test_goes_to_the_engine_s_server_as_soon_as_that_is_entered(
+        self, parcel_space: Space, deployment: Deployment
+    ) -> None:
+        """An application may ask for its space before."""
+        later = Engine(deployment.url)
+        parcel = later.space("parcel", parcels.SCRIPTS).at("p-1")
+        async with later:
+            assert await parcel.run("hold") == 1
+
+    async def test_of_two_engines_is_about_the_same_record(
+        self, parcel_space: Space, other_engine: Engine
+    ) -> None:
+        others = other_engine.space("parcel", parcels.SCRIPTS).at("p-1")
+        ours = parcel_space.at("p-1")
+        assert [await ours.run("hold"), await others.run("hold"), await ours.run("hold")] == [
+            1,
+            2,
+            3,
+        ]
+
     async def test_after_the_engine_was_left_is_refused(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as engine:
             parcel = engine.space("parcel", parcels.SCRIPTS).at("p-1")

@@ -6,6 +6,7 @@ import pytest
 
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+from towpath.engine.model import Call
 from towpath.engine.script import Scripts
 from towpath.errors import SpaceInvalid
 
@@ -23,13 +24,13 @@ GOOD = """\
 
 local text = 'redis.call("GET", KEYS) -- ' .. "it's no call, \\" "  -- redis.call('FLUSHALL')
 if redis.call('EXISTS', STATE, PARTS .. int(number)) == 2 and STATE == PARTS then return end
-redis.call('SET', PARTS .. int(number), value, 'PX', grown(1))
+redis.call('SET', PARTS .. int(number), value, 'PX', 60000 * grown(1))
 return redis.call( 'HINCRBY' , STATE, 'parts', 1)
 """
 PIECE = """\
 -- sizes: how large things are.
 
-local function grown(by) return redis.call('STRLEN', PARTS) + by end
+local function grown(by) return redis.call('STRLEN', PARTS .. by) + by end
 """
 
 
@@ -52,48 +53,70 @@ async def test_that_follows_the_rules_runs(tmp_path: Path, server: EmbeddedServe
         assert [await record.run("put", number=n, value=b"x") for n in (1, 2)] == [1, 2]
 
 
+async def test_may_call_its_keys_and_arguments_what_the_engine_calls_its_own(
+    tmp_path: Path, server: EmbeddedServer
+) -> None:
+    """Nothing around a script changes what its names mean, nor the other way round."""
+    text = GOOD.replace("parts:", "verb: ").replace("PARTS", "VERB").replace("value", "channel")
+    piece = PIECE.replace("PARTS", "VERB")
+    async with Engine(server.url) as engine:
+        record = engine.space("try", folder(tmp_path, text, piece)).at("1")
+        call = Call("client-7", 1)
+        for _ in range(2):
+            assert await record.run("put", number=7, channel=b"x", call=call) == 1
+    assert server.ask("EXISTS", "try:{1}:verb:7", "try:{1}:state") == 2
+
+
+NO_KEY, NOT_FOR = "is no key of its header", "is no command for a"
+FORM = "needs a name of its own, a type and a sentence"
 BROKEN = {
-    "a key that is not in its header": ("EXISTS', STATE", "EXISTS', OTHER"),
-    "a key by another name": ("EXISTS', STATE", "EXISTS', 'try:{1}:state'"),
-    "a second key by another name": ("PARTS .. int(number)) == 2", "'parts') == 2"),
-    "keys from a list": ("PARTS .. int(number)) == 2", "unpack({STATE})) == 2"),
-    "no key": ("'EXISTS', STATE, PARTS .. int(number)", "'EXISTS'"),
-    "the declared key past its header": ("EXISTS', STATE", "EXISTS', KEYS[1]"),
-    "an argument past its header": (".. int(number), value", ".. int(number), ARGV[5]"),
-    "a command that is not written out": ("redis.call( 'HINCRBY'", "redis.call(text"),
-    "a command that takes other keys": ("'HINCRBY' , STATE, 'parts', 1", "'RENAME', STATE, PARTS"),
-    "a command about everything": ("'HINCRBY' , STATE, 'parts', 1", "'FLUSHALL'"),
-    "a command for another type": ("'HINCRBY' , STATE", "'HINCRBY' , PARTS"),
-    "another name for the call": ("local text =", "local call = redis.call local text ="),
-    "another name for the server": ("local text =", "local r = redis local text ="),
-    "a key that becomes another": ("local text =", "local STATE = 'x' local text ="),
-    "keys that become others": ("local text =", "local STATE, x = 'x' local text ="),
-    "a text over lines": ("local text =", "local more = [[ x ]] local text ="),
-    "a piece that is not there": ("clock sizes", "clock sizes others"),
-    "a piece of the engine's own": ("clock sizes", "clock sizes close"),
-    "no line about keys": ("-- keys ", "-- kees "),
-    "no line about memory": ("-- full   refused\n", ""),
-    "another word about memory": ("-- full   refused", "-- full   perhaps"),
-    "no sentence about a key": ("hash     what is known", "hash"),
-    "another type of a key": ("hash     what is known", "json     what is known"),
-    "another type of an argument": ("int      which one", "number   which one"),
-    "a key that is named twice": ("parts:   string", "state    hash  "),
-    "a key of the engine": ("parts:   string", "never    string"),
-    "the memory of calls": ("parts:   string", "call:    string"),
-    "a key with a tag": ("parts:   string", "{parts}  string"),
-    "an argument that Lua has a word for": ("number   int ", "end      int "),
-    "an argument that a call has a word for": ("number   int ", "call     int "),
-    "another title": ("-- put: ", "-- set: "),
-    "no header": (GOOD[:200], ""),
+    "a key that is not in its header": ("EXISTS', STATE", "EXISTS', OTHER", NO_KEY),
+    "a key with more behind its name": ("'HINCRBY' , STATE,", "'HINCRBY' , STATE .. 'x',", NO_KEY),
+    "many keys without saying which": ("'SET', PARTS .. int(number)", "'SET', PARTS", NO_KEY),
+    "a key or another": ("'HINCRBY' , STATE,", "'HINCRBY' , STATE or 'x',", NO_KEY),
+    "a key by another name": ("EXISTS', STATE", "EXISTS', 'try:{1}:state'", NO_KEY),
+    "a second key by another name": ("PARTS .. int(number)) == 2", "'parts') == 2", NO_KEY),
+    "keys from a list": ("PARTS .. int(number)) == 2", "unpack({STATE})) == 2", NO_KEY),
+    "no key": ("'EXISTS', STATE, PARTS .. int(number)", "'EXISTS'", NO_KEY),
+    "the declared key past its header": ("EXISTS', STATE", "EXISTS', KEYS[1]", "not use KEYS"),
+    "an argument past its header": (".. int(number), value", ".. 1, ARGV[5]", "not use ARGV"),
+    "a command that is not written out": ("redis.call( 'HINCRBY'", "redis.call(text", NOT_FOR),
+    "a command that takes other keys": ("'HINCRBY' , STATE", "'RENAME', STATE", NOT_FOR),
+    "a command about everything": ("'HINCRBY' , STATE, 'parts', 1", "'FLUSHALL'", NO_KEY),
+    "a command for another type": ("'HINCRBY' , STATE", "'INCRBY' , STATE", NOT_FOR),
+    "another name for the call": ("local text =", "local c = redis.call local text =", "redis"),
+    "another name for the server": ("local text =", "local r = redis local text =", "redis"),
+    "a key that becomes another": ("local text =", "local STATE = 'x' local text =", "not change"),
+    "keys that become others": ("local text =", "local STATE, x = 'x' local text =", "not change"),
+    "a text over lines": ("local text =", "local more = [[ x ]] local text =", "not use"),
+    "a piece that is not there": ("clock sizes", "clock sizes others", "others.lua"),
+    "a piece of the engine's own": ("clock sizes", "clock sizes close", "close.lua"),
+    "a piece that sends any command": ("clock sizes", "clock sizes send", "send.lua"),
+    "no line about keys": ("-- keys ", "-- kees ", "does not say: keys"),
+    "no line about memory": ("-- full   refused\n", "", "does not say: full"),
+    "another word about memory": ("-- full   refused", "-- full   perhaps", "works or refused"),
+    "no sentence about a key": ("hash     what is known", "hash", FORM),
+    "another type of a key": ("hash     what is known", "json     what is known", FORM),
+    "another type of an argument": ("int      which one", "number   which one", FORM),
+    "a key that is named twice": ("parts:   string", "state    hash  ", FORM),
+    "a key with a tag": ("parts:   string", "{parts}  string", FORM),
+    "a key of the engine": ("parts:   string", "never    string", "never is taken"),
+    "the memory of calls": ("parts:   string", "call:    string", "call: is taken"),
+    "a key that is called so": ("parts:   string", "call     string", "call is taken"),
+    "an argument that Lua has a word for": ("number   int ", "end      int ", "end is taken"),
+    "an argument that a call has a word for": ("number   int ", "call     int ", "call is taken"),
+    "another title": ("-- put: ", "-- set: ", "header's first line"),
+    "no header": ("-- put: ", "local x --", "open with its header"),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_with_a_fault_is_refused(tmp_path: Path, fault: str) -> None:
-    words, instead = BROKEN[fault]
+    words, instead, reason = BROKEN[fault]
     assert GOOD.count(words) == 1
-    with pytest.raises(SpaceInvalid, match="put"):
+    with pytest.raises(SpaceInvalid, match="put: ") as refusal:
         Scripts().of_records(folder(tmp_path, GOOD.replace(words, instead)))
+    assert reason in str(refusal.value)
 
 
 def test_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Engine(Spaces):
         self._scripts = scripts or _shipped_scripts()
         self._log = log or Log()
         self._is_entered = self._is_tolerant = False
+        self._spaces = {}
 
     def tolerant(self) -> Self:
         """The same engine, not yet entered, but it takes its server as it is: what waiting can't
@@ -106,7 +107,6 @@ class Engine(Spaces):
             declared=self._declared,
             log=self._log,
         )
-        self._spaces = {}
         self._waker = Waker(self._link, self._clock, self._store.command)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}

@@ -230,7 +230,7 @@ _ARGUMENTS = {
 }
 """The types of arguments, and how a script reads them."""
 _PROMISED = ("keys", "args", "reply", "cost", "full")
-_OFFERED = ("clock", "send")
+_OFFERED = ("clock",)
 """The engine's pieces that other scripts may use."""
 _NAME, _WORD = re.compile(r"[a-z]+"), re.compile(r"[a-z]+(?:_[a-z]+)*")
 _KEY = re.compile(rf"{_WORD.pattern}:?")
@@ -272,18 +272,23 @@ def _compose_record(
     texts = {piece: edit(piece, text_of(piece)) for piece in pieces}
     offered = [texts.pop(piece) for piece in pieces if piece in _OFFERED]
     writes = _checked(name, "\n".join(texts.values()), keys)
-    spelled = [f"local {_constant(key)} = KEYS[1] .. '{_suffix(key)}'" for key in keys]
     at = itertools.count(4 if writes else 2)
-    named = [f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()]
-    own = [*named, *texts.values()]
-    if writes:
-        own = _remembered(own, name, edit, header.fields["full"][0])
-    source = "\n".join([*spelled, *offered, *own])
+    parts = [
+        *offered,
+        *(f"local {_constant(key)} = KEYS[1] .. '{_suffix(key)}'" for key in keys),
+        *(f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()),
+        *texts.values(),
+    ]
+    source = "\n".join(
+        _remembered(parts, name, edit, header.fields["full"][0]) if writes else parts
+    )
     return RecordScript(name, source, _digest(source), keys, args, writes)
 
 
 def _remembered(own: list[str], name: str, edit: Callable[[str, str], str], full: str) -> list[str]:
-    """With memory full Redis refuses a script whose first write may grow it: one that works then
+    """A script's own parts in a function: its names are not those of the memory around it.
+
+    With memory full Redis refuses a script whose first write may grow it: one that works then
     first removes what never is there. An error is no answer: the call may be made again.
     """
     return [
@@ -309,7 +314,7 @@ def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]
         raise SpaceInvalid(name, "full must be works or refused")
     keys = _typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})
     args = _typed(name, "argument", header.fields["args"], _WORD, _ARGUMENTS.keys())
-    taken = [it for it in keys if it in {"never", "call:"}]
+    taken = [it for it in keys if it in {"never", "call", "call:"}]
     if taken := taken + [it for it in args if _TAKEN.fullmatch(it)]:
         raise SpaceInvalid(name, f"the name {taken[0]} is taken")
     return keys, args
@@ -342,18 +347,19 @@ def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
     """
     code = _COMMENT.sub(lambda it: it[1] or "", text)
     bare = re.sub(_STRING, lambda it: "_" * len(it[0]), code)
-    kinds = {_constant(it): keys[it] for it in keys}
+    kinds = {it.upper(): keys[it] for it in keys}
+    names = "|".join(map(_constant, keys)) or "-"
     if found := _FORBIDDEN.search(bare):
         raise SpaceInvalid(name, f"must not use {found[0]}")
-    if found := re.search(rf"\b({'|'.join(kinds) or '-'})\b\s*(?:,[\w\s,]*)?=(?!=)", bare):
+    if found := re.search(rf"\b({names})\b\s*(?:,[\w\s,]*)?=(?!=)", bare):
         raise SpaceInvalid(name, f"must not change {found[1]}")
     writes = False
     for call in _CALL.finditer(bare):
         command, *words = _arguments(code[call.end() :])
         command = command.strip("'\"")
         for word in (words if command in _ALL_KEYS else words[:1]) or [""]:
-            key = re.match(r"\w*", word)
-            kind = kinds.get(key[0]) if key else None
+            key, _, more = map(str.strip, word.partition(".."))
+            kind = kinds.get(key + ":" * bool(more))
             if kind is None:
                 raise SpaceInvalid(name, f"{command} {word}: is no key of its header")
             reads, writing = (f"{_COMMANDS['any'][n]} {_COMMANDS[kind][n]}".split() for n in (0, 1))

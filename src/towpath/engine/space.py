@@ -18,13 +18,13 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.channel import Channels
 from towpath.engine.check import whole
 from towpath.engine.durability import Durability
 from towpath.engine.keys import Declared, record_keys, stream_keys
 from towpath.engine.model import Call
 from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
-from towpath.engine.store import Store
 from towpath.engine.wire import pack
 from towpath.errors import InvalidOption, SpaceInvalid
 from towpath.ids import record_id, space_name, stream_name
@@ -52,10 +52,12 @@ class Record:
     InvalidOption for values that they can't be, and ScriptDefect for a script that fails.
     """
 
-    __slots__ = ("_keys", "_scripts", "_store")
+    __slots__ = ("_channels", "_keys", "_scripts")
 
-    def __init__(self, store: Store, scripts: Mapping[str, RecordScript], keys: Declared) -> None:
-        self._store, self._scripts, self._keys = store, scripts, keys
+    def __init__(
+        self, channels: Callable[[], Channels], scripts: Mapping[str, RecordScript], keys: Declared
+    ) -> None:
+        self._channels, self._scripts, self._keys = channels, scripts, keys
 
     async def run(
         self,
@@ -74,7 +76,7 @@ class Record:
         DurabilityUnavailable and DurabilityNotReached.
         """
         found = self._script(script, writes=True)
-        keys, channels, words = self._keys, self._store.channels, _arguments(found, args)
+        keys, channels, words = self._keys, self._channels(), _arguments(found, args)
         if durability is None:
             return await channels.ask(keys.first, channels.plain(found, keys, words, call))
         await channels.require_replicas(durability)
@@ -84,7 +86,7 @@ class Record:
     async def read(self, script: str, /, **args: Any) -> Any:
         """The answer of a script that only reads. Nothing is kept of it, however large."""
         found = self._script(script, writes=False)
-        return await self._store.channels.clocked(found, self._keys, *_arguments(found, args))
+        return await self._channels().clocked(found, self._keys, *_arguments(found, args))
 
     def _script(self, name: str, *, writes: bool) -> RecordScript:
         found = self._scripts.get(name)
@@ -98,17 +100,23 @@ class Record:
 class Space:
     """The records of one application: a prefix of its own, and the scripts that change them."""
 
-    def __init__(self, name: str, folder: Traversable, scripts: Scripts, store: Store) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Traversable,
+        scripts: Mapping[str, RecordScript],
+        channels: Callable[[], Channels],
+    ) -> None:
         self.name, self.folder = name, folder
-        self._scripts, self._store = scripts.of_records(folder), store
+        self._scripts, self._channels = scripts, channels
 
     def at(self, id: str) -> Record:
         """The record of that id, there or not. Raises InvalidName."""
-        return Record(self._store, self._scripts, record_keys(self.name, record_id(id)))
+        return Record(self._channels, self._scripts, record_keys(self.name, record_id(id)))
 
     def record(self, keys: Declared) -> Record:
         """A record whose keys were published under other names than the space's."""
-        return Record(self._store, self._scripts, keys)
+        return Record(self._channels, self._scripts, keys)
 
 
 class Spaces(Recurring):
@@ -120,8 +128,9 @@ class Spaces(Recurring):
     def space(self, name: str, scripts: Traversable) -> Space:
         """The space of that name, whose scripts are those of a folder: one file each.
 
-        An application asks for it when it starts. Raises InvalidName; SpaceInvalid for a name that
-        another folder's scripts have, and for scripts that break a rule.
+        An application asks for it when it starts, before the engine is entered or after. Raises
+        InvalidName; SpaceInvalid for a name that another folder's scripts have, and for scripts
+        that break a rule.
         """
         if space_name(name) == _ENGINES_OWN:
             raise SpaceInvalid(f"space {name}", "is the engine's own prefix")
@@ -130,7 +139,9 @@ class Spaces(Recurring):
     def _claimed(self, name: str, folder: Traversable) -> Space:
         space = self._spaces.get(name)
         if space is None:
-            space = self._spaces[name] = Space(name, folder, self._scripts, self._store)
+            scripts = self._scripts.of_records(folder)
+            space = Space(name, folder, scripts, lambda: self._store.channels)
+            self._spaces[name] = space
         if str(space.folder) != str(folder):
             raise SpaceInvalid(f"space {name}", f"has the scripts of {space.folder} already")
         return space
