@@ -15,8 +15,10 @@ from tests.waiting import eventually_async
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.embedded.cluster import SLOTS
+from towpath.embedded.resp import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
+from towpath.engine.script import Scripts
 from towpath.engine.space import Record
 from towpath.errors import ServerUnreachable
 from towpath.testing.proxy import Faults, Hole, Proxy
@@ -182,3 +184,33 @@ async def _is_held(parcel: Record) -> bool:
         await parcel.run("hold")
         return True
     return False
+
+
+class TestALostReply:
+    async def test_is_asked_for_again_and_the_call_counts_once(
+        self, server: EmbeddedServer
+    ) -> None:
+        assert await held_by_cut_calls(server, Scripts()) == [1, 2, 3, 4, 5]
+
+    async def test_counts_twice_without_the_memory_of_calls(self, server: EmbeddedServer) -> None:
+        """The test above can fail."""
+
+        def edit(piece: str, text: str) -> str:
+            remember = "redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)"
+            return text.replace(remember, "") if piece == "calls" else text
+
+        assert await held_by_cut_calls(server, Scripts(edit)) == [2, 4, 6, 8, 10]
+
+
+async def held_by_cut_calls(server: EmbeddedServer, scripts: Scripts) -> list[int]:
+    async with (
+        Proxy(server.address, Faults()) as proxy,
+        Engine(proxy.url, scripts=scripts) as engine,
+    ):
+        parcel, tokens = engine.space("parcel", parcels.SCRIPTS).at("p-1"), list[int]()
+        for _ in range(5):
+            proxy.cut_next()
+            tokens.append(await parcel.run("hold"))
+        assert proxy.cuts == 5
+    assert items(server.ask("HMGET", "parcel:{p-1}:state", "token")) == [b"%d" % tokens[-1]]
+    return tokens

@@ -114,6 +114,7 @@ async def test_entries_that_are_published_again_are_there_again(server: Embedded
     """At least once: after a call that was given up, a reader knows them by what is in them."""
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url, limits=limits) as engine:
+        await engine.publish("others", [{"id": "1"}], cap=100)  # the server knows the script
         proxy.faults.hole = Hole.REPLIES
         with pytest.raises(ServerUnreachable):
             await engine.publish("reviews", [{"id": "1"}], cap=100)

@@ -10,11 +10,10 @@ from tests.spec import letters, parcels
 from tests.spec.deployment import USER, Deployment
 from towpath.clock import ManualClock, instant, seconds
 from towpath.embedded import EmbeddedServer, ServerBinary
-from towpath.embedded.resp import fields, items
+from towpath.embedded.resp import fields
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call
-from towpath.engine.script import Scripts
 from towpath.engine.space import Record, Space
 from towpath.errors import (
     CallStale,
@@ -25,9 +24,9 @@ from towpath.errors import (
     InvalidOption,
     MemoryFull,
     ServerError,
+    ServerRefused,
     SpaceInvalid,
 )
-from towpath.testing.proxy import Faults, Proxy
 
 MEBIBYTE = 1024 * 1024
 FIRST = Call("client-7", 1)
@@ -187,6 +186,24 @@ class TestARepeatedCall:
             named = Call("client-7", number)
             assert [await call(named), await call(named)] == [answer, answer]
         assert await letter.read("lines") == []
+
+    async def test_has_one_effect_also_where_nothing_is_answered(self, letter_space: Space) -> None:
+        letter = letter_space.at("l-1")
+        assert await letter.run("tear", call=FIRST) is None
+        await letter.run("write", line="new")
+        assert await letter.run("tear", call=FIRST) is None
+        assert await letter.read("lines") == [b"new"]
+
+    async def test_after_an_error_is_made_anew(
+        self, letter_space: Space, deployment: Deployment
+    ) -> None:
+        """It had no effect, so there is nothing to remember."""
+        letter = letter_space.at("l-1")
+        deployment.ask("SET", "letter:{l-1}", "in the way")
+        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+            await letter.run("write", line="x", call=FIRST)
+        deployment.ask("UNLINK", "letter:{l-1}")
+        assert await letter.run("write", line="x", call=FIRST) == 1
 
     async def test_is_refused_if_it_is_not_the_last_or_was_another(
         self, parcel_space: Space
@@ -367,33 +384,3 @@ async def test_with_memory_full_what_may_grow_is_refused_and_what_frees_works(
             assert (await parcel.read("state"))[1:] == before[1:]
             assert await parcel.run("drop", number=1) == b"dropped"
             assert await store(parcel, 1, 2) == [1, MEBIBYTE + 1]
-
-
-class TestALostReply:
-    async def test_is_asked_for_again_and_the_call_counts_once(
-        self, server: EmbeddedServer
-    ) -> None:
-        assert await held_by_cut_calls(server, Scripts()) == [1, 2, 3, 4, 5]
-
-    async def test_counts_twice_without_the_memory_of_calls(self, server: EmbeddedServer) -> None:
-        """The test above can fail."""
-
-        def edit(piece: str, text: str) -> str:
-            remember = "redis.call('SET', CALL .. channel, memory, 'PX', CALL_KEPT_MS)"
-            return text.replace(remember, "") if piece == "calls" else text
-
-        assert await held_by_cut_calls(server, Scripts(edit)) == [2, 4, 6, 8, 10]
-
-
-async def held_by_cut_calls(server: EmbeddedServer, scripts: Scripts) -> list[int]:
-    async with (
-        Proxy(server.address, Faults()) as proxy,
-        Engine(proxy.url, scripts=scripts) as engine,
-    ):
-        parcel, tokens = engine.space("parcel", parcels.SCRIPTS).at("p-1"), list[int]()
-        for _ in range(5):
-            proxy.cut_next()
-            tokens.append(await parcel.run("hold"))
-        assert proxy.cuts == 5
-    assert items(server.ask("HMGET", "parcel:{p-1}:state", "token")) == [b"%d" % tokens[-1]]
-    return tokens

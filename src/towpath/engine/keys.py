@@ -101,9 +101,9 @@ def stream_keys(stream: StreamName) -> Declared:
     return Declared(key, f"{{{key}}}")
 
 
-# A brace inside the tag would end it early, and so put one record's keys into several slots, or
-# give two records the same key. '%' is escaped too, so that no two ids become one.
-_ESCAPED = str.maketrans({"{": "%7B", "}": "%7D", "%": "%25"})
+# A closing brace would end the tag early: at the beginning of an id it would spread the record
+# over slots, elsewhere two records could share a key. '%' is escaped so that no two ids become one.
+_ESCAPED = str.maketrans({"}": "%7D", "%": "%25"})
 
 
 def record_keys(space: str, id: str) -> Declared:

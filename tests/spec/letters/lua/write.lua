@@ -2,8 +2,8 @@
 --
 -- keys   record   list     the lines
 -- args   line     text     the line
--- reply  <how many lines there are>
+-- reply  <how many lines there are>, or what the server says instead
 -- cost   O(1)
 -- full   refused
 
-return redis.call('RPUSH', RECORD, line)
+return redis.pcall('RPUSH', RECORD, line)
