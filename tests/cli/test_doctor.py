@@ -28,7 +28,7 @@ async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: En
     assert ran.code == 0
     assert list(told) == [
         "address", "version", "durability", "eviction", "replicas", "clock", "scripts",
-        "memory", "round trip", "latency", "tls", "write", "queues",
+        "memory", "round trip", "latency", "tls", "write", "queues", "applications",
     ]  # fmt: skip
     assert told["version"]["found"].startswith("valkey 9.")
     assert told["durability"]["found"].startswith("memory: ")

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from towpath.telemetry.logs import Log
     from towpath.telemetry.metrics import Metrics
 
+_PARTS = frozenset({"server", "store", "ledger"})
+"""What readiness and refusals call what is no application."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -212,6 +214,8 @@ def _declared(place: str) -> Application:
 
 
 def _require_strangers(one: Application, before: Application) -> None:
+    if one.name in _PARTS:
+        raise ApplicationInvalid(one.name, "another part of the server has this name")
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
     for queue in one.behaviours():

@@ -30,6 +30,7 @@ async def doctor(
     finding says what to do about it. Exit code 1 if something is bad: Towpath would not start
     there, or would lose work.
     """
+    from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
     from towpath.cli.findings import Finding, Verdict, findings, of_queues  # noqa: PLC0415 -- slow to import
     from towpath.engine.diagnosis import examine  # noqa: PLC0415 -- slow to import
 
@@ -40,6 +41,8 @@ async def doctor(
     if all(it.verdict is not Verdict.BAD for it in found):
         async with session.engine() as engine:
             found += await of_queues(engine)
+    named = ", ".join(it.name for it in applications(settings.applications))
+    found.append(Finding("applications", Verdict.OK, named))
     for it in found:
         _tell(session, it)
     worst = max(it.verdict for it in found)

@@ -95,6 +95,8 @@ class Noun(TyperGroup):
         from towpath.apps.application import loaded  # noqa: PLC0415 -- slow to import
 
         application = loaded(self._place, self._place)
+        for kind, answered in application.load(application.errors, {}).items():
+            exits.OF_APPLICATIONS.setdefault(kind, answered.exit)
         group: Any = typer.main.get_group(application.load(application.cli))
         group.name = application.name
         return group
@@ -129,7 +131,10 @@ def _may_name_applications(config: str | None) -> bool:
     if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
         return True
     files = [Path(config)] if config else [Path("towpath.toml"), Path("pyproject.toml")]
-    return any(it.is_file() and b"applications" in it.read_bytes() for it in files)
+    texts = {it.name: it.read_bytes() for it in files if it.is_file()}
+    shared = texts.pop("pyproject.toml", b"")  # of other tools, too
+    own = [*texts.values(), shared if b"[tool.towpath" in shared else b""]
+    return any(b"applications" in text for text in own)
 
 
 app = typer.Typer(

@@ -147,6 +147,8 @@ def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]
     settings = load({**session.flags(log=log), **flags})
     logs.configure(form=settings.log.format, level=settings.log.level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    import_from_here()  # applications, and what they name
+    applications(settings.applications)  # before anything is made: one that can't be is refused
     return settings
 
 
@@ -163,7 +165,6 @@ class _Serving:
         data: Path | None = None,
         objects: str | None = None,
     ) -> None:
-        import_from_here()  # applications, and what they name
         self._out, self._settings, self._url = session.out, settings, url
         self._database, self._data, self._objects = database, data, objects
         self._metrics = Metrics()

@@ -21,8 +21,8 @@ MEANINGS = {
     OK: "done",
     FAILED: "it did not work: the server refuses, or doctor found something bad",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
-    REFUSED: "the job, its lease, its queue or the review does not allow it; nothing was changed",
-    NOT_FOUND: "no such job, queue, app, key, review, sink or event",
+    REFUSED: "the job, its lease, its queue or the record does not allow it; nothing was changed",
+    NOT_FOUND: "no such job, queue, app, key, record, sink or event",
     LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",
     NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
@@ -45,11 +45,17 @@ _BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
     (RecordError, REFUSED),
 )
 
+OF_APPLICATIONS: dict[type[TowpathError], int] = {}
+"""What applications say about errors of their own."""
+
 
 def exit_code(error: TowpathError) -> int:
     """The code for *error*: what may work later comes first, then its kind."""
     if error.retry is not RetryAdvice.NEVER:
         return LATER
+    own = (OF_APPLICATIONS[kind] for kind in type(error).__mro__ if kind in OF_APPLICATIONS)
+    if (code := next(own, None)) is not None:
+        return code
     return next((code for kind, code in _BY_KIND if isinstance(error, kind)), FAILED)
 
 

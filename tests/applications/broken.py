@@ -1,0 +1,3 @@
+"""An application whose module can't be imported."""
+
+raise RuntimeError("no luck today")

@@ -1,0 +1,37 @@
+"""Greetings: an application of somebody else's. People are greeted once, in Python, over HTTP, from
+the command line and by webhooks.
+"""
+
+import msgspec
+
+from towpath.apps.application import Application
+from towpath.telemetry.measures import Kind, MetricSpec
+
+
+class GreetingsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How people are greeted."""
+
+    word: str = "hello"
+    """What is said before the name."""
+    github_secrets: tuple[str, ...] = ()
+    """What GitHub's webhooks are signed with; none = they are not taken."""
+
+
+GREETED = MetricSpec(
+    "towpath_greetings_greeted_total", Kind.COUNTER, (), "Greetings asked for.", "Is it used?"
+)
+HERE = "tests.applications.greetings"
+APPLICATION = Application(
+    name="greetings",
+    noun="Greetings: greet.",
+    options=GreetingsOptions,
+    queues=f"{HERE}.service:QUEUES",
+    errors=f"{HERE}.service:ERRORS",
+    service=f"{HERE}.service:serving",
+    tasks=f"{HERE}.service:tasks",
+    probe=f"{HERE}.service:probe",
+    handlers=f"{HERE}.service:Consumers",
+    http=f"{HERE}.http:MOUNT",
+    cli=f"{HERE}.cli:app",
+    metrics=(GREETED,),
+)

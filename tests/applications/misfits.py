@@ -1,0 +1,135 @@
+"""Applications that can't be mounted, each for another reason; what they name is in this module."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel
+from sqlalchemy import Column, Integer, Table
+
+from towpath import QueueOptions
+from towpath.apps.application import Application
+from towpath.ledger.database.tables import Tables
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.web.auth import scoped
+from towpath.web.mount import Listener, Mount
+
+CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
+
+
+class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+    """No options."""
+
+    secrets: tuple[str, ...] = ()
+    """None."""
+
+
+def application(name: str = "misfit", **named: Any) -> Application:
+    here: dict[str, Any] = {
+        key: f"{__name__}:{value}" if isinstance(value, str) else value
+        for key, value in named.items()
+    }
+    return Application(name=name, options=Nothing, **here)
+
+
+NO_APPLICATION = {"name": "misfit"}
+NO_WORD = application("Mis fit")
+NAME_TAKEN = application("messages")
+PART_TAKEN = application("ledger")
+QUEUE_TAKEN = application(queues="QUEUE")
+QUEUE = {"reviews.post": QueueOptions()}
+PREFIX_TAKEN = application(queues="PREFIX")
+PREFIX = {"messages*": QueueOptions()}
+METRIC_OF_ANOTHER = application(
+    metrics=(MetricSpec("towpath_jobs_total", Kind.COUNTER, (), "Jobs.", "How many?"),)
+)
+NO_SERVICE = application(service="nothing_here")
+NO_TABLES = application(tables="NOTHING")
+
+
+# ── paths ────────────────────────────────────────────────────────────────────────────────
+
+
+async def _scoped(_: CanRead) -> None:
+    """A route with a scope."""
+
+
+async def _open() -> None:
+    """A route without one."""
+
+
+async def _body(body: "_Body", _: CanRead) -> None:
+    """A route that takes a body."""
+
+
+class _Body(BaseModel):
+    text: str
+
+
+def _mount(path: str, endpoint: Any = _scoped, **more: Any) -> Mount:
+    router = APIRouter()
+    router.add_api_route(path, endpoint, methods=["POST"])
+    return Mount(routers=(router,), **more)
+
+
+async def _plain(_: Any) -> PlainTextResponse:
+    return PlainTextResponse("open to all")
+
+
+def _around() -> Mount:
+    router = APIRouter()
+    router.add_route("/api/v1/misfit", _plain)
+    return Mount(routers=(router,))
+
+
+def _listening(*paths: str) -> Mount:
+    async def take(_: Any, __: Any) -> Any: ...
+
+    listeners = (
+        Listener(
+            path=path,
+            secrets="secrets",
+            read=lambda *_, **__: None,
+            take=take,
+            answer=_Body,
+            signature="X",
+            signed="X.",
+            headers={},
+            about="X.",
+        )
+        for path in paths
+    )
+    return Mount(listeners=tuple(listeners))
+
+
+MOUNTS = {
+    "/api/v1/reviews/{id} belongs to reviews": _mount("/api/v1/reviews/{id}"),
+    "/api/v1/{any} belongs to": _mount("/api/v1/{any}"),
+    "/{rest:path} belongs to": _mount("/{rest:path}"),
+    "/livez belongs to the server": _mount("/livez"),
+    "/openapi.json belongs to the server": _mount("/openapi.json"),
+    "/api/v1/webhooks/github belongs to the server": _mount("/api/v1/webhooks/github"),
+    "/api/v1/misfit asks for no scope": _mount("/api/v1/misfit", _open),
+    "/api/v1/misfit takes a body": _mount("/api/v1/misfit", _body),
+    "is no route of FastAPI": _around(),
+    "/api/v1/reviews is no path of its own": _mount("/api/v1/misfit", open=("/api/v1/reviews",)),
+    "must begin with misfit/": _listening("reviews/github"),
+    "listens twice at github": _listening("github", "github"),
+}
+
+
+def mounted(reason: str) -> Application:
+    """One with these paths."""
+    globals()["MOUNT"] = MOUNTS[reason]
+    return application(http="MOUNT")
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────
+
+TABLES_OF_ANOTHER = Tables("reviews", version="0001", steps=__name__)
+TABLE_TAKEN = Tables("misfit", version="0001", steps=__name__)
+Table("towpath_jobs", TABLE_TAKEN.metadata, Column("id", Integer, primary_key=True))
+OTHER_TABLES = application(tables="TABLES_OF_ANOTHER")
+TAKEN_TABLE = application(tables="TABLE_TAKEN")

@@ -1,0 +1,42 @@
+"""Applications of others on the command line: there if the setting names them, and only then."""
+
+from pathlib import Path
+
+from tests.architecture.sources import ROOT
+from tests.cli.command import Command
+from towpath.console.exits import USAGE
+
+GREETINGS = "tests.applications.greetings:APPLICATION"
+NAMED = {"TOWPATH_APPLICATIONS": GREETINGS, "PYTHONPATH": str(ROOT)}
+
+
+class TestTheCommandLine:
+    def test_has_its_noun(self, towpath: Command) -> None:
+        assert "Greetings: greet." in towpath("--help", **NAMED).out
+        assert towpath("greetings", "greet", "ann", **NAMED).out == "ann\n"
+        ran = towpath("greetings", "greet", "nobody", **NAMED)
+        assert (ran.code, ran.out) == (5, "")
+        assert "nobody_there" in ran.err
+
+    def test_has_nothing_of_one_that_is_installed_but_not_named(self, towpath: Command) -> None:
+        installed = {"PYTHONPATH": str(ROOT)}
+        assert "Greetings" not in towpath("--help", **installed).out
+        assert towpath("greetings", "greet", "ann", **installed).code == 2
+
+    def test_finds_it_in_the_file_that_is_named(self, towpath: Command, tmp_path: Path) -> None:
+        (tmp_path / "own.toml").write_text(f'applications = ["{GREETINGS}"]\n')
+        installed = {"PYTHONPATH": str(ROOT)}
+        ran = towpath("--config", "own.toml", "greetings", "greet", "eve", **installed)
+        assert (ran.code, ran.out) == (0, "eve\n"), ran.err
+
+    def test_lets_doctor_tell_of_it(self, towpath: Command) -> None:
+        found = {it["check"]: it for it in towpath("doctor", "--json", **NAMED).objects}
+        assert found["applications"]["found"] == "messages, reviews, greetings"
+
+
+def test_a_server_does_not_start_with_one(towpath: Command) -> None:
+    ran = towpath("up", "--json", TOWPATH_APPLICATIONS="no.such.module:APPLICATION")
+    assert ran.code == USAGE
+    assert "no.such.module:APPLICATION" in ran.err
+    assert "application_invalid" in ran.err
+    assert not (towpath.directory / "towpath-data").exists()
