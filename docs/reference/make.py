@@ -18,11 +18,21 @@ from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
 from towpath.files import PUBLIC, replace_file
+from towpath.forges import errors as forges_errors
 from towpath.ledger import errors as ledger_errors
+from towpath.processes import command as commands
 from towpath.telemetry import events, measures
 
 HERE = Path(__file__).parent
-MODULES = (errors, ledger_errors, calls_errors, reviews_errors, reviewers_errors)
+MODULES = (
+    errors,
+    ledger_errors,
+    calls_errors,
+    forges_errors,
+    commands,
+    reviews_errors,
+    reviewers_errors,
+)
 
 
 ERRORS = """# Errors

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from towpath.apps.reviews.model import Kind, ReviewTask
-from towpath.apps.reviews.texts import is_path
+from towpath.forges.texts import is_path
 
 _CONFIGURATION = (
     "core.hooksPath=/dev/null",

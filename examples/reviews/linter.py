@@ -37,7 +37,7 @@ from clones import Clone, GitFailed, Unready
 from isolation import NotIsolated, isolated
 from towpath.apps.reviews.errors import TaskInvalid
 from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
-from towpath.apps.reviews.texts import is_path, one_line
+from towpath.forges.texts import is_path, one_line
 
 _FILES = "{files}"
 _AT_ONCE = 200

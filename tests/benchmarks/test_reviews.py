@@ -21,8 +21,7 @@ from benchmarks.web.deliveries import SECRET, deliveries
 from benchmarks.web.offered import Offered
 from benchmarks.web.reviewing import Reviewing
 from tests.benchmarks.test_web import Small, by_name
-from towpath.apps.reviews.hooks import github
-from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.hooks import Hook, read_github
 
 SMALL = Small(quick=True)
 
@@ -44,7 +43,7 @@ class TestDeliveries:
         lines = head.decode().split("\r\n")[1:]
         headers = dict(line.split(": ", 1) for line in lines)
         assert int(headers["Content-Length"]) == len(body)
-        found = github.read(headers, body, secrets=[SECRET])
+        found = read_github(headers, body, secrets=[SECRET])
         assert isinstance(found, Hook)
         return found
 

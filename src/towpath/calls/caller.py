@@ -114,15 +114,21 @@ class Caller:
         when no whole answer came in time: it may or may not have been taken; AnswerTooLarge.
         """
         signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
-        return await self._call("POST", url, {**headers, **signed}, body)
+        return await self.call("POST", url, headers={**headers, **signed}, body=body)
 
     async def get(self, url: str, *, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
         """What is at *url*, whatever the status of the answer. Refuses and fails as `post` does."""
-        return await self._call("GET", url, headers)
+        return await self.call("GET", url, headers=headers)
 
-    async def _call(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    async def call(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        body: bytes | None = None,
     ) -> Answer:
+        """Any other request, and its answer. Refuses and fails as `post` does."""
         pool, target = self._opened(), self._guard.target(url)
         sent = request_headers(headers, authority=target.authority)
         with _silence():

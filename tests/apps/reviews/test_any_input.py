@@ -22,13 +22,12 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
-from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid, WebhookInvalid
-from towpath.apps.reviews.hooks import github as github_hooks
-from towpath.apps.reviews.hooks import gitlab as gitlab_hooks
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
+from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
+from towpath.apps.reviews.hooks import Hook, Ignored, read_github, read_gitlab
 from towpath.apps.reviews.model import Review, ReviewTask, read_review
-from towpath.apps.reviews.texts import prose
 from towpath.calls import SignatureRefused
+from towpath.forges.errors import WebhookInvalid
+from towpath.forges.texts import prose
 from towpath.ids import job_id
 from towpath.ledger.records.record import new_record
 
@@ -73,8 +72,8 @@ def answer(sent: Delivery) -> Hook | Ignored | None:
     """What is made of a genuine delivery; None if it is refused."""
     try:
         if "X-GitHub-Event" in sent.headers:
-            return github_hooks.read(sent.headers, sent.body, secrets=[GITHUB_SECRET])
-        return gitlab_hooks.read(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
+            return read_github(sent.headers, sent.body, secrets=[GITHUB_SECRET])
+        return read_gitlab(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
     except WebhookInvalid:
         return None
 
@@ -142,7 +141,7 @@ class TestAForgedWebhook:
         sent = github("push", body, secret=GITHUB_SECRET[::-1])
         for claimed in (signature, f"sha256={signature}", sent.headers["X-Hub-Signature-256"]):
             with pytest.raises(SignatureRefused):
-                github_hooks.read(
+                read_github(
                     sent.headers | {"X-Hub-Signature-256": claimed}, body, secrets=[GITHUB_SECRET]
                 )
 
@@ -158,7 +157,7 @@ class TestAForgedWebhook:
                 [GITLAB_TOKEN, GITLAB_SIGNING_TOKEN],
             ):
                 with pytest.raises(SignatureRefused):
-                    gitlab_hooks.read(headers, body, secrets=known)
+                    read_gitlab(headers, body, secrets=known)
 
 
 class TestWhatIsReadBack:

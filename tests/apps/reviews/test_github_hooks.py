@@ -20,13 +20,13 @@ from tests.apps.reviews.deliveries import (
     payload,
     pull_request,
 )
-from towpath.apps.reviews.errors import SignatureInvalid, WebhookInvalid
-from towpath.apps.reviews.hooks.github import read
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
+from towpath.apps.reviews.hooks import Hook, Ignored
+from towpath.apps.reviews.hooks import read_github as read
 from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
 from towpath.calls import SignatureRefused
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
+from towpath.forges.errors import SignatureInvalid, WebhookInvalid
 
 TEN_O_CLOCK = 1_767_261_600_000
 NO_COMMIT = "0" * 40

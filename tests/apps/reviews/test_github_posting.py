@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.apps.reviews.forges import TOKEN, Asked, ForgeServer, Reply, forge, refuses
 from tests.apps.reviews.reviewing import HEAD, a_comment, a_push, a_review, a_task
+from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, forge, refuses
 from towpath.apps.reviews.model import BODY_MOST, Severity, Verdict
 from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.port import Posted

@@ -20,9 +20,8 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
-from towpath.apps.reviews.errors import SignatureInvalid, WebhookInvalid
-from towpath.apps.reviews.hooks.gitlab import read
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
+from towpath.apps.reviews.hooks import Hook, Ignored
+from towpath.apps.reviews.hooks import read_gitlab as read
 from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
 from towpath.calls import (
     SignatureMissing,
@@ -34,6 +33,7 @@ from towpath.calls import (
 from towpath.clock import minutes
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
+from towpath.forges.errors import SignatureInvalid, WebhookInvalid
 
 TEN_O_CLOCK = 1_767_261_600_000
 NO_COMMIT = "0" * 40

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.apps.reviews.forges import TOKEN, ForgeServer, forge, refuses
 from tests.apps.reviews.reviewing import HEAD, a_comment, a_push, a_review, a_task
+from tests.forges.serving import TOKEN, ForgeServer, forge, refuses
 from towpath.apps.reviews.model import Forge, ReviewTask, Verdict
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Posted

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-from tests.apps.reviews.forges import TOKEN, ForgeServer, forge, refuses
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, lease_of
+from tests.forges.serving import TOKEN, ForgeServer, forge, refuses
 from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath

@@ -19,8 +19,7 @@ from tests.apps.reviews.deliveries import (
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_task, an_attempt
 from tests.apps.reviews.test_linter import Place
-from towpath.apps.reviews.hooks import github, gitlab
-from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
 from towpath.apps.reviews.model import Forge, ReviewState
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.service import Reviews
@@ -44,8 +43,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def read(sent: Delivery) -> Hook:
     known = "X-GitHub-Event" in sent.headers
-    reader, secret = (github, GITHUB_SECRET) if known else (gitlab, GITLAB_TOKEN)
-    hook = reader.read(sent.headers, sent.body, secrets=[secret])
+    reader, secret = (read_github, GITHUB_SECRET) if known else (read_gitlab, GITLAB_TOKEN)
+    hook = reader(sent.headers, sent.body, secrets=[secret])
     assert isinstance(hook, Hook)
     return hook
 

@@ -28,8 +28,8 @@ from towpath.apps.reviews.model import (
     read_review,
     subject_of,
 )
-from towpath.apps.reviews.texts import is_plain
 from towpath.engine.model import HIGH, NORMAL
+from towpath.forges.texts import is_plain
 from towpath.ids import job_id
 from towpath.ledger.records.record import RecordState
 

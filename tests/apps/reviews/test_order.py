@@ -23,9 +23,8 @@ from tests.apps.reviews.deliveries import (
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, settled
 from tests.faults.planting import Planted, planted
-from towpath.apps.reviews.hooks import github as github_hooks
-from towpath.apps.reviews.hooks import gitlab as gitlab_hooks
-from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews import hooks as webhooks
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import REVIEWS, Forge, ReviewState
 from towpath.apps.reviews.service import Reviews
 from towpath.ledger.ledger import Ledger
@@ -300,12 +299,12 @@ async def test_a_planted_fault_is_found(tmp_path: Path, fault: Planted) -> None:
 
 
 def read_github(sent: Delivery) -> Hook:
-    hook = github_hooks.read(sent.headers, sent.body, secrets=[GITHUB_SECRET])
+    hook = webhooks.read_github(sent.headers, sent.body, secrets=[GITHUB_SECRET])
     assert isinstance(hook, Hook)
     return hook
 
 
 def read_gitlab(sent: Delivery) -> Hook:
-    hook = gitlab_hooks.read(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
+    hook = webhooks.read_gitlab(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
     assert isinstance(hook, Hook)
     return hook

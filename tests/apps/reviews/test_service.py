@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from tests.apps.reviews.reviewing import HEAD, a_push, a_review, a_task
 from towpath.apps.reviews.errors import ReviewDiffers
-from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import (
     POSTS,
     REVIEWS,

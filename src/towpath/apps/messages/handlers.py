@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -19,7 +20,6 @@ from towpath.apps.messages.model import (
     message_ref,
 )
 from towpath.apps.messages.options import MessagesOptions
-from towpath.apps.messages.ports import Post
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import Answer, Next, require_taken
 from towpath.calls.errors import AnswerTooLarge
@@ -36,6 +36,22 @@ _LONGEST_LOOK, _SOON = minutes(5), seconds(5)
 _SLACK = seconds(10)
 _CALLED_OFF = frozenset({Next.GONE, Next.MOVED})
 """A callback's receiver is a stranger whose code may be mended: all else is tried again."""
+
+
+class Post(Protocol):
+    """Sends what it is given, to where that may go. `calls.Caller` is one."""
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        *,
+        headers: Mapping[str, str] = ...,
+        message: str = "",
+        secrets: Sequence[str] = (),
+    ) -> Answer:
+        """The answer, whatever its status. Raises CallRefused, CallFailed, AnswerTooLarge."""
+        ...
 
 
 def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:

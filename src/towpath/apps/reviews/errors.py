@@ -1,12 +1,8 @@
 """What can go wrong with a review beyond what the engine and the ledger say.
 
-InvalidInput
-└── FieldInvalid            a field that breaks its rule
-    ├── TaskInvalid         a task that nobody could review
-    ├── WebhookInvalid      a forge's message that is not what the forge documents
-    └── ReviewInvalid       a reviewer's answer that is no review
-SignatureRefused
-└── SignatureInvalid        a forge's message that does not show who sent it
+FieldInvalid
+├── TaskInvalid             a task that nobody could review
+└── ReviewInvalid           a reviewer's answer that is no review
 RecordError
 ├── ReviewDiffers           the caller's own id names another task
 ├── ReviewNotFound          there is no review of that id
@@ -14,25 +10,13 @@ RecordError
 └── ReviewNotDead           it runs by itself: there is nothing to retry
     └── ReviewOver          it has ended for good
 
-No message repeats a value of a webhook, nor a secret or a signature: field and rule are enough.
+What is wrong with a webhook itself is in `forges/errors.py`.
 """
 
 from __future__ import annotations
 
-from towpath.calls.errors import SignatureRefused
-from towpath.errors import InvalidInput
+from towpath.forges.errors import FieldInvalid
 from towpath.ledger.errors import RecordEnded, RecordError, RecordNotDead, RecordNotFound
-
-
-class FieldInvalid(InvalidInput):
-    """A field that breaks its rule. Both are in the message, the value is not."""
-
-    code = "field_invalid"
-    remedy = "Send a value that follows the rule in the message."
-
-    def __init__(self, field: str, rule: str) -> None:
-        super().__init__(f"{field}: {rule}")
-        self.field, self.rule = field, rule
 
 
 class TaskInvalid(FieldInvalid):
@@ -41,29 +25,11 @@ class TaskInvalid(FieldInvalid):
     code = "task_invalid"
 
 
-class WebhookInvalid(FieldInvalid):
-    """A message with a good signature that lacks what its forge documents; nothing was stored."""
-
-    code = "webhook_invalid"
-    remedy = "Compare the webhook's settings with the how-to; the forge can send it again."
-
-
 class ReviewInvalid(FieldInvalid):
     """What a reviewer gave back is no review."""
 
     code = "review_invalid"
     remedy = "Let the reviewer give plain text, or JSON with summary, verdict and comments."
-
-
-class SignatureInvalid(SignatureRefused):
-    """The header that shows who sent a webhook is missing, or fits none of the secrets."""
-
-    code = "signature_invalid"
-    remedy = "Give the forge's webhook the same secret as here; both may have several for a while."
-
-    def __init__(self, header: str, problem: str) -> None:
-        super().__init__(f"{header} {problem}")
-        self.header = header
 
 
 class ReviewDiffers(RecordError):

@@ -13,8 +13,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
-from towpath.apps.reviews.hooks import github, gitlab
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
+from towpath.apps.reviews.hooks import Hook, Ignored, read_github, read_gitlab
 from towpath.apps.reviews.model import (
     REVIEWS,
     Action,
@@ -28,8 +27,8 @@ from towpath.apps.reviews.model import (
     Verdict,
 )
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
-from towpath.apps.reviews.texts import REF_MOST
 from towpath.apps.reviews.view import PostingView, ReviewView, Taken
+from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
@@ -330,7 +329,7 @@ _GITHUB = Listener(
     path="github",
     secrets="github_secrets",
     largest="delivery",
-    read=github.read,
+    read=read_github,
     take=_take,
     answer=TakenOut | IgnoredOut,
     signature="X-Hub-Signature-256",
@@ -348,7 +347,7 @@ _GITLAB = Listener(
     path="gitlab",
     secrets="gitlab_secrets",
     largest="delivery",
-    read=gitlab.read,
+    read=read_gitlab,
     take=_take,
     answer=TakenOut | IgnoredOut,
     signature="X-Gitlab-Token",

@@ -9,9 +9,12 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import force_setattr as set_field
 
-from towpath.apps.reviews.decoding import decoded
 from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
-from towpath.apps.reviews.texts import (
+from towpath.clock import ZERO
+from towpath.engine.model import HIGH, NORMAL
+from towpath.engine.options import QueueOptions
+from towpath.forges.reading import decoded
+from towpath.forges.texts import (
     REF_MOST,
     REPOSITORY_MOST,
     is_branch,
@@ -23,9 +26,6 @@ from towpath.apps.reviews.texts import (
     one_line,
     prose,
 )
-from towpath.clock import ZERO
-from towpath.engine.model import HIGH, NORMAL
-from towpath.engine.options import QueueOptions
 
 REVIEWS = "reviews"
 POSTS = "reviews.post"
@@ -137,6 +137,10 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
             raise TaskInvalid("number", "a push has none")
         elif not self.ref:
             raise TaskInvalid("ref", "a push needs its branch (ref), a pull request its number")
+
+    def is_from(self, host: str) -> bool:
+        """Whether it came from the forge at *host*; one that names no host did."""
+        return not self.host or self.host.lower().rstrip("/") == host.lower().rstrip("/")
 
     def packed(self) -> bytes:
         """Its bytes in the record: the same task always has the same."""

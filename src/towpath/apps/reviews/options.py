@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from towpath.apps.reviews.hooks.signing import checked_secrets
 from towpath.apps.reviews.model import Forge, ReviewTask
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
@@ -15,6 +14,8 @@ from towpath.calls.target import parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
+from towpath.forges import GITHUB, GITLAB
+from towpath.forges.signing import checked_secrets
 
 LARGEST_DELIVERY = 5 * 1024 * 1024
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -53,12 +54,12 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     github_token: str | None = None
     """With what reviews are posted to GitHub; none = they are not."""
-    github_host: str = "https://github.com"
+    github_host: str = GITHUB
     github_approves: bool = False
     """Whether the verdict `approve` becomes an approval. It may be all that a branch waits for."""
     gitlab_token: str | None = None
     """With what reviews are posted to GitLab; none = they are not."""
-    gitlab_host: str = "https://gitlab.com"
+    gitlab_host: str = GITLAB
 
     def __post_init__(self) -> None:
         for name in ("github_secrets", "gitlab_secrets"):
@@ -101,10 +102,8 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def posts(self, task: ReviewTask) -> bool:
         """Whether the review of *task* is to be posted: there is a token for where it is from."""
-        from towpath.apps.reviews.posting.forge import is_from  # noqa: PLC0415 -- an extra
-
         hosts = {Forge.GITHUB: self.github_host, Forge.GITLAB: self.gitlab_host}
-        return task.forge in self.posted_to and is_from(hosts[task.forge], task)
+        return task.forge in self.posted_to and task.is_from(hosts[task.forge])
 
     @property
     def posted_to(self) -> frozenset[Forge]:

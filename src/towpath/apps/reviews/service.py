@@ -13,7 +13,7 @@ from towpath.apps.reviews.errors import (
     ReviewNotFound,
     ReviewOver,
 )
-from towpath.apps.reviews.hooks.hook import Hook
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import (
     POSTS,
     REVIEWS,
@@ -23,9 +23,9 @@ from towpath.apps.reviews.model import (
     priority_of,
     subject_of,
 )
-from towpath.apps.reviews.texts import is_repository
 from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
 from towpath.errors import InvalidOption
+from towpath.forges.texts import is_repository
 from towpath.ids import job_id, new_job_id
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.records.jobs import Jobs

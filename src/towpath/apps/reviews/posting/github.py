@@ -8,16 +8,15 @@ from typing import Any
 import msgspec
 
 from towpath.apps.reviews.model import Comment, Kind, Review, ReviewTask, Verdict
-from towpath.apps.reviews.posting.forge import ForgeApi
-from towpath.apps.reviews.posting.port import Posted
+from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, line_comment, marker
 from towpath.calls.answer import Answer
 from towpath.calls.caller import Caller
+from towpath.forges import GITHUB
+from towpath.forges.client import ForgeClient
 
-HOST = "https://github.com"
 CONTEXT = "towpath/review"
 
-_ACCEPT = "application/vnd.github+json"
 _MOST_AT_LINES = 100
 _LONGEST_STATUS = 140
 _EVENTS = {
@@ -45,25 +44,21 @@ class GitHubPoster:
         caller: Caller,
         *,
         token: str,
-        host: str = HOST,
+        host: str = GITHUB,
         api: str | None = None,
         context: str = CONTEXT,
         may_approve: bool = False,
     ) -> None:
-        own = host.rstrip("/")
-        where = api or ("https://api.github.com" if own.lower() == HOST else f"{own}/api/v3")
-        self._forge = ForgeApi(
-            caller, name="GitHub", host=host, api=where, token=token, accept=_ACCEPT
-        )
+        self._forge = ForgeClient.github(caller, token=token, host=host, api=api)
         self._context, self._may_approve = context, may_approve
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
         """A review for a pull request, looked for before it is posted; a status for a push, of
         which GitHub shows the last. Raises Retry and Discard."""
-        self._forge.require_own(task)
-        if task.kind is Kind.PULL:
-            return await self._review(task, review, marker(task, key))
-        return await self._status(task, review)
+        with as_posting(self._forge, task):
+            if task.kind is Kind.PULL:
+                return await self._review(task, review, marker(task, key))
+            return await self._status(task, review)
 
     async def _review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
         path = f"/repos/{task.repository}/pulls/{task.number}/reviews"

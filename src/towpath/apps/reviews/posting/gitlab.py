@@ -5,12 +5,12 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from towpath.apps.reviews.model import Kind, Review, ReviewTask, Verdict
-from towpath.apps.reviews.posting.forge import ForgeApi
-from towpath.apps.reviews.posting.port import Posted
+from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, marker
 from towpath.calls.caller import Caller
+from towpath.forges import GITLAB
+from towpath.forges.client import ForgeClient
 
-HOST = "https://gitlab.com"
 CONTEXT = "towpath/review"
 
 _LONGEST_STATUS = 255
@@ -36,14 +36,11 @@ class GitLabPoster:
         caller: Caller,
         *,
         token: str,
-        host: str = HOST,
+        host: str = GITLAB,
         api: str | None = None,
         context: str = CONTEXT,
     ) -> None:
-        where = api or f"{host.rstrip('/')}/api/v4"
-        self._forge = ForgeApi(
-            caller, name="GitLab", host=host, api=where, token=token, accept="application/json"
-        )
+        self._forge = ForgeClient.gitlab(caller, token=token, host=host, api=api)
         self._context = context
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
@@ -51,7 +48,10 @@ class GitLabPoster:
 
         Notes and comments are looked for before they are posted. Raises Retry and Discard.
         """
-        self._forge.require_own(task)
+        with as_posting(self._forge, task):
+            return await self._post(task, review, key)
+
+    async def _post(self, task: ReviewTask, review: Review, key: str) -> Posted:
         project, mark = f"/projects/{quote(task.repository, safe='')}", marker(task, key)
         if task.kind is Kind.PULL:
             path = f"{project}/merge_requests/{task.number}/notes"

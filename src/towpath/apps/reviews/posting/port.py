@@ -1,12 +1,17 @@
-"""What the application needs of a forge."""
+"""What the application needs of a forge, and how a posting ends that it does not take."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 import msgspec
 
+from towpath.apps.outcomes import calling
 from towpath.apps.reviews.model import Review, ReviewTask
+from towpath.forges.client import ForgeClient
+from towpath.worker.verdicts import Discard
 
 
 class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,3 +33,14 @@ class Poster(Protocol):
         Discard for what may not (no such pull request, a task of another host).
         """
         ...
+
+
+@contextmanager
+def as_posting(forge: ForgeClient, task: ReviewTask) -> Generator[None]:
+    """What the forge refuses, as Retry or Discard. A task of another host is discarded: the same
+    name may be another repository there.
+    """
+    if not task.is_from(forge.host):
+        raise Discard(f"the task is not from {forge.host}, to which its review would go")
+    with calling(forge.name):
+        yield

@@ -1,8 +1,4 @@
-"""GitHub's webhooks: `pull_request` and `push`.
-
-A pull request is reviewed when it is opened, reopened, gets new commits or stops being a draft.
-A draft is not: whoever opens one says that it is not to be reviewed yet, and `ready_for_review`
-comes by itself. Pushes are reviewed branch by branch; tags and deleted branches are not.
+"""GitHub's webhooks: `pull_request`, `push` and `issues`.
 
 https://docs.github.com/en/webhooks/webhook-events-and-payloads
 """
@@ -10,26 +6,32 @@ https://docs.github.com/en/webhooks/webhook-events-and-payloads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from towpath.apps.reviews.decoding import decoded
-from towpath.apps.reviews.errors import WebhookInvalid
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
-from towpath.apps.reviews.hooks.reading import (
-    branch_of,
-    commit_or_none,
-    delivery_id,
-    event_name,
-    host_of,
-    lower,
-    milliseconds,
-    task_of,
+from towpath.forges.errors import WebhookInvalid
+from towpath.forges.facts import (
+    Acted,
+    Action,
+    Delivery,
+    Event,
+    Issue,
+    PullRequest,
+    Push,
+    Reader,
 )
-from towpath.apps.reviews.hooks.signing import check_hub_signature
-from towpath.apps.reviews.model import Action, Forge, Kind
-from towpath.apps.reviews.texts import is_url, one_line
+from towpath.forges.reading import (
+    branch_of,
+    checked_delivery,
+    commit_or_none,
+    decoded,
+    event_name,
+    lower,
+)
+from towpath.forges.signing import check_hub_signature
+from towpath.forges.texts import is_url
 
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 _ACTIONS = {
@@ -40,24 +42,21 @@ _ACTIONS = {
 }
 _FORM = "application/x-www-form-urlencoded"
 _FORM_FIELDS_MOST = 10
-_LATEST = 2**32
-"""Seconds since 1970: the year 2106."""
 
 
-def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> Hook | Ignored:
-    """What a delivery asks for. *body* is what came over the wire.
+def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> Delivery:
+    """A delivery. *body* is what came over the wire.
 
     Nothing of it is looked at before its signature was found good: SignatureInvalid. Raises
     WebhookInvalid for a message that lacks what GitHub documents.
     """
     found = lower(headers)
     check_hub_signature(secrets, found, body)
-    event, delivery = event_name(EVENT, found), delivery_id(DELIVERY, found)
-    if event == "pull_request":
-        return _pull(delivery, _json(found, body))
-    if event == "push":
-        return _push(delivery, _json(found, body))
-    return Ignored(event)
+    named = event_name(EVENT, found)
+    id = checked_delivery(DELIVERY, found.get(DELIVERY.lower(), ""))
+    reader = _READERS.get(named)
+    data = _json(found, body) if reader else body
+    return Delivery(forge="github", id=id, named=named, reader=reader, data=data)
 
 
 def _json(headers: Mapping[str, str], body: bytes) -> bytes:
@@ -80,6 +79,9 @@ class _Repository(msgspec.Struct):
     html_url: str
     clone_url: str
     pushed_at: int | str | None = None
+
+    def told(self) -> dict[str, Any]:
+        return {"repository": self.full_name, "page": self.html_url, "clone_url": self.clone_url}
 
 
 # ── pull requests ────────────────────────────────────────────────────────────────────────
@@ -110,6 +112,11 @@ class _Acted(msgspec.Struct):
     action: str
 
 
+def _acted(data: bytes) -> Acted:
+    said = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
+    return Acted(_ACTIONS.get(said), said)
+
+
 class _PullRequest(msgspec.Struct):
     pull_request: _Pull
     repository: _Repository
@@ -118,36 +125,28 @@ class _PullRequest(msgspec.Struct):
 
 _ACTED = msgspec.json.Decoder(_Acted)
 _PULL_REQUEST = msgspec.json.Decoder(_PullRequest)
-_PULL_NAMES = {
+_REPOSITORY_NAMES = {
     "repository": "repository.full_name",
     "clone_url": "repository.clone_url",
     "host": "repository.html_url",
+}
+_PULL_NAMES = _REPOSITORY_NAMES | {
     "number": "pull_request.number",
     "head": "pull_request.head.sha",
     "ref": "pull_request.head.ref",
     "base": "pull_request.base.sha",
     "target": "pull_request.base.ref",
     "url": "pull_request.html_url",
+    "at": "pull_request.updated_at",
 }
 
 
-def _pull(delivery: str, data: bytes) -> Hook | Ignored:
-    said = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
-    action = _ACTIONS.get(said)
-    if action is None:
-        return Ignored(f"pull_request {one_line(said, most=64)}")
+def _pull(data: bytes) -> PullRequest:
     event = decoded(_PULL_REQUEST, data, refusal=WebhookInvalid, whole="body")
-    pull, repository = event.pull_request, event.repository
-    if pull.state != "open":
-        return Ignored("the pull request is closed")
-    if pull.draft:
-        return Ignored("a draft waits for ready_for_review")
-    task = task_of(
-        _PULL_NAMES,
-        forge=Forge.GITHUB,
-        kind=Kind.PULL,
-        action=action,
-        repository=repository.full_name,
+    pull = event.pull_request
+    return PullRequest(
+        names=_PULL_NAMES,
+        **event.repository.told(),
         number=pull.number,
         head=pull.head.sha,
         ref=pull.head.ref,
@@ -157,11 +156,10 @@ def _pull(delivery: str, data: bytes) -> Hook | Ignored:
         title=pull.title,
         author=pull.user.login if pull.user else "",
         url=pull.html_url,
-        clone_url=repository.clone_url,
-        host=host_of("repository.html_url", repository.html_url, repository.full_name),
+        at=pull.updated_at,
+        is_open=pull.state == "open",
+        is_draft=pull.draft,
     )
-    version = milliseconds("pull_request.updated_at", pull.updated_at)
-    return Hook(delivery=delivery, task=task, version=version)
 
 
 # ── pushes ───────────────────────────────────────────────────────────────────────────────
@@ -187,53 +185,77 @@ class _Push(msgspec.Struct):
 
 
 _PUSH = msgspec.json.Decoder(_Push)
-_PUSH_NAMES = {
-    "repository": "repository.full_name",
-    "clone_url": "repository.clone_url",
-    "host": "repository.html_url",
-    "head": "after",
-}
+_PUSH_NAMES = _REPOSITORY_NAMES | {"head": "after", "at": "repository.pushed_at"}
 
 
-def _push(delivery: str, data: bytes) -> Hook | Ignored:
+def _push(data: bytes) -> Push:
     event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
-    branch, repository = branch_of(event.ref), event.repository
-    if branch is None:
-        return Ignored("a push to what is no branch")
-    if event.deleted or commit_or_none(event.after) is None:
-        return Ignored("the branch was deleted")
-    task = task_of(
-        _PUSH_NAMES,
-        forge=Forge.GITHUB,
-        kind=Kind.PUSH,
-        action=Action.PUSHED,
-        repository=repository.full_name,
-        head=event.after,
-        ref=branch,
+    # A branch's name may make the page of the comparison none.
+    page = event.compare if is_url(event.compare) else None
+    return Push(
+        names=_PUSH_NAMES,
+        **event.repository.told(),
+        ref=branch_of(event.ref),
+        head=None if event.deleted else commit_or_none(event.after),
         before=commit_or_none(event.before),
         title=event.head_commit.message.partition("\n")[0] if event.head_commit else "",
         author=event.pusher.name if event.pusher else "",
-        url=_page(event),
-        clone_url=repository.clone_url,
-        host=host_of("repository.html_url", repository.html_url, repository.full_name),
+        url=page or f"{event.repository.html_url}/commit/{event.after}",
+        at=event.repository.pushed_at,
     )
-    return Hook(delivery=delivery, task=task, version=_pushed(event))
 
 
-def _page(event: _Push) -> str:
-    """The page for people; that of the commit where a branch's name makes the other one none."""
-    page = event.compare
-    return page if is_url(page) else f"{event.repository.html_url}/commit/{event.after}"
+# ── issues ───────────────────────────────────────────────────────────────────────────────
 
 
-def _pushed(event: _Push) -> int | None:
-    """When GitHub took the push, by its own clock; None if it does not say."""
-    match event.repository.pushed_at:
-        case int(seconds):
-            if not 0 <= seconds < _LATEST:
-                raise WebhookInvalid("repository.pushed_at", "must be a time in seconds")
-            return seconds * 1000
-        case str(text):
-            return milliseconds("repository.pushed_at", text)
-        case _:
-            return None
+class _Label(msgspec.Struct):
+    name: str
+
+
+class _Issue(msgspec.Struct):
+    number: int
+    title: str
+    html_url: str
+    state: str
+    updated_at: str
+    labels: list[_Label] = []
+    body: str | None = None
+    user: _User | None = None
+
+
+class _IssueEvent(msgspec.Struct):
+    issue: _Issue
+    repository: _Repository
+
+
+_ISSUE = msgspec.json.Decoder(_IssueEvent)
+_ISSUE_NAMES = _REPOSITORY_NAMES | {
+    "number": "issue.number",
+    "url": "issue.html_url",
+    "labels": "issue.labels",
+    "at": "issue.updated_at",
+}
+
+
+def _issue(data: bytes) -> Issue:
+    event = decoded(_ISSUE, data, refusal=WebhookInvalid, whole="body")
+    issue = event.issue
+    return Issue(
+        names=_ISSUE_NAMES,
+        **event.repository.told(),
+        number=issue.number,
+        title=issue.title,
+        body=issue.body or "",
+        labels=tuple(label.name for label in issue.labels),
+        author=issue.user.login if issue.user else "",
+        url=issue.html_url,
+        at=issue.updated_at,
+        is_open=issue.state == "open",
+    )
+
+
+_READERS = {
+    "pull_request": Reader(Event.PULL, _acted, _pull),
+    "push": Reader(Event.PUSH, None, _push),
+    "issues": Reader(Event.ISSUE, _acted, _issue),
+}

@@ -10,9 +10,9 @@ import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from towpath.apps.reviews.errors import SignatureInvalid
 from towpath.calls.signature import SIGNATURE, verify
 from towpath.errors import InvalidOption
+from towpath.forges.errors import SignatureInvalid
 
 HUB_SIGNATURE = "X-Hub-Signature-256"
 TOKEN = "X-Gitlab-Token"  # noqa: S105 -- a header's name

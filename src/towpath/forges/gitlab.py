@@ -1,8 +1,4 @@
-"""GitLab's webhooks: `Merge Request Hook` and `Push Hook`.
-
-A merge request is reviewed when it is opened, reopened, gets new commits (GitLab then says what
-the branch was at before, `oldrev`) or stops being a draft. A draft is not, as on GitHub. Pushes
-are reviewed branch by branch; tags and deleted branches are not.
+"""GitLab's webhooks: `Merge Request Hook`, `Push Hook` and `Issue Hook`.
 
 https://docs.gitlab.com/user/project/integrations/webhook_events/
 """
@@ -12,26 +8,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from towpath.apps.reviews.decoding import decoded
-from towpath.apps.reviews.errors import WebhookInvalid
-from towpath.apps.reviews.hooks.hook import Hook, Ignored
-from towpath.apps.reviews.hooks.reading import (
+from towpath.calls.signature import ID
+from towpath.forges.errors import WebhookInvalid
+from towpath.forges.facts import (
+    Acted,
+    Action,
+    Delivery,
+    Event,
+    Issue,
+    PullRequest,
+    Push,
+    Reader,
+)
+from towpath.forges.reading import (
     branch_of,
     checked_delivery,
     commit_or_none,
+    decoded,
     event_name,
-    host_of,
     lower,
-    milliseconds,
-    task_of,
 )
-from towpath.apps.reviews.hooks.signing import check_gitlab
-from towpath.apps.reviews.model import Action, Forge, Kind
-from towpath.apps.reviews.texts import one_line
-from towpath.calls.signature import ID
+from towpath.forges.signing import check_gitlab
 
 EVENT, DELIVERY, EVENT_ID = "X-Gitlab-Event", "Idempotency-Key", "X-Gitlab-Event-UUID"
 _DIGEST = 32
@@ -44,22 +45,18 @@ def read(
     *,
     secrets: Sequence[str],
     now: datetime | None = None,
-) -> Hook | Ignored:
-    """What a delivery asks for. *body* is what came over the wire; *now* replaces the clock that
-    signed messages are compared with.
+) -> Delivery:
+    """A delivery. *body* is what came over the wire; *now* replaces the clock that signed messages
+    are compared with.
 
     Nothing of it is looked at before its signature or token was found good: SignatureRefused.
     Raises WebhookInvalid for a message that lacks what GitLab documents.
     """
     found = lower(headers)
     signed = check_gitlab(secrets, found, body, now=now)
-    event = event_name(EVENT, found)
-    delivery = checked_delivery(ID, signed) if signed else _delivery(found, body)
-    if event == "Merge Request Hook":
-        return _merge_request(delivery, body)
-    if event == "Push Hook":
-        return _push(delivery, body)
-    return Ignored(event)
+    named = event_name(EVENT, found)
+    id = checked_delivery(ID, signed) if signed else _delivery(found, body)
+    return Delivery(forge="gitlab", id=id, named=named, reader=_READERS.get(named), data=body)
 
 
 def _delivery(headers: Mapping[str, str], body: bytes) -> str:
@@ -78,6 +75,13 @@ class _Project(msgspec.Struct):
     path_with_namespace: str
     web_url: str
     git_http_url: str
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "repository": self.path_with_namespace,
+            "page": self.web_url,
+            "clone_url": self.git_http_url,
+        }
 
 
 _PROJECT_NAMES = {
@@ -114,6 +118,7 @@ class _MergeRequest(msgspec.Struct):
     state: str = "opened"
     draft: bool | None = None
     work_in_progress: bool | None = None
+    oldrev: str | None = None
 
 
 class _Flag(msgspec.Struct):
@@ -145,58 +150,47 @@ _MERGE_REQUEST_NAMES = _PROJECT_NAMES | {
     "ref": "object_attributes.source_branch",
     "target": "object_attributes.target_branch",
     "url": "object_attributes.url",
+    "at": "object_attributes.updated_at",
 }
 
 
-def _merge_request(delivery: str, body: bytes) -> Hook | Ignored:
-    said = decoded(_ACTION, body, refusal=WebhookInvalid, whole="body")
-    action = _meant(said)
-    if action is None:
-        named = one_line(said.object_attributes.action or "without an action", most=64)
-        return Ignored(f"merge request {named}, no new commits")
-    event = decoded(_MERGE_REQUEST, body, refusal=WebhookInvalid, whole="body")
-    merge, project = event.object_attributes, event.project
-    if merge.state != "opened":
-        return Ignored("the merge request is closed")
-    if merge.draft or merge.work_in_progress:
-        return Ignored("a draft waits until it is ready")
-    if merge.last_commit is None:
-        return Ignored("the merge request has no commits")
-    task = task_of(
-        _MERGE_REQUEST_NAMES,
-        forge=Forge.GITLAB,
-        kind=Kind.PULL,
-        action=action,
-        repository=project.path_with_namespace,
+def _merge_request(data: bytes) -> PullRequest:
+    event = decoded(_MERGE_REQUEST, data, refusal=WebhookInvalid, whole="body")
+    merge = event.object_attributes
+    return PullRequest(
+        names=_MERGE_REQUEST_NAMES,
+        **event.project.told(),
         number=merge.iid,
-        head=merge.last_commit.id,
+        head=merge.last_commit.id if merge.last_commit else None,
         ref=merge.source_branch,
         target=merge.target_branch,
-        before=commit_or_none(said.object_attributes.oldrev),
+        before=commit_or_none(merge.oldrev),
         title=merge.title,
         author=event.user.username if event.user else "",
         url=merge.url,
-        clone_url=project.git_http_url,
-        host=host_of("project.web_url", project.web_url, project.path_with_namespace),
+        at=merge.updated_at,
+        is_open=merge.state == "opened",
+        is_draft=bool(merge.draft or merge.work_in_progress),
     )
-    version = milliseconds("object_attributes.updated_at", merge.updated_at)
-    return Hook(delivery=delivery, task=task, version=version)
 
 
-def _meant(said: _Action) -> Action | None:
-    """What happened, if it is something to review."""
-    draft = said.changes.draft if said.changes else None
-    match said.object_attributes.action:
+def _acted(data: bytes) -> Acted:
+    event = decoded(_ACTION, data, refusal=WebhookInvalid, whole="body")
+    said = event.object_attributes
+    draft = event.changes.draft if event.changes else None
+    action = None
+    match said.action:
         case "open":
-            return Action.OPENED
+            action = Action.OPENED
         case "reopen":
-            return Action.REOPENED
+            action = Action.REOPENED
         case "update" if draft and draft.previous and not draft.current:
-            return Action.READY
-        case "update" if said.object_attributes.oldrev:
-            return Action.UPDATED
+            action = Action.READY
+        case "update" if said.oldrev:
+            action = Action.UPDATED
         case _:
-            return None
+            pass
+    return Acted(action, said.action or "without an action")
 
 
 # ── pushes ───────────────────────────────────────────────────────────────────────────────
@@ -217,30 +211,74 @@ class _Push(msgspec.Struct):
 
 
 _PUSH = msgspec.json.Decoder(_Push)
-_PUSH_NAMES = _PROJECT_NAMES | {"head": "after", "url": "project.web_url"}
 
 
-def _push(delivery: str, body: bytes) -> Hook | Ignored:
-    event = decoded(_PUSH, body, refusal=WebhookInvalid, whole="body")
-    branch, project = branch_of(event.ref), event.project
-    if branch is None:
-        return Ignored("a push to what is no branch")
-    if commit_or_none(event.after) is None:
-        return Ignored("the branch was deleted")
+def _push(data: bytes) -> Push:
+    event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
     head = next((commit for commit in event.commits if commit.id == event.after), None)
-    task = task_of(
-        _PUSH_NAMES,
-        forge=Forge.GITLAB,
-        kind=Kind.PUSH,
-        action=Action.PUSHED,
-        repository=project.path_with_namespace,
-        head=event.after,
-        ref=branch,
+    return Push(
+        names=_PROJECT_NAMES | {"head": "after", "url": "project.web_url"},
+        **event.project.told(),
+        ref=branch_of(event.ref),
+        head=commit_or_none(event.after),
         before=commit_or_none(event.before),
         title=head.message.partition("\n")[0] if head else "",
         author=event.user_username,
-        url=f"{project.web_url}/-/commit/{event.after}",
-        clone_url=project.git_http_url,
-        host=host_of("project.web_url", project.web_url, project.path_with_namespace),
+        url=f"{event.project.web_url}/-/commit/{event.after}",
+        at=None,  # the time of a commit is its author's to choose
     )
-    return Hook(delivery=delivery, task=task, version=None)
+
+
+# ── issues ───────────────────────────────────────────────────────────────────────────────
+
+
+class _Label(msgspec.Struct):
+    title: str
+
+
+class _Issue(msgspec.Struct):
+    iid: int
+    title: str
+    url: str
+    state: str
+    updated_at: str
+    description: str | None = None
+
+
+class _IssueEvent(msgspec.Struct):
+    object_attributes: _Issue
+    project: _Project
+    labels: list[_Label] = []
+    user: _User | None = None
+
+
+_ISSUE = msgspec.json.Decoder(_IssueEvent)
+_ISSUE_NAMES = _PROJECT_NAMES | {
+    "number": "object_attributes.iid",
+    "url": "object_attributes.url",
+    "at": "object_attributes.updated_at",
+}
+
+
+def _issue(data: bytes) -> Issue:
+    event = decoded(_ISSUE, data, refusal=WebhookInvalid, whole="body")
+    issue = event.object_attributes
+    return Issue(
+        names=_ISSUE_NAMES,
+        **event.project.told(),
+        number=issue.iid,
+        title=issue.title,
+        body=issue.description or "",
+        labels=tuple(label.title for label in event.labels),
+        author=event.user.username if event.user else "",
+        url=issue.url,
+        at=issue.updated_at,
+        is_open=issue.state == "opened",
+    )
+
+
+_READERS = {
+    "Merge Request Hook": Reader(Event.PULL, _acted, _merge_request),
+    "Push Hook": Reader(Event.PUSH, None, _push),
+    "Issue Hook": Reader(Event.ISSUE, _acted, _issue),
+}

@@ -1,17 +1,22 @@
-"""What all forges' webhooks have in common: headers, times, branches, and tasks made of them."""
+"""What is read of any message: JSON, with an error that names the field; headers and times."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 
-from towpath.apps.reviews.errors import TaskInvalid, WebhookInvalid
-from towpath.apps.reviews.model import ReviewTask
-from towpath.apps.reviews.texts import NO_COMMIT
+import msgspec
+
 from towpath.clock import instant_ms
+from towpath.forges.errors import FieldInvalid, WebhookInvalid
+from towpath.forges.texts import NO_COMMIT
 
+T = TypeVar("T")
+
+_AT = re.compile(r"(?P<problem>.*) - at `\$\.?(?P<field>.*)`", re.DOTALL)
+_SHOWN_MOST = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _-]{0,63}")
 _DELIVERY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 _TIME = re.compile(
@@ -20,6 +25,33 @@ _TIME = re.compile(
     r" ?(?P<zone>Z|UTC|[+-][0-9]{2}:?[0-9]{2})"
 )
 _BRANCHES = "refs/heads/"
+
+
+def decoded(
+    decoder: msgspec.json.Decoder[T], data: bytes, *, refusal: type[FieldInvalid], whole: str
+) -> T:
+    """The value behind *data*, or *refusal* with the field's path; *whole* names the data itself.
+
+    Depth is bounded by the decoder: known fields have their shape, unknown ones are skipped.
+    """
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        raise refusal(whole, "is nested too deep") from None
+    except msgspec.MsgspecError as error:
+        raise _located(error, refusal, whole) from error
+    except UnicodeDecodeError:
+        raise refusal(whole, "is not UTF-8") from None
+
+
+def _located(error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str) -> FieldInvalid:
+    said = _AT.fullmatch(str(error))
+    field = said["field"] if said else ""
+    cause = error.__cause__
+    if isinstance(cause, FieldInvalid):  # a rule of the value itself
+        return refusal(f"{field}.{cause.field}".lstrip("."), cause.rule)
+    problem = said["problem"] if said else str(error)
+    return refusal(field or whole, problem[:_SHOWN_MOST])
 
 
 def lower(headers: Mapping[str, str]) -> dict[str, str]:
@@ -33,11 +65,6 @@ def event_name(header: str, headers: Mapping[str, str]) -> str:
     if _NAME.fullmatch(name) is None:
         raise WebhookInvalid(header, "must name the event")
     return name
-
-
-def delivery_id(header: str, headers: Mapping[str, str]) -> str:
-    """The delivery's id, or WebhookInvalid."""
-    return checked_delivery(header, headers.get(header.lower(), ""))
 
 
 def checked_delivery(header: str, id: str) -> str:
@@ -69,19 +96,3 @@ def branch_of(ref: str) -> str | None:
 def commit_or_none(sha: str | None) -> str | None:
     """The commit, unless it is what forges write for none."""
     return None if sha in NO_COMMIT else sha
-
-
-def host_of(field: str, page: str, repository: str) -> str:
-    """The forge's address, of the repository's page. Raises WebhookInvalid if that is elsewhere."""
-    host, slash, rest = page.removesuffix(repository).rpartition("/")
-    if page.endswith(repository) and slash and not rest:
-        return host
-    raise WebhookInvalid(field, "must end with the repository's name")
-
-
-def task_of(names: Mapping[str, str], **fields: Any) -> ReviewTask:
-    """The task; what breaks a rule of it is named as the forge names it, by *names*."""
-    try:
-        return ReviewTask(**fields)
-    except TaskInvalid as error:
-        raise WebhookInvalid(names.get(error.field, error.field), error.rule) from error

@@ -1,4 +1,4 @@
-"""GitHub and GitLab, as far as posting a review needs them, on this machine."""
+"""GitHub and GitLab, as far as their clients need them, on this machine."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -33,6 +34,8 @@ class Reply:
     status: int = 200
     content: Any = None
     headers: tuple[tuple[str, str], ...] = ()
+    waits: asyncio.Event | None = None
+    """It comes once this is set."""
 
 
 Rule = Callable[[Asked], Reply | None]
@@ -66,11 +69,22 @@ class ForgeServer:
                 return reply
         listed = self.kept.setdefault(asked.path, [])
         if asked.method == "GET":
-            size, page = (int(asked.query[name][0]) for name in ("per_page", "page"))
-            return Reply(200, listed[size * (page - 1) : size * page])
+            size, page = (int(asked.query.get(name, ["1"])[0]) for name in ("per_page", "page"))
+            shown, is_last = listed[size * (page - 1) : size * page], len(listed) <= size * page
+            etag = f'W/"{sha256(json.dumps(shown).encode()).hexdigest()}"'
+            if asked.headers.get("if-none-match") == etag:
+                return Reply(304)
+            more = () if is_last else self.more(asked.path, size, page + 1)
+            return Reply(200, shown, (("etag", etag), *more))
         entry = {"html_url": f"https://forge.example/{len(listed)}", **asked.content}
         listed.append(entry)
         return Reply(201, entry)
+
+    def more(self, path: str, size: int, page: int) -> tuple[tuple[str, str], ...]:
+        """Where the next page is, as GitHub says it: under the address that it knows itself by."""
+        there = f"https://forge.example/api/v3{path}?per_page={size}"
+        links = [f'<{there}&page={page}>; rel="next"', f'<{there}&page=99>; rel="last"']
+        return (("link", ", ".join(links)),)
 
     def connected(self, reader: Reader, writer: Writer) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
@@ -87,9 +101,11 @@ class ForgeServer:
                 asked = Asked(method, parts.path, parse_qs(parts.query), request.headers, content)
                 self.asked.append(asked)
                 reply = self.answer(asked)
+                if reply.waits is not None:
+                    await reply.waits.wait()
                 if method == "POST" and self.hangs_up_after_posts:
                     return
-                text = json.dumps(reply.content).encode()
+                text = b"" if reply.status == 304 else json.dumps(reply.content).encode()
                 writer.write(http(f"{reply.status} Said", text, reply.headers))
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

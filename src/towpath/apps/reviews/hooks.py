@@ -1,0 +1,152 @@
+"""What a webhook comes to: a task, or nothing, with the reason.
+
+A pull request is reviewed when it is opened, reopened, gets new commits or stops being a draft.
+A draft is not: whoever opens one says that it is not to be reviewed yet, and it is told when that
+ends. Pushes are reviewed branch by branch; tags and deleted branches are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from towpath.apps.reviews.errors import TaskInvalid
+from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask, priority_of, subject_of
+from towpath.forges import github, gitlab
+from towpath.forges.facts import Delivery, Event, Fact, PullRequest, Push
+from towpath.forges.texts import one_line
+
+_WORDS = {
+    Forge.GITHUB: ("pull request", "pull_request {}", "a draft waits for ready_for_review"),
+    Forge.GITLAB: (
+        "merge request",
+        "merge request {}, no new commits",
+        "a draft waits until it is ready",
+    ),
+}
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """A delivery that asks for a review."""
+
+    delivery: str
+    """The forge's id of it: the same one again is the same delivery."""
+    task: ReviewTask
+    version: int | None
+    """When it happened by the forge's own clock, in ms, mostly in whole seconds. None = the forge
+    does not say, as GitLab of pushes: the time of a commit is its author's to choose."""
+
+    @property
+    def id(self) -> str:
+        """The record's id."""
+        return f"{self.task.forge}-{self.delivery}"
+
+    @property
+    def subject(self) -> str:
+        return subject_of(self.task)
+
+    @property
+    def priority(self) -> int:
+        return priority_of(self.task)
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A delivery that is genuine and asks for nothing. It is answered as well received."""
+
+    reason: str
+    """One short line."""
+
+
+def read_github(
+    headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
+) -> Hook | Ignored:
+    """What a delivery of GitHub asks for. Raises SignatureRefused and WebhookInvalid."""
+    return hook_of(github.read(headers, body, secrets=secrets))
+
+
+def read_gitlab(
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    secrets: Sequence[str],
+    now: datetime | None = None,
+) -> Hook | Ignored:
+    """The same for GitLab; *now* replaces the clock that signed messages are compared with."""
+    return hook_of(gitlab.read(headers, body, secrets=secrets, now=now))
+
+
+def hook_of(delivery: Delivery) -> Hook | Ignored:
+    """What a delivery asks for. Raises WebhookInvalid for what nobody could review."""
+    match delivery.event:
+        case Event.PULL:
+            return _pull(delivery)
+        case Event.PUSH:
+            return _push(delivery)
+        case _:
+            return Ignored(delivery.named)
+
+
+def _pull(delivery: Delivery) -> Hook | Ignored:
+    kind, not_this, draft = _WORDS[Forge(delivery.forge)]
+    acted = delivery.acted()
+    if acted.action is None:
+        return Ignored(not_this.format(one_line(acted.said, most=64)))
+    pull = delivery.fact()
+    assert isinstance(pull, PullRequest)  # noqa: S101 -- what an event of this kind tells
+    if not pull.is_open:
+        return Ignored(f"the {kind} is closed")
+    if pull.is_draft:
+        return Ignored(draft)
+    if pull.head is None:
+        return Ignored(f"the {kind} has no commits")
+    return _hook(
+        delivery,
+        pull,
+        kind=Kind.PULL,
+        action=Action(acted.action),
+        number=pull.number,
+        head=pull.head,
+        ref=pull.ref,
+        base=pull.base,
+        target=pull.target,
+        before=pull.before,
+    )
+
+
+def _push(delivery: Delivery) -> Hook | Ignored:
+    push = delivery.fact()
+    assert isinstance(push, Push)  # noqa: S101 -- what an event of this kind tells
+    if push.ref is None:
+        return Ignored("a push to what is no branch")
+    if push.head is None:
+        return Ignored("the branch was deleted")
+    return _hook(
+        delivery,
+        push,
+        kind=Kind.PUSH,
+        action=Action.PUSHED,
+        head=push.head,
+        ref=push.ref,
+        before=push.before,
+    )
+
+
+def _hook(delivery: Delivery, fact: Fact, **fields: Any) -> Hook:
+    """What breaks a rule of the task is named as the forge names it."""
+    try:
+        task = ReviewTask(
+            forge=Forge(delivery.forge),
+            repository=fact.repository,
+            clone_url=fact.clone_url,
+            host=fact.host,
+            title=fact.title,
+            author=fact.author,
+            url=fact.url,
+            **fields,
+        )
+    except TaskInvalid as error:
+        raise fact.refusal(error.field, error.rule) from error
+    return Hook(delivery=delivery.id, task=task, version=fact.at_ms)

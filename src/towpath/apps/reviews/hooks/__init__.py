@@ -1,1 +1,0 @@
-"""Webhooks of forges: who sent it, what happened, and the task that follows. No I/O, no clock."""

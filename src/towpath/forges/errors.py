@@ -1,0 +1,44 @@
+"""What can go wrong with a forge's message; what its API refuses is in `calls/errors.py`.
+
+InvalidInput
+└── FieldInvalid            a field that breaks its rule
+    └── WebhookInvalid      a forge's message that is not what the forge documents
+SignatureRefused
+└── SignatureInvalid        a forge's message that does not show who sent it
+
+No message repeats a value of a webhook, nor a secret or a signature: field and rule are enough.
+"""
+
+from __future__ import annotations
+
+from towpath.calls.errors import SignatureRefused
+from towpath.errors import InvalidInput
+
+
+class FieldInvalid(InvalidInput):
+    """A field that breaks its rule. Both are in the message, the value is not."""
+
+    code = "field_invalid"
+    remedy = "Send a value that follows the rule in the message."
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field}: {rule}")
+        self.field, self.rule = field, rule
+
+
+class WebhookInvalid(FieldInvalid):
+    """A message with a good signature that lacks what its forge documents; nothing was stored."""
+
+    code = "webhook_invalid"
+    remedy = "Compare the webhook's settings with the how-to; the forge can send it again."
+
+
+class SignatureInvalid(SignatureRefused):
+    """The header that shows who sent a webhook is missing, or fits none of the secrets."""
+
+    code = "signature_invalid"
+    remedy = "Give the forge's webhook the same secret as here; both may have several for a while."
+
+    def __init__(self, header: str, problem: str) -> None:
+        super().__init__(f"{header} {problem}")
+        self.header = header
