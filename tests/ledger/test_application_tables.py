@@ -43,6 +43,11 @@ def place(tmp_path: Path) -> Iterator[Path]:
         sys.path.remove(str(tmp_path))
 
 
+def place_on_path(place: Path) -> dict[str, str]:
+    """The variables of a process that finds the releases, and the tests."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(Path.cwd())])}
+
+
 async def tables_of(ledger: Ledger) -> set[str]:
     return set(await ledger.read(lambda it: inspect(it).get_table_names()))
 
@@ -81,8 +86,7 @@ class TestMigrating:
             assert await ledger.drift() == []
 
     def test_by_several_processes_at_once_happens_once(self, url: str, place: Path) -> None:
-        steps, pipe = release(place, 3).steps, subprocess.PIPE
-        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(Path.cwd())])}
+        steps, pipe, found = release(place, 3).steps, subprocess.PIPE, place_on_path(place)
         at_once = [
             Bounded[str](
                 [sys.executable, "-W", "error", "-c", MIGRATE, url, steps],
@@ -96,6 +100,27 @@ class TestMigrating:
         ended = [process.communicate("now\n", timeout=60) for process in at_once]
         assert [err for _, err in ended] == [""] * 3
         assert sorted(out.strip() for out, _ in ended) == ["0003", "0003", "None"]
+
+    async def test_that_is_killed_half_way_is_done_by_the_next_one(
+        self, url: str, place: Path
+    ) -> None:
+        """Nothing is left of it: neither tables nor a lock."""
+        stuck = f"{DUE}\n    print('half way', flush=True)\n    input()"
+        steps, found = package(place, ("", FIRST), ("", stuck)), place_on_path(place)
+        process = Bounded[str](
+            [sys.executable, "-c", MIGRATE.replace("0003", "0002"), url, steps],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=found,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("now\n")
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(2)] == ["here\n", "half way\n"]
+        process.kill()
+        process.communicate()
+        async with Ledger(url, tables=[release(place, 3)]) as ledger:
+            assert [it.before for it in await ledger.migrate()] == [None, None]
+            assert await ledger.drift() == []
 
     async def test_tells_an_application_that_its_tables_are_missing(
         self, url: str, place: Path
