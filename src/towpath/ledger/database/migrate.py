@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from pkgutil import iter_modules
@@ -22,6 +23,8 @@ from towpath.ledger.database.schema import LEDGER
 from towpath.ledger.database.store import Store
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.errors import LedgerUnreachable, MigrationFailed
+
+_STEP = re.compile("v[0-9]{4}_")
 
 
 class Migration(NamedTuple):
@@ -53,8 +56,9 @@ def _upgrade(connection: Connection, line: Tables) -> Migration:
     with Operations.context(MigrationContext.configure(connection)) as op:
         if _has_versions(op, connection, line) and not missing:
             return Migration(line.name, before, line.version)
+        columns = _columns(connection)
         for step in missing:
-            _run(connection, line, step)
+            columns = _run(connection, line, step, columns)
     oldest = max((it for it, step in steps.items() if not _is_additive(step)), default="0001")
     connection.execute(delete(line.versions))
     connection.execute(insert(line.versions).values(version_num=line.version, oldest=oldest))
@@ -65,7 +69,7 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
     """The steps of *line* by their numbers, the first one first. Raises MigrationFailed."""
     try:
         package = import_module(line.steps)
-        names = sorted(it.name for it in iter_modules(package.__path__) if it.name[:1] == "v")
+        names = sorted(it.name for it in iter_modules(package.__path__) if _STEP.match(it.name))
         modules = [import_module(f"{line.steps}.{name}") for name in names]
         steps = {str(it.revision): it for it in modules}
     except Exception as error:
@@ -77,8 +81,8 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
     return steps
 
 
-def _run(connection: Connection, line: Tables, step: ModuleType) -> None:
-    before = _columns(connection)
+def _run(connection: Connection, line: Tables, step: ModuleType, before: _Columns) -> _Columns:
+    """Run a step, and see that it did what it may; the columns after it."""
     try:
         step.upgrade()
     except Exception as error:
@@ -92,6 +96,7 @@ def _run(connection: Connection, line: Tables, step: ModuleType) -> None:
         wrong = _not_additive(before, after)
     if wrong:
         raise MigrationFailed(line.name, f"step {step.revision} {wrong}")
+    return after
 
 
 def _told(error: Exception) -> str:
