@@ -35,12 +35,11 @@ AWAITED = {
     "worker/child.py": "the child ends with it, and its parent starts another",
     "worker/crew.py": "a group: the worker ends with its error; an attempt is settled by its end",
     "worker/duties.py": "awaited to its end",
-    "worker/executor.py": "its futures raise what it raises",
     "worker/heartbeat.py": "the worker ends with its error",
     "worker/processes.py": "awaited by the pool",
     "worker/recurring.py": "a group: the worker ends with its error",
     "worker/runner.py": "awaited to its end",
-    "worker/threads.py": "its attempt gets what it raises",
+    "worker/threads.py": "its attempt, or its future, gets what it raises",
     "worker/worker.py": "awaited: the worker ends with its error",
 }
 """Where tasks and threads are made without the supervisor, and who sees them end."""

@@ -22,6 +22,7 @@ from towpath.embedded import (
     ServerNotRunning,
 )
 from towpath.embedded import server as server_module
+from towpath.embedded.home import free_port
 
 
 def setting(server: EmbeddedServer, name: str) -> str:
@@ -67,7 +68,7 @@ class TestListening:
     ) -> None:
         """A stranger that answers PING on the port is not taken for the server."""
         with EmbeddedServer(listen=Listen.PORT) as stranger:
-            free = iter([stranger.port, server_module.free_port()])
+            free = iter([stranger.port, free_port()])
             monkeypatch.setattr(server_module, "free_port", lambda: next(free))
             with EmbeddedServer(listen=Listen.PORT, binary=binary) as server:
                 assert server.port != stranger.port

@@ -13,7 +13,7 @@ from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds, wall_ms
 from towpath.engine.retry import Fixed
 from towpath.ledger.ledger import Ledger
-from towpath.telemetry.lines import Line
+from towpath.telemetry.logs import Line
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 

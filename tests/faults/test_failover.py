@@ -13,7 +13,7 @@ from tests.faults.slots import MovingSlot, slot_of
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine

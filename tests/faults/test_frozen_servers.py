@@ -17,7 +17,7 @@ from tests.worker.running import working
 from towpath.app.app import Towpath
 from towpath.clock import hours, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine

@@ -19,7 +19,7 @@ from tests.faults.scenes import CASES, MEANWHILE, Case, Scene, prepare
 from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedCluster
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import TowpathError

@@ -15,7 +15,7 @@ from tests.faults.slots import slot_of
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -29,7 +29,7 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ids import queue_name
-from towpath.telemetry.lines import Line
+from towpath.telemetry.logs import Line
 
 QUEUE = "away"
 OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)

@@ -14,7 +14,7 @@ from tests.spec import parcels
 from tests.waiting import eventually_async
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.embedded.resp import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine

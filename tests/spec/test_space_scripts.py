@@ -119,15 +119,6 @@ def test_with_a_fault_is_refused(tmp_path: Path, fault: str) -> None:
     assert reason in str(refusal.value)
 
 
-async def test_is_refused_by_the_name_of_its_space(tmp_path: Path) -> None:
-    """A fault that is mended is one no more: the name was not taken by it."""
-    at, engine = folder(tmp_path, GOOD.replace("STATE", "OTHER")), Engine("redis://127.0.0.1:1")
-    with pytest.raises(SpaceInvalid, match="space try: script put: EXISTS OTHER"):
-        engine.space("try", at)
-    (at / "put.lua").write_text(GOOD)
-    assert engine.space("try", at).name == "try"
-
-
 def test_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpaceInvalid, match="put"):
         Scripts().of_records(folder(tmp_path, piece=PIECE.replace("PARTS", "'parts'")))

@@ -15,9 +15,9 @@ from tests.spec.deployment import PASSWORD, documented_user
 from tests.waiting import eventually
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
-from towpath.embedded.ports import LOOPBACK, free_port
+from towpath.embedded.groups import SERVICE
+from towpath.embedded.home import LOOPBACK, free_port
 from towpath.embedded.resp import fields, items
-from towpath.embedded.sentinel import SERVICE
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.tls import Tls, Verify

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import logging
 from datetime import timedelta
-from towpath.telemetry import events, lines, logs
+from towpath.telemetry import events, logs
 log = logs.Log(worker="build-3")
 JOB = dict(job="01JB7Q", queue="reviews", handler="review", attempt=2)
 """

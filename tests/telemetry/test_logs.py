@@ -11,8 +11,7 @@ import pytest
 from tests.telemetry.streams import in_a_terminal, through_a_pipe
 from towpath.errors import InvalidOption
 from towpath.telemetry import events, logs
-from towpath.telemetry.lines import JobLine, current_job
-from towpath.telemetry.logs import CatalogueMismatch, Log
+from towpath.telemetry.logs import CatalogueMismatch, JobLine, Log, current_job
 
 COMPLETED = """
 log.emit(events.JOB_COMPLETED, waited=0.0123, ran=timedelta(milliseconds=1500), **JOB)

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from tests.telemetry.streams import through_a_pipe
-from towpath.telemetry.lines import scrub
+from towpath.telemetry.logs import scrub
 
 CANARY = "cAnArY-9f2"
 

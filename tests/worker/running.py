@@ -14,7 +14,7 @@ from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
-from towpath.telemetry.lines import Line
+from towpath.telemetry.logs import Line
 from towpath.worker.worker import Worker
 
 SOON = seconds(20)

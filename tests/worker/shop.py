@@ -18,7 +18,7 @@ from tests.waiting import eventually, eventually_async
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.retry import Fixed
-from towpath.telemetry.lines import Line
+from towpath.telemetry.logs import Line
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 

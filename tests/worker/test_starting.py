@@ -11,7 +11,7 @@ from tests.worker.running import SOON, Lines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen
-from towpath.embedded.cluster import SLOTS
+from towpath.embedded.groups import SLOTS
 from towpath.embedded.resp import ask_fields
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine

@@ -4,8 +4,6 @@ The object store is in `towpath.embedded.objects`: few need it, and its imports 
 """
 
 from towpath.embedded.binary import Flavour, ServerBinary, find_server
-from towpath.embedded.cluster import EmbeddedCluster
-from towpath.embedded.config import Listen
 from towpath.embedded.errors import (
     CommandRefused,
     DataDirectoryInUse,
@@ -17,8 +15,9 @@ from towpath.embedded.errors import (
     ServerNotRunning,
     TopologyNotFormed,
 )
+from towpath.embedded.groups import EmbeddedCluster, EmbeddedSentinel
+from towpath.embedded.home import Listen
 from towpath.embedded.resp import Address, Connection, Reply
-from towpath.embedded.sentinel import EmbeddedSentinel
 from towpath.embedded.server import EmbeddedServer
 
 __all__ = [

@@ -1,12 +1,106 @@
-"""The directory of one server: its configuration, log, socket, and data if it keeps any."""
+"""Where one server lives: its directory, its configuration file, its port.
 
+Ports are on the loopback address. Servers take 10000 to 19999, and with them their cluster bus
+20000 to 29999 (a server's bus is its port plus 10000). Both lie below the range from which the
+system takes ports for outgoing connections, so nobody grabs one by accident between this check and
+the server's own bind.
+"""
+
+from __future__ import annotations
+
+import errno
 import os
+import secrets
 import shutil
+import socket
 import tempfile
 import weakref
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 from towpath.files import replace_file
+
+
+class Listen(Enum):
+    """Where a server can be reached."""
+
+    SOCKET = "a Unix socket"
+    PORT = "a TCP port on 127.0.0.1"
+    BOTH = "a Unix socket and a TCP port on 127.0.0.1"
+
+    @property
+    def on_socket(self) -> bool:
+        return self is not Listen.PORT
+
+    @property
+    def on_port(self) -> bool:
+        return self is not Listen.SOCKET
+
+
+# Nothing acknowledged is lost to a crash: RELIABILITY, class `disk`. Snapshots add nothing to it.
+DURABLE = {"appendonly": "yes", "appendfsync": "always", "save": ""}
+VOLATILE = {"appendonly": "no", "save": ""}
+# Work is refused at the memory limit, never silently dropped.
+NO_EVICTION = {"maxmemory-policy": "noeviction"}
+
+
+def place(home: Home, listen: Listen, port: int) -> dict[str, str]:
+    """Where a server lives and listens; nothing but this machine can reach it."""
+    lines = {"daemonize": "no", "dir": quoted(home.path), "port": "0"}
+    if listen.on_port:
+        lines |= {"bind": LOOPBACK, "port": str(port)}
+    if listen.on_socket:
+        lines |= {"unixsocket": quoted(home.socket), "unixsocketperm": "700"}
+    return lines
+
+
+def rendered(*parts: Mapping[str, str]) -> str:
+    """A configuration file; later parts win. A value may have several words, or be empty."""
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged |= part
+    return "".join(f"{name} {value or EMPTY}\n" for name, value in merged.items())
+
+
+EMPTY = '""'
+
+
+def quoted(path: Path) -> str:
+    """A path as one word of a configuration file, whatever it contains."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+LOOPBACK = "127.0.0.1"
+BUS_OFFSET = 10_000
+_FIRST, _COUNT, _TRIES = 10_000, 10_000, 1_000
+
+
+def free_port() -> int:
+    """A port that is free now, together with its bus port. Others may still be faster: retry."""
+    for _ in range(_TRIES):
+        port = _FIRST + secrets.randbelow(_COUNT)
+        if is_free(port):
+            return port
+    raise OSError(errno.EADDRINUSE, f"no free port found from {_FIRST} up")
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on *port*, nor on its bus port."""
+    return _can_bind(port) and _can_bind(port + BUS_OFFSET)
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that have ended are in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
 
 # The system's limit for the path of a Unix socket, its end mark included: 108 bytes on Linux,
 # 104 on the BSDs and macOS.

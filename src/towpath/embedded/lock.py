@@ -17,11 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from towpath.embedded.deadline import wait_until
 from towpath.embedded.errors import CommandRefused, DataDirectoryInUse
-from towpath.embedded.home import Home
-from towpath.embedded.ports import LOOPBACK
-from towpath.embedded.process import answering_pid
+from towpath.embedded.home import LOOPBACK, Home
+from towpath.embedded.process import answering_pid, wait_until
 from towpath.embedded.resp import Address
 
 # How long a server whose parent died may take to be gone: saving is quick, loading cannot be

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Self
 
 from towpath.embedded.errors import ObjectsNotFound, ServerDidNotStart, ServerNotRunning
-from towpath.embedded.home import Home
+from towpath.embedded.home import LOOPBACK, Home, free_port, is_free
 from towpath.embedded.lock import Holder, Lock, locked
-from towpath.embedded.ports import LOOPBACK, free_port, is_free
-from towpath.embedded.process import ServerProcess
-from towpath.embedded.running import Running
+from towpath.embedded.process import Running, ServerProcess
 from towpath.files import FileDamaged, kept_file, replace_file
 
 _START_WITHIN = 60.0

@@ -1,14 +1,72 @@
-"""One running server process: its signals and its last words."""
+"""What runs: one server process, its signals and last words; waiting for it, `with` it."""
 
+import asyncio
 import signal
 import subprocess
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-from towpath.embedded.deadline import wait_until
 from towpath.embedded.errors import CommandRefused, ServerDidNotStart
 from towpath.embedded.resp import Address, Connection, fields
 from towpath.processes.launch import launch
+
+_FIRST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.025
+
+
+def wait_until(fact: Callable[[], bool], *, within: float) -> bool:
+    """Look for *fact* until it holds (True) or *within* seconds have passed (False).
+
+    The first look is immediate and the pauses grow from 1 ms, so that a quick fact is seen
+    quickly and a slow one costs next to no CPU.
+    """
+    end = time.monotonic() + within
+    pause = _FIRST_PAUSE
+    while not fact():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    return True
+
+
+class Running(ABC):
+    """Something that runs between `start` and `stop`; both may be called twice without harm."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Return once it is ready for work."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Return once it has ended."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384

@@ -10,14 +10,21 @@ from typing import Self
 from urllib.parse import quote
 
 from towpath.embedded.binary import ServerBinary, find_server
-from towpath.embedded.config import DURABLE, NO_EVICTION, VOLATILE, Listen, place, rendered
 from towpath.embedded.errors import ServerDidNotStart, ServerNotRunning
-from towpath.embedded.home import Home
+from towpath.embedded.home import (
+    DURABLE,
+    LOOPBACK,
+    NO_EVICTION,
+    VOLATILE,
+    Home,
+    Listen,
+    free_port,
+    place,
+    rendered,
+)
 from towpath.embedded.lock import Holder, Lock, locked
-from towpath.embedded.ports import LOOPBACK, free_port
-from towpath.embedded.process import ServerProcess
+from towpath.embedded.process import Running, ServerProcess
 from towpath.embedded.resp import Address, Reply, Word, ask
-from towpath.embedded.running import Running
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 10.0

@@ -275,14 +275,13 @@ def _compose_record(
     at = itertools.count(4 if writes else 2)
     parts = [
         *offered,
-        "local RECORD = KEYS[1]",
-        *(f"local {it.rstrip(':').upper()} = RECORD .. ':{it}'" for it in keys if it != "record"),
+        *(f"local {_constant(key)} = KEYS[1] .. '{_suffix(key)}'" for key in keys),
         *(f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()),
         *texts.values(),
     ]
-    if writes:
-        parts = _remembered(parts, name, edit, header.fields["full"][0])
-    source = "\n".join(parts)
+    source = "\n".join(
+        _remembered(parts, name, edit, header.fields["full"][0]) if writes else parts
+    )
     return RecordScript(name, source, _digest(source), keys, args, writes)
 
 
@@ -334,6 +333,14 @@ def _typed(
     return found
 
 
+def _constant(key: str) -> str:
+    return key.rstrip(":").upper()
+
+
+def _suffix(key: str) -> str:
+    return "" if key == "record" else f":{key}"
+
+
 def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
     """Whether a script writes. Each of its commands must be for a key of its header, and for the
     type of that key: so it can't leave the slot of its record, and the header does not lie.
@@ -341,7 +348,7 @@ def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
     code = _COMMENT.sub(lambda it: it[1] or "", text)
     bare = re.sub(_STRING, lambda it: "_" * len(it[0]), code)
     kinds = {it.upper(): keys[it] for it in keys}
-    names = "|".join(it.rstrip(":") for it in kinds) or "-"
+    names = "|".join(map(_constant, keys)) or "-"
     if found := _FORBIDDEN.search(bare):
         raise SpaceInvalid(name, f"must not use {found[0]}")
     if found := re.search(rf"\b({names})\b\s*(?:,[\w\s,]*)?=(?!=)", bare):

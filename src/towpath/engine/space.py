@@ -52,8 +52,12 @@ class Record:
     InvalidOption for values that they can't be, and ScriptDefect for a script that fails.
     """
 
-    def __init__(self, space: Space, keys: Declared) -> None:
-        self._space, self._keys = space, keys
+    __slots__ = ("_channels", "_keys", "_scripts")
+
+    def __init__(
+        self, channels: Callable[[], Channels], scripts: Mapping[str, RecordScript], keys: Declared
+    ) -> None:
+        self._channels, self._scripts, self._keys = channels, scripts, keys
 
     async def run(
         self,
@@ -72,7 +76,7 @@ class Record:
         DurabilityUnavailable and DurabilityNotReached.
         """
         found = self._script(script, writes=True)
-        keys, channels, words = self._keys, self._space.channels(), _arguments(found, args)
+        keys, channels, words = self._keys, self._channels(), _arguments(found, args)
         if durability is None:
             return await channels.ask(keys.first, channels.plain(found, keys, words, call))
         await channels.require_replicas(durability)
@@ -82,14 +86,13 @@ class Record:
     async def read(self, script: str, /, **args: Any) -> Any:
         """The answer of a script that only reads. Nothing is kept of it, however large."""
         found = self._script(script, writes=False)
-        return await self._space.channels().clocked(found, self._keys, *_arguments(found, args))
+        return await self._channels().clocked(found, self._keys, *_arguments(found, args))
 
     def _script(self, name: str, *, writes: bool) -> RecordScript:
-        scripts = self._space.scripts
-        found = scripts.get(name)
+        found = self._scripts.get(name)
         if found is None or found.writes is not writes:
             kind = "writes" if writes else "only reads"
-            fitting = ", ".join(it.name for it in scripts.values() if it.writes is writes)
+            fitting = ", ".join(it.name for it in self._scripts.values() if it.writes is writes)
             raise TypeError(f"there is no script {name} that {kind}; there are: {fitting}")
         return found
 
@@ -104,11 +107,16 @@ class Space:
         scripts: Mapping[str, RecordScript],
         channels: Callable[[], Channels],
     ) -> None:
-        self.name, self.folder, self.scripts, self.channels = name, folder, scripts, channels
+        self.name, self.folder = name, folder
+        self._scripts, self._channels = scripts, channels
 
     def at(self, id: str) -> Record:
         """The record of that id, there or not. Raises InvalidName."""
-        return Record(self, record_keys(self.name, record_id(id)))
+        return Record(self._channels, self._scripts, record_keys(self.name, record_id(id)))
+
+    def record(self, keys: Declared) -> Record:
+        """A record whose keys were published under other names than the space's."""
+        return Record(self._channels, self._scripts, keys)
 
 
 class Spaces(Recurring):
@@ -131,10 +139,7 @@ class Spaces(Recurring):
     def _claimed(self, name: str, folder: Traversable) -> Space:
         space = self._spaces.get(name)
         if space is None:
-            try:
-                scripts = self._scripts.of_records(folder)
-            except SpaceInvalid as error:
-                raise SpaceInvalid(f"space {name}: script {error.subject}", error.rule) from error
+            scripts = self._scripts.of_records(folder)
             space = Space(name, folder, scripts, lambda: self._store.channels)
             self._spaces[name] = space
         if str(space.folder) != str(folder):
@@ -154,7 +159,7 @@ class Spaces(Recurring):
         keys, cap = stream_keys(stream_name(stream)), whole("cap", cap, 1, MOST_KEPT)
         if not 1 <= len(entries) <= LARGEST_BATCH:
             raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
-        record = Record(self._claimed(_ENGINES_OWN, BESIDE), keys)
+        record = self._claimed(_ENGINES_OWN, BESIDE).record(keys)
         ids: list[bytes] = await record.run("append", cap=cap, entries=list(map(_words, entries)))
         return [id.decode() for id in ids]
 

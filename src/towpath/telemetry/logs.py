@@ -7,14 +7,217 @@ worker handles them as it handles its own. `configure` is for whoever owns the p
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import traceback
 import warnings
-from typing import Any, TextIO
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple, TextIO, cast
+
+import msgspec
 
 from towpath.errors import InvalidOption
+from towpath.telemetry import traces
 from towpath.telemetry.events import COMMON, WARNING, LogEvent
-from towpath.telemetry.lines import Form, Line, formatter, shown, trace_of_line
+
+LONGEST = 1_000
+"""Characters of one text in a line; what is cut off is replaced by '…'."""
+_LONGEST_BLOCK = 20_000
+_BLOCKS = {"exception", "stack"}
+
+NAMES = frozenset({"job", "queue", "queues", "handler", "worker", "recurring"})
+"""Fields that are names: they may look like `user:word@place`, and people search for them."""
+
+_HIDDEN = "***"
+# Greedy up to the last '@': a password may contain one. Too much hidden is better than too little.
+_IN_URL = re.compile(r"(?<=://)\S*@")
+_BEFORE_HOST = re.compile(r"[^\s:@/'\"=]*:(?!//)[^\s@]+@(?=[\w.\[-])")
+_NAMED = re.compile(r"(?i)((?:password|passwd|secret)[\"']?\s*[=:]\s*)(?!\*\*\*)[^\s&,;]+")
+_QUOTED = re.compile(r"[ \t=\r\n\"']")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class Form(StrEnum):
+    """How lines are written."""
+
+    AUTO = "auto"
+    """HUMAN in a terminal, JSON otherwise."""
+    HUMAN = "human"
+    """Aligned, with colours in a terminal."""
+    PLAIN = "plain"
+    """The same without colours."""
+    JSON = "json"
+    """One object per line."""
+
+
+class JobLine(NamedTuple):
+    """The job that a handler's own log lines are about."""
+
+    job: str
+    queue: str
+    handler: str
+    attempt: int
+
+
+current_job: ContextVar[JobLine | None] = ContextVar("towpath_current_job", default=None)
+"""Set where a handler is called, so that the lines of the handler's own loggers name their job."""
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────
+
+
+def scrub(text: str, *, name: bool = False) -> str:
+    """*text* without credentials: in URLs, after `password=`, and, unless a *name*, bare ones."""
+    if "@" in text:
+        text = _IN_URL.sub(f"{_HIDDEN}@", text)
+        if not name:
+            text = _BEFORE_HOST.sub(f"{_HIDDEN}@", text)
+    return _NAMED.sub(rf"\1{_HIDDEN}", text) if "=" in text or ":" in text else text
+
+
+def shown(field: str, value: object) -> Any:
+    """*value* as it may be written: numbers, times in seconds, scrubbed texts of bounded length.
+
+    Anything else shows its type alone: a payload that strays into a field is not written.
+    """
+    if isinstance(value, str):
+        return _text(value, name=field in NAMES)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [shown(field, it) for it in cast("list[object]", value[:100])]
+    return _shown_otherwise(value)
+
+
+def _shown_otherwise(value: object) -> float | str:
+    match value:
+        case float():
+            return round(value, 6)
+        case timedelta():
+            return round(value.total_seconds(), 6)
+        case datetime():
+            return value.isoformat()
+        case BaseException():
+            return _text(str(value))
+        case _:
+            return f"<{type(value).__name__}>"
+
+
+def _text(value: str, *, name: bool = False, longest: int = LONGEST) -> str:
+    # Cut after scrubbing: half a URL would no longer look like one. But first to a multiple of
+    # it, because an enormous text should cost no more than a long one.
+    text = value if len(value) <= 8 * longest else value[: 8 * longest]
+    text = scrub(text, name=name)
+    if not text.isascii():
+        text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def one_line(text: str) -> str:
+    """*text* with its control characters spelled out: nobody can forge a line or a colour."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+class Line(dict[str, Any]):
+    """The fields of one event. As text, it is one line for whoever formats it without us."""
+
+    def __str__(self) -> str:
+        words = [f"{key}={value}" for key, value in self.items() if key != "event"]
+        return one_line(" ".join([self["event"], *words]))
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────
+
+
+class Formatter(logging.Formatter):
+    """Writes our events and everybody else's lines in the same way.
+
+    structlog's own formatter copies every record first and takes 10 µs longer; its renderer for
+    people is what we want of it.
+    """
+
+    def __init__(self, render: Callable[[dict[str, Any]], str]) -> None:
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower()}
+        said = record.msg
+        line |= said if isinstance(said, Line) else _foreign(record)
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            line["exception"] = _block("".join(traceback.format_exception(record.exc_info[1])))
+        if record.stack_info is not None:
+            line["stack"] = _block(record.stack_info)
+        return self._render(line)
+
+
+def formatter(form: Form, stream: TextIO) -> Formatter:
+    """The formatter for lines that go to *stream*."""
+    in_terminal = stream.isatty()
+    if form is Form.JSON or (form is Form.AUTO and not in_terminal):
+        return Formatter(_as_json)
+    return Formatter(_human(colours=in_terminal and form is not Form.PLAIN))
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _as_json(line: dict[str, Any]) -> str:
+    text = _encode(line).decode()
+    # JSON allows U+2028 and U+0085 as they are, and some readers end a line there.
+    return text if text.isascii() else _CONTROL.sub(lambda it: f"\\u{ord(it[0]):04x}", text)
+
+
+def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
+    # Here, because it takes 100 ms that only a process with somebody at its terminal needs.
+    from structlog.dev import ConsoleRenderer  # noqa: PLC0415 -- see above
+
+    # Tracebacks come to it as text: its own way with them prints local variables, that is,
+    # payloads.
+    console = ConsoleRenderer(
+        colors=colours, timestamp_key="time", sort_keys=False, pad_event_to=18
+    )
+    return lambda line: console(None, "", {key: _spelled(key, it) for key, it in line.items()})
+
+
+def trace_of_line() -> dict[str, str]:
+    """The current trace, as every line carries it; empty outside of a span."""
+    ids = traces.current_ids()
+    return {} if ids is None else {"trace_id": ids[0], "span_id": ids[1]}
+
+
+def _foreign(record: logging.LogRecord) -> dict[str, Any]:
+    """A line of somebody's logger: scrubbed, and about the job that is being run."""
+    job = current_job.get()
+    about = {} if job is None else job._asdict()
+    text = _text(record.getMessage())
+    return {"event": text, "logger": record.name} | about | trace_of_line()
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return at[:-6] + "Z"
+
+
+def _block(text: str) -> str:
+    return _text(text.rstrip(), longest=_LONGEST_BLOCK)
+
+
+def _spelled(key: str, value: object) -> object:
+    """*value* for the terminal: on one line, except for blocks."""
+    if isinstance(value, list):
+        value = ",".join(str(it) for it in cast("list[object]", value))
+    if not isinstance(value, str):
+        return value
+    if key in _BLOCKS:
+        # Indented, so that no line of a message can pass for a line of the log.
+        return "\n".join(f"    {one_line(line)}" for line in value.split("\n"))
+    # What holds a space or a quote, the renderer writes as a literal: no need to do it twice.
+    return value if key != "event" and _QUOTED.search(value) else one_line(value)
+
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 

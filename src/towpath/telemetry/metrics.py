@@ -12,16 +12,23 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    start_http_server,
+)
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from towpath.errors import TowpathError
 from towpath.telemetry import measures
-from towpath.telemetry.endpoint import LOCAL, Endpoint
 from towpath.telemetry.measures import Kind, MetricSpec
 
 BUCKETS = (
@@ -29,6 +36,8 @@ BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0),
 )
 """Upper bounds in seconds: from a millisecond, the best punctuality, to the usual time limit."""
+
+LOCAL = "127.0.0.1"
 
 
 # ── what is counted while jobs run ───────────────────────────────────────────────────────
@@ -293,3 +302,36 @@ def _sink_gauges(readings: Sequence[SinkReading]) -> tuple[Metric, Metric]:
 
 def _family(spec: MetricSpec) -> GaugeMetricFamily:
     return GaugeMetricFamily(spec.name, spec.sentence, labels=spec.labels)
+
+
+class Endpoint:
+    """`/metrics` over HTTP in a thread of its own, from now until it is closed.
+
+    Whoever reaches it learns the names of queues and handlers; there is no password. Port 0 takes
+    a free one. Raises OSError if the port is taken.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, port: int, addr: str) -> None:
+        self._server, self._thread = start_http_server(port, addr, registry=registry)
+        self.addr = addr
+        self.port = self._server.server_port
+
+    def __str__(self) -> str:
+        return f"{self.addr}:{self.port}"
+
+    def close(self) -> None:
+        """Answer no more and give the port back; without effect the second time."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

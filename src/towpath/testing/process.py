@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from towpath.clock import Duration, ManualClock, duration_ms, seconds, steady
-from towpath.embedded.deadline import wait_until
-from towpath.embedded.process import ServerProcess
-from towpath.embedded.running import Running
+from towpath.embedded.process import Running, ServerProcess, wait_until
 from towpath.telemetry.events import WORKER_STARTED
 from towpath.testing.errors import NeverHappened, WorkerEnded
 from towpath.worker.worker import LEASE

@@ -17,13 +17,12 @@ from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.attempt import Attempt, Notes, Stop
 from towpath.worker.endings import handler_missing, sendable, stopped
 from towpath.worker.fetch import LOOK_EVERY, Feeder
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import Middleware
-from towpath.worker.notes import Notes
 from towpath.worker.processes import Processes
 from towpath.worker.readings import Readings
 from towpath.worker.recorded import RecordedRuns

@@ -13,8 +13,7 @@ from towpath.engine.model import Bury, Complete, Settlement
 from towpath.errors import TowpathError
 from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
-from towpath.telemetry.lines import JobLine, current_job
-from towpath.telemetry.logs import Log
+from towpath.telemetry.logs import JobLine, Log, current_job
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Context
 from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped

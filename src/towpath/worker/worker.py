@@ -21,12 +21,12 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_configuring, keep_sweeping_others
-from towpath.worker.executor import Unjoined
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import Middleware
 from towpath.worker.registry import Registry
 from towpath.worker.report import Report
 from towpath.worker.signals import Signals
+from towpath.worker.threads import Unjoined
 
 LEASE, GRACE = seconds(15), seconds(25)
 STOPPING = (signal.SIGTERM, signal.SIGINT)
