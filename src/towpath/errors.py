@@ -176,9 +176,10 @@ class JobDiffers(JobError):
         "Use another id, or send the same payload. To take the job that is there:"
         ' `on_conflict="keep"` in Python, `--keep-existing` on the command line.'
     )
+    what: ClassVar[str] = "exists with another payload"
 
     def __init__(self, job: object) -> None:
-        super().__init__(job, "exists with another payload")
+        super().__init__(job, self.what)
 
 
 class JobDone(JobError):

@@ -13,7 +13,6 @@ TESTING = SOURCE / "testing"
 
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
-    "apps/messages/queue.py": "who prepares waits for it",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",
     "engine/follow.py": "those who wait raise what it raises",

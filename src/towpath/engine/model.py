@@ -153,10 +153,12 @@ class Submitted(msgspec.Struct, frozen=True):
     def id(self) -> JobId:
         return self.job.id
 
-    def checked(self, on_conflict: OnConflict = "refuse") -> Submitted:
-        """Itself. Raises JobDiffers for another payload than this, unless that is to be kept."""
+    def checked(
+        self, on_conflict: OnConflict = "refuse", *, refusal: type[JobDiffers] = JobDiffers
+    ) -> Submitted:
+        """Itself. Raises *refusal* for another payload than this, unless that is to be kept."""
         if self.same_payload is False and on_conflict == "refuse":
-            raise JobDiffers(self.job)
+            raise refusal(self.job)
         return self
 
 

@@ -35,6 +35,13 @@ class Operating(Following):
         """
         await self._store.configure(queue_name(queue), options)
 
+    async def introduce(self, queue: str, options: QueueOptions) -> QueueOptions:
+        """Use *queue* with these options, unless somebody chose others; the answer is what it has.
+
+        For whoever brings queues of its own, before each use: no round trip after the first.
+        """
+        return await self._store.introduce(queue_name(queue), options)
+
     async def reconfigure(self, queue: str, options: QueueOptions) -> None:
         """Give *queue* other options: in force at once, for jobs that are there too.
 

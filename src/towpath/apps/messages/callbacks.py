@@ -14,12 +14,12 @@ from contextlib import suppress
 import msgspec
 
 from towpath.apps.messages.model import CALLBACK_OPTIONS, CALLBACKS
-from towpath.apps.messages.watching import ENDINGS, Watch, Watching
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
+from towpath.engine.watching import ENDINGS, Watch, Watching
 from towpath.errors import InvalidOption, JobError, QueueHasNoEvents, ServerError
 from towpath.supervise import Background
 

@@ -1,6 +1,6 @@
 """What can go wrong with a message beyond what the engine says.
 
-JobError
+JobDiffers
 └── MessageDiffers      the client's own id names another message
 LeaseError
 └── MessageNotHeld      nobody dequeued it here
@@ -8,17 +8,15 @@ LeaseError
 
 from __future__ import annotations
 
-from towpath.errors import JobError, LeaseError
+from towpath.errors import JobDiffers, LeaseError
 
 
-class MessageDiffers(JobError):
+class MessageDiffers(JobDiffers):
     """The client's own id was used for another message; nothing was changed."""
 
     code = "message_differs"
     remedy = "Use a new client_message_id for a new message, or resend the same one unchanged."
-
-    def __init__(self, message_id: str) -> None:
-        super().__init__(message_id, "exists with other content")
+    what = "exists with other content"
 
 
 class MessageNotHeld(LeaseError):

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from itertools import islice
 from typing import NamedTuple
 
 from towpath.apps.messages.errors import MessageDiffers, MessageNotHeld
 from towpath.apps.messages.model import (
-    CALLBACK_OPTIONS,
-    CALLBACKS,
-    MESSAGE_OPTIONS,
     MESSAGES,
     PROCESSING_TTL,
+    QUEUES,
     Load,
     Receipt,
     UserQueue,
     checked_name,
 )
-from towpath.clock import Duration, duration_ms
+from towpath.clock import Duration
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Lane
-from towpath.engine.model import Lease, Submitted
-from towpath.engine.options import QueueOptions
+from towpath.engine.leases import HeldLeases
+from towpath.engine.model import Submitted
 from towpath.engine.states import State
-from towpath.errors import QueueDiffers, ServerError
+from towpath.errors import ServerError
 
 _WORKER = "dequeue"
-_FORGET_MOST = 2
-"""More than come in, so that leases nobody completed do not pile up: the oldest are first."""
 _WAITS = {State.READY, State.DELAYED, State.WAITING}
 
 
@@ -50,9 +44,7 @@ class MessageQueue:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._held: dict[str, Lease] = {}
-        self._preparing: asyncio.Task[None] | None = None
-        self._is_prepared = False
+        self._held = HeldLeases(self.PROCESSING_TTL)
 
     @staticmethod
     def generate_message_id() -> str:
@@ -76,8 +68,7 @@ class MessageQueue:
         lane = checked_name("user_id", user_id)
         await self.prepare()
         submitted = await self.engine.submit(MESSAGES, data, id=message_id, lane=lane, keep=keep)
-        if submitted.same_payload is False:
-            raise MessageDiffers(message_id)
+        submitted.checked(refusal=MessageDiffers)
         return Receipt(message_id, await self._position(submitted, lane))
 
     async def dequeue(self, user_id: str) -> Dequeued | None:
@@ -89,7 +80,7 @@ class MessageQueue:
         )
         if not leases:
             return None
-        self._hold(leases[0])
+        self._held.hold(leases[0])
         return Dequeued(leases[0].id, leases[0].payload.decode())
 
     async def mark_complete(self, user_id: str, message_id: str, answer: str = "") -> None:
@@ -102,7 +93,7 @@ class MessageQueue:
         if lease is None or lease.lane != user_id:
             raise MessageNotHeld(message_id)
         await self.engine.complete(lease, answer.encode())
-        self._held.pop(message_id, None)
+        self._held.settled(message_id)
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
@@ -157,17 +148,8 @@ class MessageQueue:
 
     async def prepare(self) -> None:
         """Introduce the queues, once. Options that somebody chose before stay."""
-        if self._is_prepared:
-            return
-        task = self._preparing
-        if task is None or task.done():
-            task = self._preparing = asyncio.create_task(self._introduce())
-        await asyncio.shield(task)  # all who come at once share it; none of them may end it
-
-    async def _introduce(self) -> None:
-        for queue, options in ((MESSAGES, MESSAGE_OPTIONS), (CALLBACKS, CALLBACK_OPTIONS)):
-            await _configure(self.engine, queue, options)
-        self._is_prepared = True
+        for queue, options in QUEUES.items():
+            await self.engine.introduce(queue, options)
 
     async def _position(self, submitted: Submitted, user_id: str) -> int:
         """Where a message is that was just submitted. Only one behind others costs a look."""
@@ -177,27 +159,7 @@ class MessageQueue:
         # A new one may have moved on before the look: it was the next at least.
         return place if submitted.existed else max(place, 1)
 
-    def _hold(self, lease: Lease) -> None:
-        """Remember a lease for its completion, and forget those that have ended meanwhile."""
-        now_ms = lease.expires_ms - duration_ms("lease", self.PROCESSING_TTL)
-        for held in list(islice(self._held.values(), _FORGET_MOST)):
-            if held.expires_ms <= now_ms:
-                del self._held[held.id]
-        self._held.pop(lease.id, None)
-        self._held[lease.id] = lease
-
 
 def _head_waits(lane: Lane) -> int:
     """1 if the head of the lane is a message that waits, too."""
     return int(lane.head_state in _WAITS)
-
-
-async def _configure(engine: Engine, queue: str, options: QueueOptions) -> None:
-    try:
-        await engine.configure(queue, options)
-    except QueueDiffers:
-        # Defaults are nobody's choice: somebody claimed before the first message came. Whoever
-        # chose something else knows why.
-        await engine.change_options(
-            queue, lambda chosen: options if chosen == QueueOptions() else chosen
-        )

@@ -23,12 +23,12 @@ from towpath.apps.messages.model import (
 )
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.queue import MessageQueue
-from towpath.apps.messages.watching import Watch, Watching
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Job
 from towpath.engine.states import State
+from towpath.engine.watching import Watch, Watching
 from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
 
 _LOOK_EVERY = seconds(20)
@@ -180,7 +180,7 @@ class _Parts:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.queue = MessageQueue(engine)
-        self.watching = Watching(engine)
+        self.watching = Watching(engine, MESSAGES)
         self.prompter = Prompter(engine, self.watching)
 
     async def close(self) -> None:

@@ -3,8 +3,9 @@
 FieldInvalid
 ├── TaskInvalid             a task that nobody could review
 └── ReviewInvalid           a reviewer's answer that is no review
+JobDiffers
+└── ReviewDiffers           the caller's own id names another task
 RecordError
-├── ReviewDiffers           the caller's own id names another task
 ├── ReviewNotFound          there is no review of that id
 ├── ReviewEnded             it ended otherwise before it could be cancelled
 └── ReviewNotDead           it runs by itself: there is nothing to retry
@@ -15,8 +16,9 @@ What is wrong with a webhook itself is in `forges/errors.py`.
 
 from __future__ import annotations
 
+from towpath.errors import JobDiffers
 from towpath.forges.errors import FieldInvalid
-from towpath.ledger.errors import RecordEnded, RecordError, RecordNotDead, RecordNotFound
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 
 
 class TaskInvalid(FieldInvalid):
@@ -32,14 +34,12 @@ class ReviewInvalid(FieldInvalid):
     remedy = "Let the reviewer give plain text, or JSON with summary, verdict and comments."
 
 
-class ReviewDiffers(RecordError):
+class ReviewDiffers(JobDiffers):
     """The caller's own id was used for another task; nothing was changed."""
 
     code = "review_differs"
     remedy = "Use a new id for a new task, or send the same one unchanged."
-
-    def __init__(self, queue: str, id: str) -> None:
-        super().__init__(queue, id, "exists with another task")
+    what = "exists with another task"
 
 
 class ReviewNotFound(RecordNotFound):

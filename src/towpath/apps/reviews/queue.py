@@ -6,11 +6,10 @@ import socket
 import uuid
 from contextlib import suppress
 from datetime import datetime
-from itertools import islice
 
-from towpath.clock import ZERO, Duration, duration_ms, minutes
+from towpath.clock import ZERO, Duration, minutes
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Job
+from towpath.engine.leases import HeldLeases, lease_by_token
 from towpath.engine.model import NORMAL, JobRef, Lease, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
@@ -20,9 +19,8 @@ from towpath.errors import (
     JobError,
     LeaseError,
     LeaseLost,
-    QueueDiffers,
 )
-from towpath.ids import Token, queue_name
+from towpath.ids import queue_name
 
 TASKS = "task"
 """The queue's name: its keys are `{task}:queue`, `{task}:lock:<task>`, `{task}:retry:queue`."""
@@ -34,8 +32,6 @@ CORRUPT = "TASK_CORRUPT: it was not written by this queue's service"
 """How a job of the queue is set aside that is no task."""
 
 _REAP_MOST = 1000
-_FORGET_MOST = 2
-"""More than come in, so that locks nobody released do not pile up: the oldest are first."""
 
 
 class TaskNotHeld(LeaseError):
@@ -74,8 +70,7 @@ class ReviewQueue:
         self.engine, self.name = engine, queue_name(name)
         self.worker = f"{socket.gethostname()}-{uuid.uuid4()}"
         """Who holds the locks of what is dequeued here."""
-        self._held: dict[str, Lease] = {}
-        self._is_prepared = False
+        self._held = HeldLeases(self.LOCK_TTL)
 
     # ── a task's life ────────────────────────────────────────────────────────────────────
 
@@ -110,7 +105,7 @@ class ReviewQueue:
             )
             for lease in taken.leases:
                 if _is_task(lease):
-                    self._hold(lease)
+                    self._held.hold(lease)
                     return lease.id
                 await self._set_aside(lease)
             # A look that found none to lease has set entries aside, so that fewer are left; of a
@@ -125,7 +120,7 @@ class ReviewQueue:
         Raises TaskNotHeld, and LeaseLost once it is in other hands: stop then, and discard.
         """
         lease = await self.engine.renew(self._lease(task), self.LOCK_TTL)
-        self._hold(lease)
+        self._held.hold(lease)
         return lease.expires_at
 
     async def requeue_with_delay(self, task: str, seconds: float) -> None:
@@ -136,7 +131,7 @@ class ReviewQueue:
         """
         lease = self._lease(task)
         await self.engine.release(lease, delay=_delay(seconds))
-        self._held.pop(task, None)
+        self._held.settled(task)
 
     async def release_lock(self, task: str) -> None:
         """Release the lock of a task that was dequeued here: the work on it is over.
@@ -145,7 +140,7 @@ class ReviewQueue:
         other hands by now. Nothing is changed then.
         """
         await self.engine.complete(self._lease(task))
-        self._held.pop(task, None)
+        self._held.settled(task)
 
     async def force_release(self, task: str) -> None:
         """Take the lock from whoever holds it; the task waits again, at its old place.
@@ -159,7 +154,8 @@ class ReviewQueue:
             if job.state is not State.LEASED:
                 raise TaskNotLocked(task)
             with suppress(LeaseLost):  # another has it by now: he is asked about next
-                await self.engine.release(_lease_of(job))
+                held = lease_by_token(ref, job.token or 0, worker=job.worker or "")
+                await self.engine.release(held)
                 return
 
     # ── questions ────────────────────────────────────────────────────────────────────────
@@ -180,15 +176,9 @@ class ReviewQueue:
 
     async def _prepare(self) -> None:
         """Introduce the queue, once. Raises QueueDiffers for one that keeps what has ended."""
-        if self._is_prepared:
-            return
-        try:
+        held = await self.engine.introduce(self.name, TASK_OPTIONS)
+        if (held.remember, held.keep) != (ZERO, ZERO):
             await self.engine.configure(self.name, TASK_OPTIONS)
-        except QueueDiffers:
-            chosen = await self.engine.change_options(self.name, _unless_chosen)
-            if (chosen.remember, chosen.keep) != (ZERO, ZERO):
-                raise
-        self._is_prepared = True
 
     async def _take_back(self) -> None:
         """Give back what is locked for too long: nobody may have dequeued since."""
@@ -206,23 +196,10 @@ class ReviewQueue:
             raise InvalidName("task", task, rule=error.rule) from error
 
     def _lease(self, task: str) -> Lease:
-        if task not in self._held:
+        lease = self._held.get(task)
+        if lease is None:
             raise TaskNotHeld(task)
-        return self._held[task]
-
-    def _hold(self, lease: Lease) -> None:
-        """Remember a lease for its release, and forget those that ended long ago."""
-        now_ms = lease.expires_ms - duration_ms("lease", self.LOCK_TTL)
-        for held in list(islice(self._held.values(), _FORGET_MOST)):
-            if held.expires_ms <= now_ms:
-                del self._held[held.id]
-        self._held.pop(lease.id, None)
-        self._held[lease.id] = lease
-
-
-def _unless_chosen(options: QueueOptions) -> QueueOptions:
-    """Defaults are nobody's choice: somebody looked before anybody enqueued."""
-    return TASK_OPTIONS if options == QueueOptions() else options
+        return lease
 
 
 def _payload(task: str) -> bytes:
@@ -239,16 +216,3 @@ def _delay(seconds: float) -> Duration:
         return Duration(seconds=seconds)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidOption("seconds", seconds, rule="must be a number of seconds") from error
-
-
-def _lease_of(job: Job) -> Lease:
-    """The lease under which somebody else holds the job."""
-    return Lease(
-        job=job.ref,
-        payload=b"",
-        token=job.token or Token(0),
-        attempt=job.attempts,
-        worker=job.worker or "",
-        expires_ms=0,
-        submitted_ms=0,
-    )

@@ -71,7 +71,7 @@ class Reviews:
         urgency = priority_of(task) if priority is None else priority
         recorded = await self._save(own, task, urgency)
         if recorded.existed and recorded.record.payload != task.packed():
-            raise ReviewDiffers(REVIEWS, own)
+            raise ReviewDiffers(f"{REVIEWS}/{own}")
         return _taken(recorded)
 
     async def cancel(self, id: str) -> ReviewView:

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Response
 
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
+from towpath.engine.leases import lease_by_token
 from towpath.engine.model import Call, Lease, job_ref
 from towpath.engine.states import State
-from towpath.ids import Token
 from towpath.server.models import (
     ClaimedOut,
     ClaimIn,
@@ -128,12 +128,12 @@ def _call(named: Repeatable | None, verb: str, lease: Lease) -> Call | None:
 
 def _lease(queue: str, id: str, token: int) -> Lease:
     """A lease as far as a token names it: the store knows the rest."""
-    return Lease(job_ref(queue, id), b"", Token(token), 1, _OVER_HTTP, 0, 0)
+    return lease_by_token(job_ref(queue, id), token, worker=_OVER_HTTP)
 
 
 async def _with_policy(engine: Engine, lease: Lease) -> Lease:
     """With what the retry policy goes by: which attempt it was, and the job's own policy."""
     job = await engine.job(lease.job)
-    return Lease(
-        lease.job, b"", lease.token, max(job.attempts, 1), _OVER_HTTP, 0, 0, retry=job.retry
+    return lease_by_token(
+        lease.job, lease.token, worker=_OVER_HTTP, attempt=job.attempts, retry=job.retry
     )

@@ -1,4 +1,4 @@
-"""Watching messages: one reader of the queue's events per process, and who wants to know of which.
+"""Watching some jobs of a queue: one reader of its events per process, and who asks for which.
 
 A watch is told that something happened, not what: it looks for itself. So a thousand watches cost
 a set of ids each, and an event costs a look-up, not a thousand deliveries.
@@ -10,19 +10,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 
-from towpath.apps.messages.model import MESSAGES
 from towpath.clock import Duration
 from towpath.engine.engine import Engine
 from towpath.engine.events import Entry, read_entries
 from towpath.ids import queue_name
 
 ENDINGS = frozenset({"complete", "dead", "cancel"})
-"""The verbs that end a message."""
-_QUEUE = queue_name(MESSAGES)
+"""The verbs that end a job."""
 
 
 class Watch:
-    """What somebody wants to know: which messages, and which verbs (none named = all)."""
+    """What somebody wants to know: which jobs, and which verbs (none named = all)."""
 
     def __init__(self, index: dict[str, set[Watch]], verbs: frozenset[str]) -> None:
         self._index, self._verbs = index, verbs
@@ -31,7 +29,7 @@ class Watch:
         self._flag = asyncio.Event()
 
     def only(self, ids: Iterable[str]) -> None:
-        """Watch these messages, and no others."""
+        """Watch these jobs, and no others."""
         wanted = set(ids)
         for id in self._ids.keys() - wanted:
             self.drop(id)
@@ -55,7 +53,7 @@ class Watch:
             self.drop(next(iter(self._ids)))
 
     async def change(self, *, within: Duration | None = None) -> set[str]:
-        """The messages to which something happened since the last call; none in time = empty."""
+        """The jobs to which something happened since the last call; none in time = empty."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds() if within else None):
                 await self._flag.wait()
@@ -74,10 +72,10 @@ class Watch:
 
 
 class Watching:
-    """The watches of one process; it listens to the queue while there are any."""
+    """The watches of one process; it listens to *queue* while there are any."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, queue: str) -> None:
+        self._engine, self._queue = engine, queue_name(queue)
         self._index: dict[str, set[Watch]] = {}
         self._watches: set[Watch] = set()
 
@@ -90,14 +88,14 @@ class Watching:
         watch = Watch(self._index, verbs)
         self._watches.add(watch)
         try:
-            async with self._engine.listen(MESSAGES, self):
+            async with self._engine.listen(self._queue, self):
                 yield watch
         finally:
             self._watches.discard(watch)
             watch.only(())
 
     def tell(self, entries: list[Entry]) -> None:
-        for event in read_entries(_QUEUE, entries):
+        for event in read_entries(self._queue, entries):
             for watch in self._index.get(event.job.id, ()):
                 watch.tell(event.verb, event.job.id)
 

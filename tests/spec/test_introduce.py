@@ -1,0 +1,77 @@
+"""Introducing a queue: whoever brings it says its options, unless somebody chose others."""
+
+import asyncio
+
+from tests.spec.jobs import REVIEWS, submit_ids
+from towpath.clock import ManualClock, hours, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.leases import HeldLeases, lease_by_token
+from towpath.engine.options import QueueOptions
+
+BROUGHT = QueueOptions(keep=hours(1), events=100)
+CHOSEN = QueueOptions(keep=hours(2), max_attempts=3)
+
+
+class TestIntroducing:
+    async def test_gives_a_new_queue_its_options(self, engine: Engine) -> None:
+        assert await engine.introduce(REVIEWS, BROUGHT) == BROUGHT
+        assert await engine.options(REVIEWS) == BROUGHT
+
+    async def test_leaves_what_somebody_chose(self, engine: Engine, other_engine: Engine) -> None:
+        await other_engine.configure(REVIEWS, CHOSEN)
+        assert await engine.introduce(REVIEWS, BROUGHT) == CHOSEN
+        assert await engine.options(REVIEWS) == CHOSEN
+
+    async def test_takes_defaults_for_nobody_s_choice(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        """Somebody used the queue before whoever brings it came."""
+        await submit_ids(other_engine, "a")
+        assert await engine.introduce(REVIEWS, BROUGHT) == BROUGHT
+        assert await other_engine.options(REVIEWS) == BROUGHT
+
+    async def test_happens_once(self, engine: Engine, other_engine: Engine) -> None:
+        """What an operator changes later stays."""
+        await engine.introduce(REVIEWS, BROUGHT)
+        await other_engine.reconfigure(REVIEWS, QueueOptions())
+        await engine.introduce(REVIEWS, BROUGHT)
+        assert await engine.options(REVIEWS) == QueueOptions()
+
+    async def test_may_happen_in_many_places_at_once(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        calls = [each.introduce(REVIEWS, BROUGHT) for each in (engine, other_engine) * 10]
+        assert await asyncio.gather(*calls) == [BROUGHT] * 20
+
+
+class TestHeldLeases:
+    async def test_are_found_by_job_until_they_are_settled(self, engine: Engine) -> None:
+        await submit_ids(engine, "a", "b")
+        held = HeldLeases(seconds(30))
+        for lease in await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=2):
+            held.hold(lease)
+        found = held.get("a")
+        assert found is not None
+        await engine.complete(found)
+        held.settled("a")
+        assert held.get("a") is None
+        assert held.get("b") is not None
+
+    async def test_that_nobody_settles_do_not_pile_up(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        held = HeldLeases(seconds(30))
+        for n in range(10):
+            await submit_ids(engine, f"job{n}")
+            for lease in await engine.claim(REVIEWS, worker="w", lease=seconds(30)):
+                held.hold(lease)
+            clock.advance(seconds(30))
+        assert len(held) <= 3
+
+    async def test_can_be_named_by_their_token_alone(self, engine: Engine) -> None:
+        await submit_ids(engine, "a")
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        named = lease_by_token(lease.job, lease.token, worker="elsewhere")
+        renewed = await engine.renew(named, seconds(60))
+        await engine.complete(renewed, b"done")
+        assert (await engine.counts(REVIEWS)).leased == 0
