@@ -5,10 +5,11 @@ from typing import Any
 
 import typer.main
 
-from towpath.cli.config import shown
+from towpath.cli.config import groups, shown
 from towpath.cli.main import app, nouns
 from towpath.console import exits
-from towpath.settings import SECRET, leaves, variable_of
+from towpath.settings import Core, leaves
+from towpath.settings.sources import Leaf
 
 COMMANDS = """# The command line
 
@@ -49,14 +50,24 @@ refused, with the nearest name.
     concurrency = 50
     grace = "40s"
 
-Secrets can stay out of variables: `TOWPATH_URL_FILE`, `TOWPATH_PASSWORD_FILE` and `REDIS_URL_FILE`
-name files that hold them. Nothing ever prints them. `REDIS_URL` serves where `TOWPATH_URL` is not
-set.
+Secrets can stay out of variables: each of them has a variable that names a file which holds it,
+see below. Nothing ever prints them. `REDIS_URL` serves where `TOWPATH_URL` is not set, and
+`DATABASE_URL` where `TOWPATH_DATABASE` is not.
 
 `towpath worker` uses the address that its app was made with; `--url` sends it elsewhere.
 
 | setting | variable | default | meaning |
 |---|---|---|---|
+"""
+
+SECRETS = """
+## Secrets
+
+Settings that are never shown: not by `towpath config`, not in a log line, not in a refusal. A file
+that a variable names holds one; where a list is wanted, one per line.
+
+| setting | names its file |
+|---|---|
 """
 
 
@@ -115,14 +126,24 @@ def _default(param: Any) -> str:
 
 
 def settings_page() -> str:
-    """Every setting with its variable, default and sentence."""
-    return SETTINGS + "".join(
-        f"| `{leaf.name}` | `{variable_of(leaf.name)}` | {_value(leaf.name, leaf.default)} "
+    """Every setting with its variables, default and sentence; then every secret."""
+    found = list(leaves(groups(Core())))
+    page = SETTINGS + "".join(
+        f"| `{leaf.name}` | {_variables(leaf)} | {_code(shown(leaf.field.default))} "
         f"| {leaf.about} |\n"
-        for leaf in leaves()
+        for leaf in found
     )
+    secret = [leaf for leaf in found if leaf.field.mark.secret]
+    return page + SECRETS + "".join(f"| `{leaf.name}` | {_files(leaf)} |\n" for leaf in secret)
 
 
-def _value(name: str, default: Any) -> str:
-    told = default.get_secret_value() if name in SECRET and default else shown(default)
-    return f"`{told}`" if told else ""
+def _variables(leaf: Leaf) -> str:
+    return ", ".join(map(_code, leaf.variables))
+
+
+def _files(leaf: Leaf) -> str:
+    return ", ".join(f"`{variable}_FILE`" for variable in leaf.variables)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
@@ -12,6 +11,7 @@ from towpath import QueueOptions
 from towpath.apps.application import Application
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.options import Options
 from towpath.telemetry.measures import Kind, MetricSpec
 from towpath.web.auth import scoped
 from towpath.web.mount import Listener, Mount
@@ -19,7 +19,7 @@ from towpath.web.mount import Listener, Mount
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
 
 
-class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+class Nothing(Options, frozen=True, kw_only=True):
     """No options."""
 
     secrets: tuple[str, ...] = ()
@@ -31,13 +31,16 @@ def application(name: str = "misfit", **named: Any) -> Application:
         key: f"{__name__}:{value}" if isinstance(value, str) else value
         for key, value in named.items()
     }
-    return Application(name=name, options=Nothing, **here)
+    here.setdefault("options", Nothing)
+    return Application(name=name, **here)
 
 
 NO_APPLICATION = {"name": "misfit"}
 NO_WORD = application("Mis fit")
 NAME_TAKEN = application("messages")
 PART_TAKEN = application("ledger")
+SETTING_TAKEN = application("worker")
+NO_OPTIONS = application(options=dict)
 QUEUE_TAKEN = application(queues="QUEUE")
 QUEUE = {"reviews.post": QueueOptions()}
 PREFIX_TAKEN = application(queues="PREFIX")

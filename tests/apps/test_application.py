@@ -48,6 +48,8 @@ def test_the_built_in_ones_are_there_without_a_setting() -> None:
         (f"{HERE}.misfits:NO_WORD", "must be a word in lower case"),
         (f"{HERE}.misfits:NAME_TAKEN", "another application has this name"),
         (f"{HERE}.misfits:PART_TAKEN", "another part of the server has this name"),
+        (f"{HERE}.misfits:SETTING_TAKEN", "another group of settings has this name"),
+        (f"{HERE}.misfits:NO_OPTIONS", "its options are no class of towpath.options.Options"),
         (f"{HERE}.misfits:QUEUE_TAKEN", "its queue reviews.post belongs to reviews"),
         (f"{HERE}.misfits:PREFIX_TAKEN", r"its queue messages\* belongs to messages"),
         (f"{HERE}.misfits:METRIC_OF_ANOTHER", "must begin with towpath_misfit_"),
@@ -56,7 +58,7 @@ def test_the_built_in_ones_are_there_without_a_setting() -> None:
 def test_one_that_can_t_be_is_refused_with_the_reason(place: str, reason: str) -> None:
     with pytest.raises(ApplicationInvalid, match=reason) as refusal:
         applications([place])
-    assert refusal.value.application in (place, "misfit", "messages", "ledger")
+    assert refusal.value.application in (place, "misfit", "messages", "ledger", "worker")
     assert exit_code(refusal.value) == USAGE
 
 

@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
+from towpath.cli.config import groups
 from towpath.errors import InvalidOption
-from towpath.settings import Origin, load, origins
+from towpath.settings import Settings
+from towpath.settings import load as loaded
+from towpath.settings.sources import Origin
 
 CANARY = "canary-d94a"
 SINKS = "TOWPATH_EVENTS__SINKS"
 OPTIONS = "TOWPATH_EVENTS__KAFKA_OPTIONS"
+
+
+def load() -> Settings:
+    """All settings, with the groups that the command line knows."""
+    return loaded(registry=groups)
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +32,13 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options() -> dict[str, str]:
-    return {name: it.get_secret_value() for name, it in load().events.kafka_options.items()}
+    return load().value("events.kafka_options")
 
 
 def test_a_stream_in_redis_is_what_nobody_has_to_ask_for() -> None:
-    events = load().events
-    assert (events.sinks, events.redis_stream) == (("redis",), "events")
+    settings = load()
+    assert settings.value("events.sinks") == ("redis",)
+    assert settings.value("events.redis_stream") == "events"
 
 
 @pytest.mark.parametrize(
@@ -40,10 +49,10 @@ def test_sinks_are_named_with_commas_and_none_is_nobody(
     text: str, sinks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINKS, text)
-    assert load().events.sinks == sinks
+    assert load().value("events.sinks") == sinks
     monkeypatch.delenv(SINKS)
     Path("towpath.toml").write_text(f"[events]\nsinks = {list(sinks)}\n")
-    assert load().events.sinks == sinks
+    assert load().value("events.sinks") == sinks
 
 
 @pytest.mark.parametrize("text", ["kafk", "redis,none", "redis,redis"])
@@ -104,7 +113,7 @@ def test_a_secret_may_come_from_a_file_and_is_never_shown(
     variable = f"TOWPATH_{name.upper().replace('.', '__')}"
     Path("secret").write_text(f"{text}\n")
     monkeypatch.setenv(f"{variable}_FILE", "secret")
-    assert origins()[name] == Origin("variable", f"{variable}_FILE")
+    assert load().origin(name) == Origin("variable", f"{variable}_FILE")
     towpath.directory.joinpath("secret").write_text(f"{text}\n")
     for words in (("config",), ("config", "--json")):
         ran = towpath(*words, **{f"{variable}_FILE": "secret"})

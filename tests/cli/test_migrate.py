@@ -9,11 +9,8 @@ from tests.cli.command import Command
 from towpath.ledger.database.schema import SCHEMA
 
 APPLICATION = """
-import msgspec
 from towpath.apps.application import Application
-
-class Options(msgspec.Struct, frozen=True):
-    pass
+from towpath.options import Options
 
 LENDING = Application(name="lending", options=Options, tables="lending.tables:TABLES")
 """

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from towpath import seconds
-from towpath.cli.config import value_of
+from towpath.cli.config import shown_of
 from towpath.errors import InvalidOption
-from towpath.settings import Origin, load, origins
+from towpath.settings import Settings, load
+from towpath.settings.sources import Origin
 
 CANARY = "canary-8f2e"
 
@@ -20,6 +21,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(("TOWPATH_", "REDIS_")):
             monkeypatch.delenv(name)
+
+
+def shown(settings: Settings, name: str) -> str:
+    """What `towpath config` tells of a value."""
+    return next(shown_of(settings, leaf) for leaf in settings.leaves() if leaf.name == name)
 
 
 class TestWhoDecides:
@@ -34,16 +40,16 @@ class TestWhoDecides:
         monkeypatch.setenv("TOWPATH_WORKER__CONCURRENCY", "2")
         flags = {"worker": {"concurrency": 3}}
 
-        settings, decided = load(flags), origins(flags)
+        settings = load(flags)
 
         assert settings.worker.concurrency == 3
         assert settings.worker.grace == seconds(2)
         assert settings.worker.lease == seconds(9)
         assert settings.timeout == seconds(1)
-        assert decided["worker.concurrency"] == Origin("flag", "--concurrency")
-        assert decided["worker.grace"] == Origin("variable", "TOWPATH_WORKER__GRACE")
-        assert decided["worker.lease"] == Origin("file", "towpath.toml")
-        assert decided["log.format"] == Origin("default", "")
+        assert settings.origin("worker.concurrency") == Origin("flag", "--concurrency")
+        assert settings.origin("worker.grace") == Origin("variable", "TOWPATH_WORKER__GRACE")
+        assert settings.origin("worker.lease") == Origin("file", "towpath.toml")
+        assert settings.origin("log.format") == Origin("default", "")
 
     def test_pyproject_has_a_table_for_them(self) -> None:
         Path("pyproject.toml").write_text('[tool.towpath]\nurl = "redis://queue.example"\n')
@@ -62,7 +68,7 @@ class TestWhoDecides:
     ) -> None:
         monkeypatch.setenv("REDIS_URL", "redis://plain.example")
         assert load().shown == "redis://plain.example:6379/0"
-        assert origins()["url"] == Origin("variable", "REDIS_URL")
+        assert load().origin("url") == Origin("variable", "REDIS_URL")
         monkeypatch.setenv("TOWPATH_URL", "redis://ours.example")
         assert load().shown == "redis://ours.example:6379/0"
 
@@ -75,7 +81,7 @@ class TestWhoDecides:
         monkeypatch.setenv("TOWPATH_WORKER__QUEUES", "mails, reports=3")
         settings = load()
         assert settings.worker.queues == {"mails": 0, "reports": 3}
-        assert value_of(settings, "worker.queues") == "mails,reports=3"
+        assert shown(settings, "worker.queues") == "mails,reports=3"
 
 
 class TestSecrets:
@@ -89,12 +95,12 @@ class TestSecrets:
         assert settings.address.username == "anna"
         assert settings.address.password == f"{CANARY}/@"
         assert settings.address.db == 2
-        assert origins()["password"] == Origin("variable", "TOWPATH_PASSWORD_FILE")
+        assert load().origin("password") == Origin("variable", "TOWPATH_PASSWORD_FILE")
 
     def test_are_not_shown(self) -> None:
         settings = load({"url": f"redis://anna:{CANARY}@queue.example", "password": CANARY})
-        shown = [value_of(settings, name) for name in ("url", "password")]
-        assert shown == ["redis://queue.example:6379/0", "(hidden)"]
+        told = [shown(settings, name) for name in ("url", "password")]
+        assert told == ["redis://queue.example:6379/0", "(hidden)"]
         assert CANARY not in repr(settings) + str(settings)
 
     def test_are_not_repeated_by_a_refusal(self, monkeypatch: pytest.MonkeyPatch) -> None:

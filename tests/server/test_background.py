@@ -17,11 +17,11 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.keys.keys import Keys
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.options import EventsOptions
 from towpath.ledger.outbox.outbox import Outbox
 from towpath.ledger.outbox.route import Route
 from towpath.ledger.records.relay import Relay
 from towpath.server.build import Parts, build
-from towpath.server.sinks import EventsOptions
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits

@@ -7,8 +7,8 @@ command line without the server's libraries can read all declarations. `docs/how
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -17,8 +17,9 @@ import msgspec
 
 from towpath.apps import BUILT_IN
 from towpath.engine.options import QueueOptions
-from towpath.errors import InvalidInput, InvalidOption
+from towpath.errors import InvalidInput
 from towpath.ids import queue_name
+from towpath.options import Options
 from towpath.telemetry.measures import MetricSpec
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from towpath.engine.engine import Engine
     from towpath.ledger.database.tables import Tables
     from towpath.ledger.ledger import Ledger
-    from towpath.settings import Settings
     from towpath.telemetry.logs import Log
     from towpath.telemetry.metrics import Metrics
 
@@ -51,12 +51,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """What it is called: the group of its settings, its service, its noun, its webhooks' folder."""
-    options: type[msgspec.Struct]
+    options: type[Options]
     """Its settings, as one frozen class."""
-    settings: str = ""
-    """Makes the options of loaded settings and `Shared`."""
-    names: Mapping[str, str] = _NONE
-    """By which setting an option is said, where that is not `name.option`."""
     queues: str | None = None
     """A mapping to the options of its queues: by name, or by how names begin (`timers.*`)."""
     tables: str | None = None
@@ -88,23 +84,11 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         """What is named `module:name`; *without* a name, that. Raises ApplicationInvalid."""
         return loaded(self.name, what) if what else without
 
-    def configured(self, settings: Settings, shared: Shared) -> Any:
-        """Its options, by the settings. Raises InvalidOption, which names the setting."""
-        with self.named_by_setting():
-            return self.load(self.settings)(settings, shared) if self.settings else self.options()
-
-    @contextmanager
-    def named_by_setting(self) -> Generator[None]:
+    def named_by_setting(self) -> AbstractContextManager[None]:
         """A refusal in the block names the setting, as people know it, not the option."""
-        try:
-            yield
-        except InvalidOption as error:
-            names = {name: f"{self.name}.{name}" for name in self.options.__struct_fields__}
-            names |= self.names
-            if error.option not in names:
-                raise
-            named = names[error.option]
-            raise InvalidOption(named, error.value, rule=error.rule) from error
+        from towpath.settings import named_by_setting  # noqa: PLC0415 -- slow to import
+
+        return named_by_setting(self.name, self.options)
 
     def behaviours(self) -> Mapping[str, QueueOptions]:
         """How its queues behave, by name or by how names begin."""
@@ -123,15 +107,6 @@ class Fact(NamedTuple):
 
     value: str | None
     without: str
-
-
-class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator says once for all applications."""
-
-    secrets: tuple[str, ...] = ()
-    """What outgoing calls are signed with; `derived` makes one for each kind of calls of it."""
-    allow: tuple[str, ...] = ()
-    """Networks, addresses and hosts that they may reach beside public ones."""
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +178,8 @@ def _declared(place: str) -> Application:
     found = loaded(place, place)
     if not isinstance(found, Application):
         raise ApplicationInvalid(place, f"is a {type(found).__name__}, not an Application")
+    if not (isinstance(found.options, type) and issubclass(found.options, Options)):  # pyright: ignore[reportUnnecessaryIsInstance] -- others may be untyped
+        raise ApplicationInvalid(place, "its options are no class of towpath.options.Options")
     if not found.name.isidentifier() or found.name != found.name.lower():
         raise ApplicationInvalid(place, f"its name {found.name!r} must be a word in lower case")
     for name in found.behaviours():
@@ -214,8 +191,12 @@ def _declared(place: str) -> Application:
 
 
 def _require_strangers(one: Application, before: Application) -> None:
+    from towpath.settings import Core  # noqa: PLC0415 -- slow to import
+
     if one.name in _PARTS:
         raise ApplicationInvalid(one.name, "another part of the server has this name")
+    if one.name in {*Core.__struct_fields__, "http", "events"}:
+        raise ApplicationInvalid(one.name, "another group of settings has this name")
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
     for queue in one.behaviours():

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
+from towpath.apps import BUILT_IN
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.settings import Settings
+    from towpath.options import Options
+    from towpath.settings import Core, Groups, Settings
+    from towpath.settings.sources import Leaf
 
-HIDDEN = "(hidden)"
+
+def groups(core: Core) -> Groups:
+    """The groups of settings beside those of the core: a class is imported when it is needed."""
+    own = {name: partial(_options_at, line.place) for name, line in BUILT_IN.items()}
+    if core.applications:
+        from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
+        from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
+
+        import_from_here()
+        own = {it.name: partial(getattr, it, "options") for it in applications(core.applications)}
+    return {"http": _http, "events": _events, **own}
+
+
+def _http() -> type[Options]:
+    from towpath.web.limits import ServerLimits  # noqa: PLC0415 -- slow to import
+
+    return ServerLimits
+
+
+def _events() -> type[Options]:
+    from towpath.ledger.outbox.options import EventsOptions  # noqa: PLC0415 -- slow to import
+
+    return EventsOptions
+
+
+def _options_at(place: str) -> type[Options]:
+    from towpath.apps.application import loaded  # noqa: PLC0415 -- slow to import
+
+    return loaded(place, place).options
 
 
 def config(session: Session) -> None:
@@ -26,10 +59,11 @@ def config(session: Session) -> None:
                  TOWPATH_URL_FILE and TOWPATH_PASSWORD_FILE for secrets in files
       file       ./towpath.toml, or [tool.towpath] in ./pyproject.toml
     """
-    from towpath.settings import leaves, origins  # noqa: PLC0415 -- slow to import
-
-    settings, decided = session.settings, origins(session.flags())
-    rows = [(it.name, value_of(settings, it.name), decided[it.name], it.about) for it in leaves()]
+    settings = session.settings
+    rows = [
+        (it.name, shown_of(settings, it), settings.origin(it.name), it.about)
+        for it in settings.leaves()
+    ]
     if session.out.as_json:
         for name, value, origin, about in rows:
             told = {"setting": name, "value": value or None, "origin": origin.kind}
@@ -38,34 +72,34 @@ def config(session: Session) -> None:
     session.out.table(("SETTING", "VALUE", "ORIGIN", "ABOUT"), rows)
 
 
-def value_of(settings: Settings, name: str) -> str:
-    """The value of *name* as it would be written in a file; what is secret is not told."""
-    value: Any = settings
-    for part in name.split("."):
-        value = getattr(value, part)
-    return settings.shown if name == "url" else shown(value)
+def shown_of(settings: Settings, leaf: Leaf) -> str:
+    """The value of a setting as it would be written in a file; what is secret is not told."""
+    if leaf.name == "url":
+        return settings.shown
+    return shown(settings.value(leaf.name), hidden=leaf.field.mark.secret)
 
 
-def shown(value: object) -> str:
-    """A value as it would be written in a file; a secret as `(hidden)`, none as nothing."""
-    from pydantic import SecretStr  # noqa: PLC0415 -- slow to import
-
-    from towpath.clock import Duration  # noqa: PLC0415
-    from towpath.durations import spelled  # noqa: PLC0415
+def shown(value: object, *, hidden: bool = False) -> str:
+    """A value as it would be written in a file; if *hidden*, only that there is one."""
+    from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
+    from towpath.durations import spelled  # noqa: PLC0415 -- the same
+    from towpath.options import HIDDEN  # noqa: PLC0415 -- the same
 
     match value:
-        case SecretStr():
+        case None:
+            return ""
+        case Mapping():
+            named = cast("Mapping[str, Any]", value)
+            return ",".join(
+                f"{name}={shown(it, hidden=hidden)}" if it else name for name, it in named.items()
+            )
+        case tuple():
+            listed = cast("tuple[object, ...]", value)
+            return json.dumps([shown(it, hidden=hidden) for it in listed], ensure_ascii=False)
+        case _ if hidden:
             return HIDDEN
         case Duration():
             return spelled(value)
-        case None:
-            return ""
-        case dict():
-            named = cast("dict[str, Any]", value)
-            return ",".join(f"{name}={shown(it)}" if it else name for name, it in named.items())
-        case tuple():
-            listed = cast("tuple[object, ...]", value)
-            return json.dumps([shown(it) for it in listed], ensure_ascii=False)
         case _:
             return str(value)
 

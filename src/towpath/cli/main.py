@@ -73,13 +73,13 @@ class Nouns(TyperGroup):
         found = {name: line for name, line in BUILT_IN.items() if line.noun}
         if _may_name_applications(ctx.params.get("config")):
             try:
-                found |= _named(ctx.params, taken=self.commands)
+                found |= _named({**ctx.obj, **ctx.params}, taken=self.commands)
             except TowpathError as error:
                 self._refuse(ctx, error)
         return found
 
     def _refuse(self, ctx: Any, error: TowpathError) -> None:
-        Session(ctx.params).refused(error)
+        Session({**ctx.obj, **ctx.params}).refused(error)
 
 
 class Noun(TyperGroup):
@@ -113,9 +113,7 @@ def nouns(command: Any) -> dict[str, Any]:
 def _named(common: Mapping[str, Any], *, taken: Iterable[str]) -> dict[str, Line]:
     """The nouns of the applications that the settings name. Raises as the server does."""
     from towpath.apps.application import ApplicationInvalid, applications  # noqa: PLC0415 -- slow to import
-    from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
 
-    import_from_here()
     places = Session(common).settings.applications
     found: dict[str, Line] = {}
     for place, it in zip(places, applications(places)[len(BUILT_IN) :], strict=True):
@@ -143,7 +141,11 @@ app = typer.Typer(
     # Plain help: rich would take longer to load than all the rest, also for each completion.
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "obj": {"registry": config.groups},
+    },
     epilog=exits.help_text(),
 )
 

@@ -30,7 +30,8 @@ class Running:
         self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
     ) -> None:
         flags = session.flags(worker=_said(worker), log=_said(log))
-        self._settings, self._out, self._path = load(flags), session.out, path
+        self._settings = load(flags, registry=session.registry)
+        self._out, self._path = session.out, path
         self._app = find_app(path)
         # Those who submit use the app's own address. A variable must not send its workers
         # elsewhere behind their backs: only the flag does, or an app that names none.

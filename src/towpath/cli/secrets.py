@@ -44,7 +44,7 @@ def secret(
 def _signing(settings: Settings) -> list[str]:
     """What calls are signed with, by the settings or by `towpath up`."""
     if settings.calls.secrets:
-        return [it.get_secret_value() for it in settings.calls.secrets]
+        return list(settings.calls.secrets)
     kept = file_in(settings.data).with_name(SIGNING)
     if not kept.exists():
         rule = (

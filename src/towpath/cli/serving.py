@@ -13,10 +13,8 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from pydantic import SecretStr
-
 from towpath.app.app import Towpath
-from towpath.apps.application import Fact, Shared, applications, tables_of
+from towpath.apps.application import Fact, applications, tables_of
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.running import import_from_here
@@ -32,10 +30,10 @@ from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.files import PRIVATE, FileDamaged, kept_file
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.options import EventsOptions
 from towpath.loop import new_loop
 from towpath.server.build import Parts, build
 from towpath.server.run import is_local, listen, serve
-from towpath.server.sinks import EventsOptions
 from towpath.settings import Settings, load
 from towpath.supervise import Background
 from towpath.telemetry import events, logs
@@ -58,9 +56,8 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
     if settings.database is None:
         rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL; or use `towpath up`"
         raise InvalidOption("database", "", rule=rule)
-    database = settings.database.get_secret_value()
     with listen(settings.host, settings.port) as sock:
-        _run(_Serving(session, settings, settings.server, database).run(sock))
+        _run(_Serving(session, settings, settings.server, settings.database).run(sock))
 
 
 def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
@@ -144,7 +141,7 @@ async def _keep_running(server: _Store) -> None:
 
 
 def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> Settings:
-    settings = load({**session.flags(log=log), **flags})
+    settings = load({**session.flags(log=log), **flags}, registry=session.registry)
     logs.configure(form=settings.log.format, level=settings.log.level)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     import_from_here()  # applications, and what they name
@@ -165,13 +162,14 @@ class _Serving:
         data: Path | None = None,
         objects: str | None = None,
     ) -> None:
+        if not settings.calls.secrets and data is not None:
+            settings = settings.signing_with((kept_secret(data / SIGNING),))
         self._out, self._settings, self._url = session.out, settings, url
         self._database, self._data, self._objects = database, data, objects
-        self._metrics = Metrics()
-        shared = Shared(secrets=self._signing_secrets(), allow=settings.calls.allow)
+        self._metrics, self._limits = Metrics(), settings.of(ServerLimits)
         self._applications = applications(settings.applications)
-        self._options = {it.name: it.configured(settings, shared) for it in self._applications}
-        self._events = self._events_options()
+        self._options = {it.name: settings.of(it.options) for it in self._applications}
+        self._events = settings.of(EventsOptions)
         self._tables = tables_of(self._applications)
         self._ledger = Ledger(
             database, limit=_LEDGER_LIMIT, sinks=self._events.sinks, tables=self._tables
@@ -179,12 +177,12 @@ class _Serving:
 
     async def run(self, sock: socket) -> None:
         """Serve at *sock* until a signal comes."""
-        settings, log = self._settings, Log()
+        log = Log()
         await self._prepare()
         parts = Parts(
             connect=self._engine,
             ledger=self._ledger,
-            limits=_limits(settings),
+            limits=self._limits,
             metrics=self._metrics,
             log=log,
             version=version("towpath"),
@@ -192,7 +190,6 @@ class _Serving:
             options=self._options,
             events=self._events,
             app=self._app,
-            grace=settings.http.grace,
         )
         app = build(parts)
         await serve(
@@ -200,8 +197,8 @@ class _Serving:
             sock,
             started=partial(self._started, app.state.webhooks),
             log=log,
-            grace=settings.http.grace,
-            head_within=settings.http.head_within,
+            grace=self._limits.grace,
+            head_within=self._limits.head_within,
         )
 
     def _engine(self, limits: Limits) -> Engine:
@@ -213,35 +210,13 @@ class _Serving:
         app.metrics = self._metrics
         return app
 
-    def _events_options(self) -> EventsOptions:
-        """Who is told how recorded jobs ended."""
-        it = self._settings.events
-        return EventsOptions(
-            sinks=it.sinks,
-            stream=it.redis_stream,
-            kept=it.redis_kept,
-            kafka_servers=it.kafka_servers,
-            kafka_topic=it.kafka_topic,
-            kafka_options={name: _told(value) or "" for name, value in it.kafka_options.items()},
-            webhook_url=_told(it.webhook_url),
-            secrets=self._signing_secrets(),
-            allow=self._settings.calls.allow,
-        )
-
-    def _signing_secrets(self) -> tuple[str, ...]:
-        """What outgoing calls are signed with; `up` has a secret of its own."""
-        secrets = _all_told(self._settings.calls.secrets)
-        if not secrets and self._data is not None:
-            secrets = (kept_secret(self._data / SIGNING),)
-        return secrets
-
     async def _prepare(self) -> None:
         """The schema is up to date. A public address without a key is refused."""
         settings = self._settings
         async with Ledger(self._database, tables=self._tables) as ledger:
             await ledger.migrate()
             if settings.api_key is not None:
-                await ledger.keys.ensure(settings.api_key.get_secret_value(), name=FIRST_KEY)
+                await ledger.keys.ensure(settings.api_key, name=FIRST_KEY)
             elif self._data is None and not is_local(settings.host) and not await _any_key(ledger):
                 rule = "is public, and there is no key: `towpath keys create --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
@@ -294,14 +269,6 @@ class _Serving:
             return made.secret.get_secret_value()
 
 
-def _told(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret else None
-
-
-def _all_told(secrets: tuple[SecretStr, ...]) -> tuple[str, ...]:
-    return tuple(it.get_secret_value() for it in secrets)
-
-
 def kept_secret(path: Path) -> str:
     """The secret in *path*, made at the first start and readable for its owner alone.
 
@@ -327,15 +294,3 @@ try  curl -s {address}/readyz
      curl -s {address}/api/v1/queues/mails/claim -H "Authorization: Bearer {key}" \\
           -H 'Content-Type: application/json' -d '{{"worker": "me"}}'
 """
-
-
-def _limits(settings: Settings) -> ServerLimits:
-    http = settings.http
-    return ServerLimits(
-        body=http.body,
-        body_within=http.body_within,
-        rate=http.rate,
-        streams=http.streams,
-        streams_per_key=http.streams_per_key,
-        waits=http.waits,
-    )

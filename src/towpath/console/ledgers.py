@@ -33,10 +33,10 @@ def open_ledger(
     from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
     said = {} if database is None else {"database": database}
-    settings = load(session.flags() | said)
+    settings = load(session.flags() | said, registry=session.registry)
     kept = file_in(settings.data)
     if settings.database is not None:
-        url = settings.database.get_secret_value()
+        url = settings.database
     elif kept.exists():
         url = f"sqlite:///{kept}"
     else:
@@ -52,7 +52,7 @@ def open_ledger(
 
         raise LedgerNotInstalled(error.name or "a library") from error
     # What ends here is told as well: whoever runs a courier sends it.
-    sinks = settings.events.sinks
+    sinks = settings.value("events.sinks")
     return Ledger(url, limit=settings.timeout, sinks=sinks, tables=tables())
 
 

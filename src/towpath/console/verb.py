@@ -19,7 +19,7 @@ from towpath.errors import ServerUnreachable, TowpathError
 if TYPE_CHECKING:
     from towpath.console.output import Output
     from towpath.engine.engine import Engine
-    from towpath.settings import Settings
+    from towpath.settings import Registry, Settings
 
 Body = Callable[..., Awaitable[None] | None]
 B = TypeVar("B", bound=Body)
@@ -49,6 +49,7 @@ class Session:
 
     def __init__(self, common: Mapping[str, Any]) -> None:
         self._common = common
+        self.registry: Registry = common["registry"]
 
     @cached_property
     def out(self) -> Output:
@@ -71,7 +72,7 @@ class Session:
         """All settings. Raises InvalidOption."""
         from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
-        return load(self.flags())
+        return load(self.flags(), registry=self.registry)
 
     @asynccontextmanager
     async def engine(self) -> AsyncGenerator[Engine]:
@@ -182,9 +183,11 @@ def _own_store(session: Session, error: TowpathError) -> str | None:
     """The way out for whoever asks at the usual address, beside the data of `towpath up`."""
     if not isinstance(error, ServerUnreachable):
         return None
+    from towpath.settings import Core  # noqa: PLC0415 -- slow to import
+
     it = session.settings
     socket = it.data.expanduser().absolute() / "valkey" / "server.sock"
-    if it.url != type(it).model_fields["url"].default or not socket.exists():
+    if it.url != Core().url or not socket.exists():
         return None
     return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
 

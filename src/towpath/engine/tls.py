@@ -9,9 +9,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from towpath.errors import InvalidOption, TlsFailed
+from towpath.options import Options
 
 
 class Verify(StrEnum):
@@ -25,16 +24,18 @@ class Verify(StrEnum):
     """Whatever is shown is taken: the line is encrypted, but anybody may be at its other end."""
 
 
-class Tls(msgspec.Struct, frozen=True, kw_only=True):
-    """How connections are encrypted. The paths are those of PEM files."""
+class Tls(Options, frozen=True, kw_only=True):
+    """TLS to the server, for rediss:// URLs. The paths are those of PEM files."""
 
     ca: str | None = None
-    """Authorities that are trusted besides those that this machine trusts."""
+    """Authorities to trust besides those that this machine trusts."""
     cert: str | None = None
-    """The certificate that is shown to servers that ask for one."""
+    """The client certificate, for servers that ask for one."""
     key: str | None = None
-    """Its private key; None = it is in the certificate's file."""
+    """Its private key; none = it is in the file of the certificate."""
     verify: Verify = Verify.FULL
+    """How the server's certificate is checked: full; authority (host names don't matter); none
+    (anybody may answer)."""
     sentinels: bool = True
     """Whether the sentinels are asked over TLS as well."""
 

@@ -13,15 +13,16 @@ from fastapi import FastAPI
 from towpath.app.app import Towpath
 from towpath.app.connection import Connection
 from towpath.apps.application import Application, applications
-from towpath.clock import Duration, seconds
+from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.options import EventsOptions
 from towpath.server.applications import Applications, working
 from towpath.server.description import describe
 from towpath.server.readings import PLACE, QueueReadings
 from towpath.server.routes import events, health, jobs, queues, work
-from towpath.server.sinks import EventsOptions, Sinks
+from towpath.server.sinks import Sinks
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
@@ -44,11 +45,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     applications: tuple[Application, ...] = msgspec.field(default_factory=applications)
     options: Mapping[str, Any] = {}
     """Of the applications, by name; for one that is not here, its defaults."""
-    events: EventsOptions = EventsOptions()
+    events: EventsOptions = EventsOptions(sinks=())
     """Its sinks are those of the ledger."""
     app: Callable[[], Towpath] | None = None
     """Makes the app whose handlers run beside the server; none = they run elsewhere."""
-    grace: Duration = seconds(10)
 
 
 def build(parts: Parts) -> FastAPI:
@@ -124,7 +124,7 @@ def _life(
                 mounted.running(
                     engine=engine, ledger=parts.ledger, metrics=parts.metrics, log=parts.log
                 ) as app.state.services,
-                working(parts.app, mounted.consumers, grace=parts.grace, log=parts.log),
+                working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
             ):
                 try:
                     yield

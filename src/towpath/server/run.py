@@ -17,14 +17,13 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
-from towpath.clock import Duration, seconds, steady
+from towpath.clock import Duration, steady
 from towpath.errors import InvalidOption, TowpathError
 from towpath.server.protocol import bounded
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
+from towpath.web.limits import DEFAULTS
 
-GRACE = seconds(10)
-HEAD_WITHIN = seconds(15)
 _BACKLOG = 2048
 
 
@@ -68,8 +67,8 @@ async def serve(
     *,
     started: Callable[[str], Awaitable[None]],
     log: Log,
-    grace: Duration = GRACE,
-    head_within: Duration = HEAD_WITHIN,
+    grace: Duration = DEFAULTS.grace,
+    head_within: Duration = DEFAULTS.head_within,
 ) -> None:
     """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
 

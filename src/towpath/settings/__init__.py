@@ -1,152 +1,163 @@
 """Settings: one tree, filled from flags, variables, a file and defaults, able to explain itself.
 
-The only reader of the environment. In this order, the first that says something decides:
+The reader of the environment. In this order, the first that says something decides:
 
     flags       what the command line was told
     variables   TOWPATH_URL, TOWPATH_WORKER__GRACE=30s; REDIS_URL and DATABASE_URL for the
                 addresses; TOWPATH_PASSWORD_FILE and the like name a file that holds a secret
     file        towpath.toml, or [tool.towpath] in pyproject.toml, in the current directory
     default
+
+A group of settings is an options class and a name. Those of the core are fields of `Core`; the
+others are handed to `load` as a registry, and a class is only imported if something is said for its
+group: `settings.of(ItsOptions)`. Settings know no application.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-from pydantic import (
-    BaseModel,
-    Field,
-    SecretStr,
-    ValidationError,
-)
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from msgspec import Meta
+from msgspec.structs import replace
 
-from towpath.clock import seconds
-from towpath.engine.channel import Limits
-from towpath.engine.durability import Durability
+from towpath.clock import Duration, seconds
+from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidOption
-from towpath.settings.groups import (
-    CallSettings,
-    DeclaredDurability,
-    EventSettings,
-    HttpSettings,
-    LogSettings,
-    Names,
-    ReviewSettings,
-    Time,
-    TlsSettings,
-    WorkerSettings,
-)
+from towpath.options import Mark, Options, Secret, fields_of
+from towpath.settings.sources import UNSAID, Leaf, Origin, Sources, find_file, leaves_of
+from towpath.telemetry.options import LogOptions
+from towpath.worker.options import WorkerOptions
 
-PREFIX = "TOWPATH_"
-_LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
-"""What an orchestrator sets by itself for a service that is called towpath."""
-_LINK = re.compile(r"(tcp|udp)://")
-SECRET = {
-    "url": ("TOWPATH_URL", "REDIS_URL"),
-    "password": ("TOWPATH_PASSWORD",),
-    "database": ("TOWPATH_DATABASE", "DATABASE_URL"),
-    "api_key": ("TOWPATH_API_KEY",),
-    "messages_worker_url": ("TOWPATH_MESSAGES_WORKER_URL",),
-    "calls.secrets": ("TOWPATH_CALLS__SECRETS",),
-    "reviews.github_secrets": ("TOWPATH_REVIEWS__GITHUB_SECRETS",),
-    "reviews.gitlab_secrets": ("TOWPATH_REVIEWS__GITLAB_SECRETS",),
-    "reviews.reviewer_url": ("TOWPATH_REVIEWS__REVIEWER_URL",),
-    "reviews.github_token": ("TOWPATH_REVIEWS__GITHUB_TOKEN",),
-    "reviews.gitlab_token": ("TOWPATH_REVIEWS__GITLAB_TOKEN",),
-    "events.kafka_options": ("TOWPATH_EVENTS__KAFKA_OPTIONS",),
-    "events.webhook_url": ("TOWPATH_EVENTS__WEBHOOK_URL",),
-}
-"""What may come from a file that a variable names; never repeated in a message."""
+if TYPE_CHECKING:
+    from towpath.engine.channel import Limits
+    from towpath.engine.durability import Durability
+
+_Kind = TypeVar("_Kind", bound=Options)
+
+
+def _durability(value: object) -> object:
+    from towpath.engine.durability import Durability  # noqa: PLC0415 -- slow to import
+
+    return str(Durability.parse(value)) if isinstance(value, str) else value
 
 
 # ── the tree ─────────────────────────────────────────────────────────────────────────────
 
 
-class Settings(BaseSettings):
-    """Everything that can be set. `load` makes one, and refuses with InvalidOption."""
+class CallsOptions(Options, frozen=True, kw_only=True):
+    """Calls that go out: pushes, callbacks, webhooks."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="__",
-        env_ignore_empty=True,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-        use_attribute_docstrings=True,
-    )
+    allow: tuple[str, ...] = ()
+    """Private networks, addresses and hosts that they may reach: `10.0.0.0/8,worker.internal`."""
+    secrets: tuple[Secret, ...] = ()
+    """What they are signed with (`whsec_…`): one, or two during a rotation. `up` makes its own."""
 
-    url: SecretStr = SecretStr("redis://localhost:6379")
+
+class Core(Options, frozen=True, kw_only=True):
+    """What can be set whatever else there is; a field with options of its own is a group."""
+
+    url: Annotated[Secret, Mark(also=("REDIS_URL",))] = "redis://localhost:6379"
     """The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
     username: str | None = None
     """Who logs in at the server; wins over the one in the URL."""
-    password: SecretStr | None = None
+    password: Secret | None = None
     """With what; wins over the one in the URL, and keeps it out of there."""
-    tls: TlsSettings = TlsSettings()
-    database: SecretStr | None = None
+    tls: Tls = Tls()
+    database: Annotated[Secret | None, Mark(also=("DATABASE_URL",))] = None
     """The ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
-    durability: DeclaredDurability = None
+    durability: Annotated[str | None, Mark(read=_durability)] = None
     """What the server promises, where it does not say so itself: memory, second, disk."""
-    timeout: Time = seconds(5)
+    timeout: Duration = seconds(5)
     """How long a command waits for the server; a worker waits as long as it takes."""
     host: str = "127.0.0.1"
     """Where the HTTP server listens; 0.0.0.0 = for everybody who reaches the machine."""
-    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """On which port; 0 = a free one."""
     data: Path = Path("towpath-data")
     """Where `towpath up` keeps everything: jobs, database, files."""
     objects: bool = False
     """Whether `towpath up` starts a local object store as well: S3, from the extra `objects`."""
-    api_key: SecretStr | None = None
+    api_key: Secret | None = None
     """The first admin key; none = `up` makes one and shows it once."""
-    messages_worker_url: SecretStr | None = None
-    """Where messages are pushed to; none = workers pull them."""
-    applications: Names = ()
+    applications: tuple[str, ...] = ()
     """Applications of others that are mounted: `module:name`, one or more."""
-    http: HttpSettings = HttpSettings()
-    calls: CallSettings = CallSettings()
-    reviews: ReviewSettings = ReviewSettings()
-    events: EventSettings = EventSettings()
-    worker: WorkerSettings = WorkerSettings()
-    log: LogSettings = LogSettings()
+    calls: CallsOptions = CallsOptions()
+    worker: WorkerOptions = WorkerOptions()
+    log: LogOptions = LogOptions()
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        given: dict[str, Any] = dict(cast("Any", init_settings).init_kwargs)
-        file = _find_file(given.pop("config", None))
-        return (
-            InitSettingsSource(settings_cls, given),
-            _Variables(settings_cls),
-            InitSettingsSource(settings_cls, file.values if file else {}),
-        )
+
+Groups = Mapping[str, Callable[[], type[Options]]]
+"""Groups of settings by their names; the class of each is asked for when it is needed."""
+Registry = Callable[[Core], Groups]
+"""Which groups there are beside those of the core, by what the core says."""
+
+
+def no_groups(_: Core) -> Groups:
+    return {}
+
+
+def leaves(groups: Groups) -> Iterator[Leaf]:
+    """Every setting there is."""
+    yield from leaves_of(Core)
+    for name, kind in groups.items():
+        yield from leaves_of(kind(), name)
+
+
+class _Said(NamedTuple):
+    """What was said for the settings: values and who said them, by the settings' names."""
+
+    groups: Groups
+    values: dict[str, Any]
+    origins: dict[str, Origin]
+
+
+class Settings(Core, frozen=True, kw_only=True):
+    """Everything that can be set. `load` makes one, and refuses with InvalidOption."""
+
+    said: Annotated[Any, Mark(secret=True)] = _Said({}, {}, {})
+
+    def of(self, kind: type[_Kind]) -> _Kind:
+        """The options of a group that was handed in. Raises InvalidOption, naming the setting."""
+        name = next(name for name, found in self.said.groups.items() if found() is kind)
+        own = {it.field.name: self.value(it.name) for it in leaves_of(kind, name)}
+        shared = {it.name: it.mark.shared for it in fields_of(kind) if it.mark.shared}
+        with named_by_setting(name, kind):
+            return kind(**own, **{name: self.value(place) for name, place in shared.items()})
+
+    def value(self, name: str) -> Any:
+        """The value of any setting."""
+        group, _, option = name.partition(".")
+        if group not in self.said.groups:
+            found = getattr(self, group)
+            return getattr(found, option) if option else found
+        if name in self.said.values:
+            return self.said.values[name]
+        fields = fields_of(self.said.groups[group]())
+        return next(it.default for it in fields if it.name == option)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every setting, in the order of the tree."""
+        return leaves(self.said.groups)
+
+    def origin(self, name: str) -> Origin:
+        """Who decided about a setting."""
+        return self.said.origins.get(name, Origin("default", ""))
+
+    def signing_with(self, secrets: tuple[str, ...]) -> Settings:
+        """The same, with these secrets for the calls that go out."""
+        return replace(self, calls=replace(self.calls, secrets=secrets))
 
     # ── what the others need ─────────────────────────────────────────────────────────────
 
     @property
     def server(self) -> str:
         """The address with its credentials, for `Engine`. Never show it: `shown` is for that."""
-        url, tls = self.url.get_secret_value(), self.tls.wanted.parameters
+        url, tls = self.url, self.tls.parameters
         if self.username is None and self.password is None and not tls:
             return url
         parsed, parts = parse_url(url), urlsplit(url)
@@ -157,10 +168,9 @@ class Settings(BaseSettings):
             query = urlencode({**dict(parse_qsl(parts.query)), **tls})
             parts = parts._replace(query=query)
         if self.username is not None or self.password is not None:
-            user = self.username or parsed.username or ""
-            password = self.password.get_secret_value() if self.password else parsed.password or ""
+            user, password = self.username or parsed.username, self.password or parsed.password
             place = parts.netloc.rpartition("@")[2]
-            login = f"{quote(user, safe='')}:{quote(password, safe='')}@{place}"
+            login = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}@{place}"
             parts = parts._replace(netloc=login)
         return urlunsplit(parts)
 
@@ -176,179 +186,63 @@ class Settings(BaseSettings):
 
     @property
     def declared(self) -> Durability | None:
+        from towpath.engine.durability import Durability  # noqa: PLC0415 -- slow to import
+
         return Durability.parse(self.durability) if self.durability else None
 
     @property
     def limits(self) -> Limits:
         """How long a command waits for its server."""
+        from towpath.engine.channel import Limits  # noqa: PLC0415 -- slow to import
+
         return Limits(answer=self.timeout, give_up=self.timeout)
 
 
-# ── where values come from ───────────────────────────────────────────────────────────────
+# ── loading ──────────────────────────────────────────────────────────────────────────────
 
 
-class Origin(NamedTuple):
-    """Who decided about a value: a kind, and which flag, variable or file."""
-
-    kind: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}".rstrip()
-
-
-class _File(NamedTuple):
-    path: Path
-    values: dict[str, Any]
-
-
-def _find_file(path: str | Path | None) -> _File | None:
-    """The settings in *path*, or in the current directory's towpath.toml or pyproject.toml."""
-    if path is not None:
-        return _File(Path(path), _toml(Path(path)))
-    if (own := Path("towpath.toml")).is_file():
-        return _File(own, _toml(own))
-    if (project := Path("pyproject.toml")).is_file():
-        table: dict[str, Any] = _toml(project).get("tool", {}).get("towpath", {})
-        return _File(project, table) if table else None
-    return None
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        rule = f"can't be read: {error.strerror}"
-        raise InvalidOption("config", str(path), rule=rule) from error
-    except ValueError as error:
-        raise InvalidOption("config", str(path), rule=f"is no TOML: {error}") from error
-
-
-class _Variables(EnvSettingsSource):
-    """TOWPATH_… as pydantic-settings reads them, with REDIS_URL and secrets from files."""
-
-    def __init__(self, settings_cls: type[BaseSettings]) -> None:
-        super().__init__(settings_cls)
-        _refuse_unknown()
-        found = {name: _secret(names) for name, names in SECRET.items()}
-        told = {variable_of(name).lower(): value for name, (_, value) in found.items() if value}
-        # An orchestrator sets TOWPATH_PORT=tcp://… for a service that is called towpath.
-        own = {name: it for name, it in self.env_vars.items() if not _LINK.match(it or "")}
-        for file in _secret_files():
-            own.pop(file.lower(), None)
-        self.env_vars = {**own, **told}
-        self.origins = {name: variable for name, (variable, value) in found.items() if value}
-
-
-def _secret(names: tuple[str, ...]) -> tuple[str, str]:
-    """The first of these variables that is set, or that names a file; and what it says."""
-    for name in names:
-        value, path = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
-        if value and path:
-            raise InvalidOption(f"{name}_FILE", path, rule=f"give it or {name}, not both")
-        if value:
-            return name, value
-        if path:
-            return f"{name}_FILE", _secret_file(f"{name}_FILE", Path(path))
-    return "", ""
-
-
-def _secret_file(variable: str, path: Path) -> str:
-    try:
-        return path.read_text("utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(variable, str(path), rule="must name a file with text") from error
-
-
-def _secret_files() -> set[str]:
-    return {f"{name}_FILE" for names in SECRET.values() for name in names}
-
-
-def _refuse_unknown() -> None:
-    known = [variable_of(leaf.name) for leaf in leaves()]
-    files = _secret_files()
-    for variable in sorted(os.environ):
-        ours = variable.startswith(PREFIX) and not _LINKED.fullmatch(variable)
-        if ours and variable not in files.union(known):
-            raise InvalidOption(variable, "…", rule=_unknown(variable, known))
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"is no setting; {hint}"
-
-
-# ── loading and explaining ───────────────────────────────────────────────────────────────
-
-
-def load(flags: Mapping[str, Any] | None = None) -> Settings:
+def load(flags: Mapping[str, Any] | None = None, *, registry: Registry = no_groups) -> Settings:
     """All settings, checked together. *flags* are nested as the tree is; `config` names the file.
 
     Raises InvalidOption that names the setting, and the nearest one for a name that is none. It
     repeats no value that may be a secret.
     """
-    try:
-        settings = Settings(**(flags or {}))
-        parse_url(settings.server)
-    except ValidationError as error:
-        raise _refusal(error) from error
+    given = dict(flags or {})
+    sources = Sources(given, find_file(given.pop("config", None)))
+    core = _core(sources, Core)
+    groups = registry(core)
+    mentioned = {name: kind for name, kind in groups.items() if sources.mention(name)}
+    sources.refuse_unknown(list(leaves(mentioned)), lambda: leaves(groups))
+    handed = [it for name, kind in mentioned.items() for it in leaves_of(kind(), name)]
+    values = {it.name: value for it in handed if (value := sources.value(it)) is not UNSAID}
+    said = _Said(groups, values, sources.origins)
+    settings = Settings(**{it.name: getattr(core, it.name) for it in fields_of(Core)}, said=said)
+    parse_url(settings.server)
     return settings
 
 
-def _refusal(error: ValidationError) -> InvalidOption:
-    first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
-    known = [leaf.name for leaf in leaves()]
-    if first["type"] == "extra_forbidden":
-        return InvalidOption(name, "…", rule=_unknown(name, known))
-    cause = first.get("ctx", {}).get("error")
-    rule = getattr(cause, "rule", None) or first["msg"].removeprefix("Value error, ").lower()
-    may_be_told = name in known and name not in SECRET
-    return InvalidOption(name, first["input"] if may_be_told else "…", rule=str(rule))
+def _core(sources: Sources, kind: type[_Kind], group: str = "") -> _Kind:
+    """What was said for *kind*, one of the core's own classes."""
+    values: dict[str, Any] = {}
+    for field in fields_of(kind):
+        name = f"{group}.{field.name}" if group else field.name
+        if isinstance(field.default, Options):
+            values[field.name] = _core(sources, type(field.default), name)
+        elif (value := sources.value(Leaf(name, field, kind))) is not UNSAID:
+            values[field.name] = value
+    return kind(**values)
 
 
-class Leaf(NamedTuple):
-    """A setting: its dotted name, its default and its sentence."""
-
-    name: str
-    default: Any
-    about: str
-
-
-def leaves(tree: type[BaseModel] = Settings, above: str = "") -> Iterator[Leaf]:
-    """Every setting, in the order of the tree."""
-    for name, field in tree.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, BaseModel):
-            yield from leaves(type(default), f"{above}{name}.")
-        else:
-            yield Leaf(f"{above}{name}", default, " ".join((field.description or "").split()))
-
-
-def origins(flags: Mapping[str, Any] | None = None) -> dict[str, Origin]:
-    """Who decided about each setting."""
-    given = dict(flags or {})
-    file, variables = _find_file(given.pop("config", None)), _Variables(Settings)
-    told = variables()
-
-    def origin(name: str) -> Origin:
-        if _has(given, name):
-            return Origin("flag", f"--{name.rpartition('.')[2].replace('_', '-')}")
-        if _has(told, name):
-            return Origin("variable", variables.origins.get(name, variable_of(name)))
-        if file and _has(file.values, name):
-            return Origin("file", str(file.path))
-        return Origin("default", "")
-
-    return {leaf.name: origin(leaf.name) for leaf in leaves()}
-
-
-def variable_of(name: str) -> str:
-    """The variable that sets *name*."""
-    return f"{PREFIX}{name}".upper().replace(".", "__")
-
-
-def _has(values: Mapping[str, Any], name: str) -> bool:
-    first, _, rest = name.partition(".")
-    return first in values and (not rest or _has(values[first], rest))
+@contextmanager
+def named_by_setting(group: str, kind: type[Options]) -> Generator[None]:
+    """A refusal in the block names the setting, as people know it, not the option of *kind*."""
+    try:
+        yield
+    except InvalidOption as error:
+        field = next((it for it in fields_of(kind) if it.name == error.option), None)
+        if field is None:
+            raise
+        name = field.mark.shared or f"{group}.{field.name}"
+        if not field.mark.secret or error.value == "none":
+            raise InvalidOption(name, error.value, rule=error.rule) from error
+        raise InvalidOption(name, "…", rule=error.rule) from None

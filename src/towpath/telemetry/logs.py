@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any, NamedTuple, TextIO, cast
 
 import msgspec
@@ -22,6 +21,7 @@ import msgspec
 from towpath.errors import InvalidOption
 from towpath.telemetry import traces
 from towpath.telemetry.events import COMMON, WARNING, LogEvent
+from towpath.telemetry.options import DEFAULTS, Form, Level, LogOptions
 
 LONGEST = 1_000
 """Characters of one text in a line; what is cut off is replaced by '…'."""
@@ -38,19 +38,6 @@ _BEFORE_HOST = re.compile(r"[^\s:@/'\"=]*:(?!//)[^\s@]+@(?=[\w.\[-])")
 _NAMED = re.compile(r"(?i)((?:password|passwd|secret)[\"']?\s*[=:]\s*)(?!\*\*\*)[^\s&,;]+")
 _QUOTED = re.compile(r"[ \t=\r\n\"']")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-class Form(StrEnum):
-    """How lines are written."""
-
-    AUTO = "auto"
-    """HUMAN in a terminal, JSON otherwise."""
-    HUMAN = "human"
-    """Aligned, with colours in a terminal."""
-    PLAIN = "plain"
-    """The same without colours."""
-    JSON = "json"
-    """One object per line."""
 
 
 class JobLine(NamedTuple):
@@ -219,9 +206,6 @@ def _spelled(key: str, value: object) -> object:
     return value if key != "event" and _QUOTED.search(value) else one_line(value)
 
 
-LEVELS = ("debug", "info", "warning", "error", "critical")
-
-
 class CatalogueMismatch(RuntimeWarning):
     """An event was written with other fields than the catalogue says.
 
@@ -306,16 +290,15 @@ class _OurHandler(logging.StreamHandler[Any]):
     """Known by its class, so that configuring twice replaces it and touches nobody else's."""
 
 
-def configure(*, form: str = Form.AUTO, level: str = "info", stream: TextIO | None = None) -> None:
+def configure(
+    *, form: str = DEFAULTS.format, level: str = DEFAULTS.level, stream: TextIO | None = None
+) -> None:
     """Send all log lines of this process to *stream* (stderr), those of other loggers too.
 
     Called again, it replaces what it did before. Python's warnings become lines as well, so that
     a stream of JSON stays one. Raises InvalidOption for an unknown form or level.
     """
-    if form not in set(Form):
-        raise InvalidOption("log format", form, rule=f"one of {', '.join(Form)}")
-    if level.lower() not in LEVELS:
-        raise InvalidOption("log level", level, rule=f"one of {', '.join(LEVELS)}")
+    LogOptions(format=cast("Form", form), level=cast("Level", level.lower()))
     handler = _OurHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(formatter(Form(form), handler.stream))
     reset()

@@ -36,8 +36,9 @@ from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
 from towpath.testing.watched import Notes, Ran, WatchedEngine
 from towpath.worker.middleware import Middleware
+from towpath.worker.options import DEFAULTS
 from towpath.worker.recurring import fire_due
-from towpath.worker.worker import LEASE, Worker
+from towpath.worker.worker import Worker
 
 if TYPE_CHECKING:
     from towpath.ledger.database.tables import Tables
@@ -121,7 +122,9 @@ class Bench:
         """Let time pass: `advance(hours=3)`. What falls due runs with the next `drain`."""
         self.clock.advance(duration, **units)
 
-    async def drain(self, *, concurrency: int = 100, within: Duration = _PATIENCE) -> list[Ran]:
+    async def drain(
+        self, *, concurrency: int = DEFAULTS.concurrency, within: Duration = _PATIENCE
+    ) -> list[Ran]:
         """Run everything that can run now, and what comes of it, with a worker in this process.
 
         Recurring work that is due is fired first, as by a worker that has just started. Returns
@@ -172,7 +175,7 @@ class Bench:
         ]
         return sorted(found, key=lambda it: (it.job.submitted_at, it.id))
 
-    def worker_process(self, app: str, *, lease: Duration = LEASE) -> WorkerProcess:
+    def worker_process(self, app: str, *, lease: Duration = DEFAULTS.lease) -> WorkerProcess:
         """A worker of the app at `module:name` in a process of its own, on this bench's clock."""
         ledger = self.app.ledger_url
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)

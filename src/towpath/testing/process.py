@@ -18,7 +18,7 @@ from towpath.clock import Duration, ManualClock, duration_ms, seconds, steady
 from towpath.embedded.process import Running, ServerProcess, wait_until
 from towpath.telemetry.events import WORKER_STARTED
 from towpath.testing.errors import NeverHappened, WorkerEnded
-from towpath.worker.worker import LEASE
+from towpath.worker.options import DEFAULTS
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 40.0
@@ -42,7 +42,7 @@ class WorkerProcess(Running):
         *,
         url: str,
         clock: ManualClock | None = None,
-        lease: Duration = LEASE,
+        lease: Duration = DEFAULTS.lease,
         ledger: str | None = None,
     ) -> None:
         self.app = app

@@ -4,30 +4,41 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from math import ceil
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 from towpath.clock import Duration, seconds, steady
-from towpath.web.problems import Refused
+from towpath.options import Options
 
 _KEYS_MOST = 10_000
 
 
-class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+Many = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class ServerLimits(Options, frozen=True, kw_only=True):
     """What one server process takes on."""
 
-    body: int = 2 * 1024 * 1024
+    body: Annotated[int, Meta(ge=1024, le=1024**3)] = 2 * 1024 * 1024
     """Bytes of one request's body."""
     body_within: Duration = seconds(15)
     """How long a body may take to arrive."""
-    rate: int = 2_000
-    """Requests per second and key; twice as many at once. 0 = no limit."""
-    streams: int = 10_000
+    head_within: Duration = seconds(15)
+    """How long its line and headers may take."""
+    rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 2_000
+    """Requests per second and key, twice as many at once; 0 = no limit."""
+    streams: Many = 10_000
     """Event streams open at once."""
-    streams_per_key: int = 100
-    """Of those, with one key."""
-    waits: int = 10_000
+    streams_per_key: Many = 100
+    """Event streams open at once with one key."""
+    waits: Many = 10_000
     """Claims that wait at once."""
+    grace: Duration = seconds(10)
+    """How long open requests may go on after SIGTERM."""
+
+
+DEFAULTS = ServerLimits()
 
 
 class Rates:
@@ -46,6 +57,8 @@ class Rates:
         left, at = self._buckets.get(key, (full, now))
         left = min(full, left + (now - at) * self._rate)
         if left < 1:
+            from towpath.web.problems import Refused  # noqa: PLC0415 -- an extra; limits are not
+
             after = max(1, ceil((1 - left) / self._rate))
             raise Refused(
                 429,

@@ -23,12 +23,12 @@ from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_configuring, keep_sweeping_others
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import Middleware
+from towpath.worker.options import DEFAULTS
 from towpath.worker.registry import Registry
 from towpath.worker.report import Report
 from towpath.worker.signals import Signals
 from towpath.worker.threads import Unjoined
 
-LEASE, GRACE = seconds(15), seconds(25)
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
@@ -61,10 +61,10 @@ class Worker:
         self,
         app: Registry,
         *,
-        concurrency: int = 100,
+        concurrency: int = DEFAULTS.concurrency,
         queues: Mapping[str, int] | Iterable[str] | None = None,
-        lease: Duration = LEASE,
-        grace: Duration = GRACE,
+        lease: Duration = DEFAULTS.lease,
+        grace: Duration = DEFAULTS.grace,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
         metrics: Metrics | None = None,

@@ -2,18 +2,17 @@
 the command line and by webhooks.
 """
 
-import msgspec
-
 from towpath.apps.application import Application
+from towpath.options import Options, Secret
 from towpath.telemetry.measures import Kind, MetricSpec
 
 
-class GreetingsOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GreetingsOptions(Options, frozen=True, kw_only=True):
     """How people are greeted."""
 
     word: str = "hello"
     """What is said before the name."""
-    github_secrets: tuple[str, ...] = ()
+    github_secrets: tuple[Secret, ...] = ()
     """What GitHub's webhooks are signed with; none = they are not taken."""
 
 

@@ -16,6 +16,7 @@ from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_push, an_attempt
 from towpath.apps.reviews.model import Review, Severity, Verdict, read_review
 from towpath.apps.reviews.reviewers.command import CommandReviewer
+from towpath.cli.config import groups
 from towpath.settings import load
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"
@@ -51,7 +52,9 @@ def test_the_first_try_prints_a_review(tmp_path: Path, path: str) -> None:
 async def test_the_configuration_reviews(tmp_path: Path, path: str) -> None:
     repository = Repository(tmp_path / "clones" / "octo" / "repo")
     head = repository.commit({"new.py": "import os\n"})
-    command = load({"config": EXAMPLE / "towpath.toml"}).reviews.reviewer_command
+    command = load({"config": EXAMPLE / "towpath.toml"}, registry=groups).value(
+        "reviews.reviewer_command"
+    )
     review = await CommandReviewer(command, directory=tmp_path).review(
         a_push(head=head), an_attempt()
     )

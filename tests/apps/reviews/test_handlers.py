@@ -267,18 +267,20 @@ async def dead_posting(ledger: Ledger, id: str) -> bool:
 class TestOptions:
     def test_name_one_reviewer_or_none(self) -> None:
         assert Outgoing(ReviewsOptions()).reviewer is None
-        assert isinstance(Outgoing(ReviewsOptions(command=("true",))).reviewer, CommandReviewer)
-        at = Outgoing(ReviewsOptions(function="tests.apps.reviews.reviewing:a_review"))
+        assert isinstance(
+            Outgoing(ReviewsOptions(reviewer_command=("true",))).reviewer, CommandReviewer
+        )
+        at = Outgoing(ReviewsOptions(reviewer_function="tests.apps.reviews.reviewing:a_review"))
         assert isinstance(at.reviewer, FunctionReviewer)
-        there = ReviewsOptions(url="http://127.0.0.1:1/", secrets=(new_secret(),))
+        there = ReviewsOptions(reviewer_url="http://127.0.0.1:1/", secrets=(new_secret(),))
         assert isinstance(Outgoing(there).reviewer, HttpReviewer)
 
     @pytest.mark.parametrize(
         "wrong",
         [
-            {"command": ("a",), "function": "b:c"},
-            {"url": "https://example.com/"},
-            {"url": "nonsense", "secrets": ("s",)},
+            {"reviewer_command": ("a",), "reviewer_function": "b:c"},
+            {"reviewer_url": "https://example.com/"},
+            {"reviewer_url": "nonsense", "secrets": ("s",)},
             {"github_host": "nonsense"},
             {"github_secrets": ("",)},
             {"gitlab_secrets": "text"},
@@ -297,12 +299,12 @@ class TestOptions:
     @pytest.mark.parametrize("function", ["nowhere", "nowhere.at.all:f", "json:nothing"])
     def test_a_function_that_is_not_there_is_refused(self, function: str) -> None:
         with pytest.raises(InvalidOption, match="function"):
-            Outgoing(ReviewsOptions(function=function))
+            Outgoing(ReviewsOptions(reviewer_function=function))
 
     @pytest.mark.parametrize("program", ["no-such-program", "./no-such-program", "/"])
     def test_a_program_that_is_not_there_is_refused(self, program: str) -> None:
         with pytest.raises(InvalidOption, match="no such program"):
-            Outgoing(ReviewsOptions(command=(program, "x")))
+            Outgoing(ReviewsOptions(reviewer_command=(program, "x")))
 
     def test_are_shown_without_what_gives_access(self) -> None:
         """I21."""
@@ -312,9 +314,9 @@ class TestOptions:
             gitlab_secrets=("canary-2",),
             github_token="canary-3",  # noqa: S106 -- of no forge
             gitlab_token="canary-4",  # noqa: S106 -- of no forge
-            url="https://example.com/?key=canary-5",
+            reviewer_url="https://example.com/?key=canary-5",
             secrets=(secret,),
-            environment={"KEY": "canary-6"},
+            reviewer_variables={"KEY": "canary-6"},
         )
         assert "canary" not in f"{options} {options!r} {Outgoing(options).posters}"
         assert secret not in repr(options)

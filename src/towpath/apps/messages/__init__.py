@@ -6,7 +6,6 @@ from towpath.apps.messages.options import MessagesOptions
 APPLICATION = Application(
     name="messages",
     options=MessagesOptions,
-    settings="towpath.apps.messages.settings:options",
     queues="towpath.apps.messages.model:QUEUES",
     service="towpath.apps.messages.service:serving",
     handlers="towpath.apps.messages.adapters:Consumers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
 from towpath.apps.messages.model import PROCESSING_TTL
 from towpath.calls.guard import Guard
@@ -10,23 +10,23 @@ from towpath.calls.signature import sign
 from towpath.calls.target import parse_target
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
+from towpath.options import Allowed, Mark, Options, Secret, Signing
 
 
-class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How messages leave. Shown without URL and secrets: both give access to somebody's server."""
+class MessagesOptions(Options, frozen=True, kw_only=True):
+    """How messages leave."""
 
-    worker_url: str | None = None
-    """Where each message is pushed; none = consumers pull."""
-    secrets: tuple[str, ...] = ()
-    """With what pushes and callbacks are signed: one, or two during a rotation (`whsec_…`)."""
-    allow: tuple[str, ...] = ()
-    """Networks, addresses and hosts that callbacks may reach beside public ones."""
+    worker_url: Annotated[Secret | None, Mark(also=("messages_worker_url",))] = None
+    """Where messages are pushed to; none = workers pull them."""
+    secrets: Signing = ()
+    allow: Allowed = ()
     push_within: Duration = PROCESSING_TTL
     """How long the worker may take to answer a message."""
     callback_within: Duration = seconds(15)
     """How long a receiver may take to accept an answer."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for secret in self.secrets:
             sign(secret, "check", 0, b"")
         Guard(self.allow)
@@ -36,10 +36,6 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
             parse_target(self.worker_url)
             if not self.secrets:
                 raise InvalidOption("secrets", "none", rule="a push needs one to be signed with")
-
-    def __repr__(self) -> str:
-        pushes = "pushes" if self.worker_url else "no pushes"
-        return f"MessagesOptions({pushes}, {len(self.secrets)} secrets)"
 
     @property
     def worker_host(self) -> str | None:

@@ -6,15 +6,6 @@ from towpath.apps.reviews.options import ReviewsOptions
 APPLICATION = Application(
     name="reviews",
     options=ReviewsOptions,
-    settings="towpath.apps.reviews.settings:options",
-    names={
-        "command": "reviews.reviewer_command",
-        "function": "reviews.reviewer_function",
-        "url": "reviews.reviewer_url",
-        "secrets": "calls.secrets",
-        "allow": "calls.allow",
-        "environment": "reviews.reviewer_variables",
-    },
     queues="towpath.apps.reviews.model:QUEUES",
     service="towpath.apps.reviews.service:serving",
     handlers="towpath.apps.reviews.adapters:Consumers",

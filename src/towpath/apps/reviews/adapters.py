@@ -52,14 +52,14 @@ class Outgoing:
         await self._open.aclose()
 
     def _reviewer(self, options: ReviewsOptions) -> Reviewer | None:
-        if options.command:
+        if options.reviewer_command:
             return _command(options)
-        if options.function is not None:
-            return FunctionReviewer.at(options.function)
-        if options.url is not None:
-            caller = self._caller(options, options.url, within=options.within)
+        if options.reviewer_function is not None:
+            return FunctionReviewer.at(options.reviewer_function)
+        if options.reviewer_url is not None:
+            caller = self._caller(options, options.reviewer_url, within=options.within)
             secrets = [derived(it, Purpose.REVIEWER) for it in options.secrets]
-            return HttpReviewer(caller, options.url, secrets=secrets)
+            return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 
     def _posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
@@ -113,22 +113,22 @@ _NOBODY = (
 def facts(options: ReviewsOptions) -> dict[str, Fact]:
     """Who reviews, without what may be secret: arguments, and more of a URL than its host."""
     who = None
-    if options.command:
-        who = f"the program {options.command[0]}"
-    elif options.function:
-        who = f"the function {options.function}"
-    elif options.url:
-        who = f"whoever answers at {parse_target(options.url)}"
+    if options.reviewer_command:
+        who = f"the program {options.reviewer_command[0]}"
+    elif options.reviewer_function:
+        who = f"the function {options.reviewer_function}"
+    elif options.reviewer_url:
+        who = f"whoever answers at {parse_target(options.reviewer_url)}"
     return {"reviewer": Fact(who, _NOBODY)}
 
 
 def _command(options: ReviewsOptions) -> CommandReviewer:
     """The program, if it is there: else every task would fail, one by one."""
     reviewer = CommandReviewer(
-        options.command, environment=options.environment, within=options.within
+        options.reviewer_command, environment=options.reviewer_variables, within=options.within
     )
     try:
         reviewer.require_program()
     except ReviewerUnavailable as error:
-        raise InvalidOption("command", error.program, rule=error.reason) from error
+        raise InvalidOption("reviewer_command", error.program, rule=error.reason) from error
     return reviewer

@@ -282,8 +282,8 @@ def _tell_taken(session: Session, taken: Taken) -> None:
 
 def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
     """That somebody must review: a queue that nobody takes from looks like a slow one."""
-    it = session.settings.reviews
-    has_reviewer = it.reviewer_command or it.reviewer_function or it.reviewer_url
+    ways = ("reviewer_command", "reviewer_function", "reviewer_url")
+    has_reviewer = any(session.settings.value(f"reviews.{way}") for way in ways)
     if not has_reviewer and any(view.state == "PENDING" for view in views):
         session.out.note(
             "no reviewer is set here: what is PENDING waits until a server or a worker has one;"

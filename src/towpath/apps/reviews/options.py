@@ -4,93 +4,85 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 from towpath.apps.reviews.model import Forge, ReviewTask
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.calls.target import parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
-from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.forges import GITHUB, GITLAB
 from towpath.forges.signing import checked_secrets
+from towpath.options import Allowed, Command, Options, Secret, Signing, Variables
 
-LARGEST_DELIVERY = 5 * 1024 * 1024
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How reviews come and go. Shown without secrets, tokens and URLs: they give access."""
+class ReviewsOptions(Options, frozen=True, kw_only=True):
+    """Reviews: whose webhooks are taken, who reviews, where reviews are posted."""
 
-    github_secrets: tuple[str, ...] = ()
-    """What GitHub's webhooks are signed with; several while one is replaced. None = none are
+    github_secrets: tuple[Secret, ...] = ()
+    """What GitHub's webhooks are signed with; two while one is replaced. None = they are not
     taken."""
-    gitlab_secrets: tuple[str, ...] = ()
+    gitlab_secrets: tuple[Secret, ...] = ()
     """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
-    delivery: int = LARGEST_DELIVERY
+    delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
     """Bytes of one webhook."""
 
-    command: tuple[str, ...] = ()
-    """The reviewer as a program with its arguments."""
-    environment: Mapping[str, str] = _NOTHING
-    """What that program finds in its environment beside the task."""
-    function: str | None = None
-    """The reviewer as a Python function, `module:name`."""
-    url: str | None = None
-    """The reviewer as an HTTP endpoint."""
-    secrets: tuple[str, ...] = ()
-    """What calls to it are signed with (`whsec_…`)."""
-    allow: tuple[str, ...] = ()
-    """Networks, addresses and hosts that outgoing calls may reach beside public ones."""
+    reviewer_command: Command = ()
+    """The reviewer as a program and its arguments: a list, or words. No shell reads it."""
+    reviewer_variables: Variables = _NONE
+    """Variables of the server that this program gets too: `MODEL_API_KEY`."""
+    reviewer_function: str | None = None
+    """The reviewer as a Python function: `module:name`."""
+    reviewer_url: Secret | None = None
+    """The reviewer as an HTTP endpoint; calls to it are signed: see `towpath secret`."""
+    secrets: Signing = ()
+    allow: Allowed = ()
 
     within: Duration = minutes(10)
     """How long one review may take."""
-    attempts: int = 5
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
     """How often a review is tried before it is dead."""
-    concurrency: int = 10
-    """How many reviews run at once in one process."""
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 10
+    """How many reviews run at once in one server process."""
 
-    github_token: str | None = None
+    github_token: Secret | None = None
     """With what reviews are posted to GitHub; none = they are not."""
     github_host: str = GITHUB
+    """The GitHub that they are posted to."""
     github_approves: bool = False
-    """Whether the verdict `approve` becomes an approval. It may be all that a branch waits for."""
-    gitlab_token: str | None = None
+    """Whether the verdict `approve` becomes an approval; otherwise it is a comment."""
+    gitlab_token: Secret | None = None
     """With what reviews are posted to GitLab; none = they are not."""
     gitlab_host: str = GITLAB
+    """The GitLab that they are posted to."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("github_secrets", "gitlab_secrets"):
             if secrets := getattr(self, name):
                 checked_secrets(name, secrets)
-        whole("delivery", self.delivery, 1024, 25 * 1024 * 1024)
         duration_ms("within", self.within, least=seconds(0.001))
-        whole("attempts", self.attempts, 1, 1000)
-        whole("concurrency", self.concurrency, 1, 100_000)
         Guard(self.allow)
         _check_address("github_host", self.github_host)
         _check_address("gitlab_host", self.gitlab_host)
         self._check_reviewer()
 
     def _check_reviewer(self) -> None:
-        asked = {"command": self.command, "function": self.function, "url": self.url}
-        named = [name for name, value in asked.items() if value]
+        ways = ("reviewer_command", "reviewer_function", "reviewer_url")
+        named = [name for name in ways if getattr(self, name)]
         if len(named) > 1:
             rule = "a command, a function or a URL: choose one"
             raise InvalidOption(named[0], "…", rule=rule)
-        if self.url is not None:
-            _check_address("url", self.url)
+        if self.reviewer_url is not None:
+            _check_address("reviewer_url", self.reviewer_url)
             if not self.secrets:
                 rule = "a reviewer at a URL needs one to be signed with"
                 raise InvalidOption("secrets", "none", rule=rule)
-
-    def __repr__(self) -> str:
-        taken = [forge for forge in (Forge.GITHUB, Forge.GITLAB) if self.secrets_of(forge)]
-        reviewer = "a reviewer" if self.has_reviewer else "no reviewer"
-        posted = ", ".join(self.posted_to) or "nowhere"
-        return f"ReviewsOptions(from {', '.join(taken) or 'API'}, {reviewer}, posts {posted})"
 
     def secrets_of(self, forge: Forge) -> tuple[str, ...]:
         """What the webhooks of *forge* are signed with; none = they are not taken."""
@@ -98,7 +90,7 @@ class ReviewsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_reviewer(self) -> bool:
-        return bool(self.command or self.function or self.url)
+        return bool(self.reviewer_command or self.reviewer_function or self.reviewer_url)
 
     def posts(self, task: ReviewTask) -> bool:
         """Whether the review of *task* is to be posted: there is a token for where it is from."""

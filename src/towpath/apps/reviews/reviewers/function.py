@@ -43,14 +43,14 @@ class FunctionReviewer:
         """
         module_name, colon, name = path.partition(":")
         if not (module_name and colon and name):
-            raise InvalidOption("function", path, rule="must be MODULE:FUNCTION")
+            raise InvalidOption("reviewer_function", path, rule="must be MODULE:FUNCTION")
         try:
             found = vars(import_module(module_name)).get(name)
         except ModuleNotFoundError as error:
             rule = f"there is no module {error.name}"
-            raise InvalidOption("function", path, rule=rule) from error
+            raise InvalidOption("reviewer_function", path, rule=rule) from error
         if not callable(found):
-            raise InvalidOption("function", path, rule="the module has no such function")
+            raise InvalidOption("reviewer_function", path, rule="the module has no such function")
         return cls(found)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:

@@ -11,10 +11,8 @@ from towpath.errors import ServerError
 from towpath.ids import sink_name, stream_name
 from towpath.ledger.errors import SinkUnreachable
 from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.options import DEFAULTS
 from towpath.ledger.outbox.sinks.port import Outcome
-
-KEPT = 100_000
-"""Entries that a stream keeps, about."""
 
 
 class RedisStreamSink:
@@ -25,7 +23,12 @@ class RedisStreamSink:
     """
 
     def __init__(
-        self, engine: Engine, stream: str = "events", *, name: str = "events", kept: int = KEPT
+        self,
+        engine: Engine,
+        stream: str = DEFAULTS.redis_stream,
+        *,
+        name: str = "events",
+        kept: int = DEFAULTS.redis_kept,
     ) -> None:
         self.name = sink_name(name)
         self._engine, self._stream = engine, stream_name(stream)

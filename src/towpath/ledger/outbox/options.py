@@ -1,0 +1,78 @@
+"""The options of events: who is told how recorded jobs ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from msgspec import Meta
+
+from towpath.errors import InvalidOption
+from towpath.ids import stream_name
+from towpath.options import Allowed, Mark, Options, Secret, Signing, listed
+
+REDIS, KAFKA, WEBHOOK = SINKS = ("redis", "kafka", "webhook")
+"""Who can get events: the same names as those of the ledger's sinks."""
+
+
+def _sinks(value: object) -> object:
+    """`redis,kafka`, or a list; `none` = nobody."""
+    found = listed(value)
+    names = cast("list[str]", found if isinstance(found, list) else [])
+    if names == ["none"]:
+        return []
+    if set(names) - set(SINKS) or len(set(names)) < len(names):
+        rule = f"must be some of {', '.join(SINKS)}, each once; or none"
+        raise InvalidOption("sinks", names, rule=rule)
+    return cast("object", found)
+
+
+def _stream(value: object) -> object:
+    return stream_name(value) if isinstance(value, str) else value
+
+
+class EventsOptions(Options, frozen=True, kw_only=True):
+    """Events: who is told how recorded jobs ended. The same for all processes of a database."""
+
+    sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
+    """Who gets them: some of redis, kafka, webhook; or none."""
+    redis_stream: Annotated[str, Mark(read=_stream)] = "events"
+    """The stream in Redis: its key is `towpath:stream:` and this name."""
+    redis_kept: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    """How many entries that stream keeps, about, read or not."""
+    kafka_servers: str | None = None
+    """Kafka's brokers to ask first: `kafka-1:9092,kafka-2:9092`."""
+    kafka_topic: str = "towpath.events"
+    """The topic there; it must exist, or the brokers must make it."""
+    kafka_options: Mapping[str, Secret] = {}
+    """More options of librdkafka, for TLS and passwords: `sasl.username=towpath`, one per line; a
+    table in the file."""
+    webhook_url: Secret | None = None
+    """Where each one is posted; calls to it are signed: see `towpath secret`."""
+    secrets: Signing = ()
+    allow: Allowed = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _sinks(list(self.sinks))
+        stream_name(self.redis_stream)
+        self._check(KAFKA, "kafka_servers", self.kafka_servers)
+        self._check(WEBHOOK, "webhook_url", self.webhook_url)
+        if WEBHOOK in self.sinks and not self.secrets:
+            rule = "the sink webhook needs one to be signed with (`whsec_…`)"
+            raise InvalidOption("secrets", "none", rule=rule)
+
+    def _check(self, sink: str, option: str, value: str | None) -> None:
+        """A sink has what it needs; and what was said for a sink is not said in vain.
+
+        With no sink at all it may stay: that is how events are switched off for a while.
+        """
+        if sink in self.sinks and not value:
+            rule = f"the sink {sink} needs it; or take {sink} out of events.sinks"
+            raise InvalidOption(option, "none", rule=rule)
+        if self.sinks and sink not in self.sinks and value:
+            rule = f"events.{option} is set: add {sink}, or leave that out"
+            raise InvalidOption("sinks", ",".join(self.sinks), rule=rule)
+
+
+DEFAULTS = EventsOptions()

@@ -1,0 +1,257 @@
+"""What options classes are made of: names, bounds, defaults, sentences and secrets, said once.
+
+    class LinkOptions(Options, frozen=True, kw_only=True):
+        \"""How links are checked.\"""
+
+        within: Duration = seconds(10)
+        \"""How long one check may take.\"""
+        attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+        \"""How often a link is tried.\"""
+        token: Secret | None = None
+        \"""Token for the checker; none = it is asked without.\"""
+
+Handed to the settings under a name, the class is a group of them: `links.within` in the file, and
+TOWPATH_LINKS__WITHIN. Whoever makes one in Python writes the same names and meets the same bounds.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import shlex
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from itertools import pairwise
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin
+
+import msgspec
+
+from towpath.durations import parse_duration
+from towpath.errors import InvalidOption
+
+HIDDEN = "(hidden)"
+"""What stands where a secret is."""
+
+
+class Mark(NamedTuple):
+    """What an option's type says beside its values."""
+
+    secret: bool = False
+    """Whether its value may never be shown; it can come from a file that a variable names."""
+    read: Callable[[object], object] | None = None
+    """Reads what people write, where the type alone does not say how."""
+    also: tuple[str, ...] = ()
+    """Other names that set it: variables in capitals, settings in small letters."""
+    shared: str = ""
+    """The setting that it is handed from, if it is none of its own."""
+
+
+def _words(value: object) -> object:
+    """A list, as JSON or as words the way a shell reads them; no shell ever does."""
+    if not isinstance(value, str):
+        return value
+    return json.loads(value) if value.lstrip().startswith("[") else shlex.split(value)
+
+
+def _variables(value: object) -> object:
+    """`ONE, TWO`, or a list: the variables of this process by those names, where they are set."""
+    names = listed(value)
+    if not isinstance(names, list | tuple):
+        return value
+    return {name: os.environ[name] for name in cast("list[str]", names) if name in os.environ}
+
+
+Secret = Annotated[str, Mark(secret=True)]
+"""Text that is never shown: not by `repr`, not in a refusal, not by `towpath config`."""
+Command = Annotated[tuple[str, ...], Mark(read=_words)]
+"""A program and its arguments."""
+Variables = Annotated[Mapping[str, Secret], Mark(read=_variables)]
+"""Variables that are passed on, named by whoever sets it."""
+Allowed = Annotated[tuple[str, ...], Mark(shared="calls.allow")]
+"""Networks, addresses and hosts that calls may reach beside public ones: what the operator said."""
+Signing = Annotated[tuple[Secret, ...], Mark(shared="calls.secrets")]
+"""What calls are signed with (`whsec_…`): what the operator said, or the secret of `up`."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of something. Making them raises InvalidOption for a value out of its bounds."""
+
+    def __post_init__(self) -> None:
+        for field in fields_of(type(self)):
+            field.require(getattr(self, field.name))
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({told})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        values = [(it, getattr(self, it.name)) for it in fields_of(type(self))]
+        return [(it.name, HIDDEN if it.mark.secret and value else value) for it, value in values]
+
+
+class Field(NamedTuple):
+    """An option: its name, type and default, and what is marked on its type."""
+
+    name: str
+    hint: Any
+    default: Any
+    mark: Mark
+
+    def read(self, value: object) -> Any:
+        """The value that people wrote as *value*, in a file, a variable or a flag.
+
+        Raises InvalidOption, which does not repeat what may be secret.
+        """
+        return self._converted(self._plain(value), strict=False)
+
+    def require(self, value: object) -> None:
+        """Raises InvalidOption for a value that the option can't have."""
+        self._converted(value, strict=True)
+
+    def _plain(self, value: object) -> object:
+        """*value* as the type alone would be written, without the ways that people have."""
+        kind = _kind(self.hint)
+        try:
+            if self.mark.read:
+                return self.mark.read(value)
+            if kind is timedelta and isinstance(value, int | float | str):
+                return parse_duration(self.name, str(value))
+            if kind is tuple:
+                return listed(value)
+            if kind in (dict, Mapping):
+                return _named_values(value)
+        except ValueError as error:
+            rule = getattr(error, "rule", None) or str(error)
+            raise self._refused(value, rule) from (None if self.mark.secret else error)
+        return _SAID.get(value.lower(), value) if kind is bool and isinstance(value, str) else value
+
+    def _converted(self, value: object, *, strict: bool) -> Any:
+        try:
+            return msgspec.convert(value, self.hint, strict=strict, dec_hook=_made)
+        except msgspec.ValidationError as error:
+            raise self._refused(value, _rule(self.hint, str(error))) from None
+
+    def _refused(self, value: object, rule: str) -> InvalidOption:
+        return InvalidOption(self.name, "…" if self.mark.secret else value, rule=rule)
+
+
+@cache
+def fields_of(kind: type[Options]) -> tuple[Field, ...]:
+    """The options of a class, in their order."""
+    return tuple(
+        Field(it.name, it.type, _default(it), _mark(it.type)) for it in msgspec.structs.fields(kind)
+    )
+
+
+@cache
+def sentences_of(kind: type) -> dict[str, str]:
+    """The text under each field of a class. Slow: it reads the source."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    found: dict[str, str] = {}
+    for field, text in pairwise(body):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(sentence))),
+            ):
+                found[name] = " ".join(sentence.split())
+            case _:
+                pass
+    return found
+
+
+# ── values as people write them ──────────────────────────────────────────────────────────
+
+_SAID = {"yes": True, "on": True, "y": True, "t": True} | dict.fromkeys(
+    ("no", "off", "n", "f"), False
+)
+
+
+def listed(value: object) -> object:
+    """`a, b`, or one per line as in a file; a list as it is."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.replace("\n", ",").split(",") if part.strip()]
+
+
+def _named_values(value: object) -> object:
+    """`name=value`, one per line so that a value may have commas; or a table, or JSON of one."""
+    if isinstance(value, Mapping):
+        return dict(_flat(cast("Mapping[str, Any]", value)))
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("{"):
+        return _named_values(json.loads(value))
+    lines = [line.partition("=") for line in value.splitlines() if line.strip()]
+    if not all(name.strip() and equals for name, equals, _ in lines):
+        raise ValueError("must be name=value, one per line; or JSON")
+    return {name.strip(): text.strip() for name, _, text in lines}
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """The names and values of *table*; TOML reads `sasl.username = …` as a table in a table."""
+    for name, value in table.items():
+        match value:
+            case Mapping():
+                yield from _flat(cast("Mapping[str, Any]", value), f"{above}{name}.")
+            case bool():
+                yield f"{above}{name}", str(value).lower()
+            case _:
+                yield f"{above}{name}", str(value)
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────
+
+
+def _kind(hint: Any) -> Any:
+    """The class behind a type, without its notes and without None."""
+    if get_origin(hint) is Annotated:
+        return _kind(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _kind(next(it for it in get_args(hint) if it is not type(None)))
+    return get_origin(hint) or hint
+
+
+def _notes(hint: Any) -> Iterator[Any]:
+    """All that is noted on a type and inside of it."""
+    yield from getattr(hint, "__metadata__", ())
+    for part in get_args(hint):
+        yield from _notes(part)
+
+
+def _mark(hint: Any) -> Mark:
+    marks = [it for it in _notes(hint) if isinstance(it, Mark)]
+    return Mark(
+        secret=any(it.secret for it in marks),
+        read=next((it.read for it in marks if it.read), None),
+        also=next((it.also for it in marks if it.also), ()),
+        shared=next((it.shared for it in marks if it.shared), ""),
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else cast("Callable[[], Any]", made)()
+
+
+def _made(kind: type, value: object) -> object:
+    """A value of a class that msgspec does not know, such as a path."""
+    return kind(value)
+
+
+def _rule(hint: Any, error: str) -> str:
+    """What a value must be, in words."""
+    kind, bounds = _kind(hint), [it for it in _notes(hint) if isinstance(it, msgspec.Meta)]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"must be one of {', '.join(str(it.value) for it in kind)}"
+    if kind is int and bounds and bounds[0].ge is not None and bounds[0].le is not None:
+        return f"must be a whole number from {bounds[0].ge} to {bounds[0].le}"
+    named = {str: "text", bool: "true or false", int: "a whole number", tuple: "a list"}
+    return f"must be {named[kind]}" if kind in named else error[:1].lower() + error[1:]

@@ -1,0 +1,203 @@
+"""Where values of settings come from: flags, variables, a file; and which names there are."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from towpath.errors import InvalidOption
+from towpath.options import Field, Options, fields_of, sentences_of
+
+PREFIX = "TOWPATH_"
+_LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
+"""What an orchestrator sets by itself for a service that is called towpath."""
+_LINK = re.compile(r"(tcp|udp)://")
+UNSAID: Any = object()
+
+
+class Origin(NamedTuple):
+    """Who decided about a value: a kind, and which flag, variable or file."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+class Leaf(NamedTuple):
+    """A setting: its dotted name, and the option behind it with the class that has it."""
+
+    name: str
+    field: Field
+    owner: type[Options]
+
+    @property
+    def about(self) -> str:
+        """Its sentence."""
+        return sentences_of(self.owner).get(self.field.name, "")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """What sets it, the first that says something; for secrets, each may name a file too."""
+        also = (it if it.isupper() else variable_of(it) for it in self.field.mark.also)
+        return (variable_of(self.name), *also)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its names in a file."""
+        return (self.name, *(it for it in self.field.mark.also if not it.isupper()))
+
+
+def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
+    """The settings of a class, in their order; what is handed to it is none of its own."""
+    for field in fields_of(kind):
+        name = f"{group}.{field.name}" if group else field.name
+        if isinstance(field.default, Options):
+            yield from leaves_of(type(field.default), name)
+        elif not field.mark.shared:
+            yield Leaf(name, field, kind)
+
+
+def variable_of(name: str) -> str:
+    """The variable that sets *name*."""
+    return f"{PREFIX}{name}".upper().replace(".", "__")
+
+
+class _File(NamedTuple):
+    path: Path
+    values: dict[str, Any]
+
+
+def find_file(path: str | Path | None) -> _File | None:
+    """The settings in *path*, or in the current directory's towpath.toml or pyproject.toml."""
+    if path is not None:
+        return _File(Path(path), _toml(Path(path)))
+    if (own := Path("towpath.toml")).is_file():
+        return _File(own, _toml(own))
+    if (project := Path("pyproject.toml")).is_file():
+        table: dict[str, Any] = _toml(project).get("tool", {}).get("towpath", {})
+        return _File(project, table) if table else None
+    return None
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        rule = f"can't be read: {error.strerror}"
+        raise InvalidOption("config", str(path), rule=rule) from error
+    except ValueError as error:
+        raise InvalidOption("config", str(path), rule=f"is no TOML: {error}") from error
+
+
+class Sources:
+    """Flags, variables and a file; `origins` notes who decided about what was asked for."""
+
+    def __init__(self, flags: dict[str, Any], file: _File | None) -> None:
+        self._flags, self._file = flags, file
+        self._in_file = file.values if file else {}
+        self.origins: dict[str, Origin] = {}
+
+    def mention(self, group: str) -> bool:
+        """Whether anything is said for a group."""
+        variables = any(it.startswith(f"{PREFIX}{group}_".upper()) for it in os.environ)
+        keys = [*self._flags, *self._in_file]
+        return variables or any(it == group or it.startswith(f"{group}_") for it in keys)
+
+    def value(self, leaf: Leaf) -> Any:
+        """What was said for a setting, read and checked; UNSAID if nothing was."""
+        value, origin = self._said(leaf)
+        if value is UNSAID:
+            return UNSAID
+        self.origins[leaf.name] = origin
+        try:
+            return leaf.field.read(value)
+        except InvalidOption as error:
+            told = "…" if leaf.field.mark.secret else value
+            raise InvalidOption(leaf.name, told, rule=error.rule) from error.__cause__
+
+    def _said(self, leaf: Leaf) -> tuple[Any, Origin]:
+        if (value := _found(self._flags, leaf.name)) is not UNSAID:
+            return value, Origin("flag", f"--{leaf.field.name.replace('_', '-')}")
+        for variable in leaf.variables:
+            value, name = _variable(variable, secret=leaf.field.mark.secret)
+            # An orchestrator sets TOWPATH_PORT=tcp://… for a service that is called towpath.
+            if value and not _LINK.match(value):
+                return value, Origin("variable", name)
+        for key in leaf.keys:
+            if (value := _found(self._in_file, key)) is not UNSAID and self._file:
+                return value, Origin("file", str(self._file.path))
+        return UNSAID, Origin("default", "")
+
+    def refuse_unknown(
+        self, known: list[Leaf], all_there_are: Callable[[], Iterable[Leaf]]
+    ) -> None:
+        """Raises InvalidOption for a variable, a flag or a key that is none of *known*."""
+        names = {key for leaf in known for key in leaf.keys}
+        tables = {leaf.name.rpartition(".")[0] for leaf in known}
+        variables = {it for leaf in known for it in _settable(leaf)}
+        for variable in sorted(os.environ):
+            ours = variable.startswith(PREFIX) and not _LINKED.fullmatch(variable)
+            if ours and variable not in variables:
+                near = [variable_of(leaf.name) for leaf in all_there_are()]
+                raise InvalidOption(variable, "…", rule=_unknown(variable, near))
+        for name in (*_names(self._flags, names), *_names(self._in_file, names)):
+            if name not in names | tables:
+                near = [leaf.name for leaf in all_there_are()]
+                raise InvalidOption(name, "…", rule=_unknown(name, near))
+
+
+def _settable(leaf: Leaf) -> Iterator[str]:
+    for variable in leaf.variables:
+        yield variable
+        if leaf.field.mark.secret:
+            yield f"{variable}_FILE"
+
+
+def _variable(name: str, *, secret: bool) -> tuple[str, str]:
+    """What a variable says, or the file that it names; and which of both was said."""
+    value, path = os.environ.get(name, ""), os.environ.get(f"{name}_FILE", "")
+    if not (secret and path):
+        return value, name
+    if value:
+        raise InvalidOption(f"{name}_FILE", path, rule=f"give it or {name}, not both")
+    try:
+        return Path(path).read_text("utf-8").rstrip("\r\n"), f"{name}_FILE"
+    except (OSError, UnicodeDecodeError) as error:
+        rule = "must name a file with text"
+        raise InvalidOption(f"{name}_FILE", path, rule=rule) from error
+
+
+def _found(values: Mapping[str, Any], name: str) -> Any:
+    """The value at a dotted name."""
+    first, _, rest = name.partition(".")
+    if first not in values:
+        return UNSAID
+    found = values[first]
+    if not rest:
+        return found
+    if not isinstance(found, Mapping):
+        raise InvalidOption(first, "…", rule=f"is a group: write [{first}], and {rest} below it")
+    return _found(cast("Mapping[str, Any]", found), rest)
+
+
+def _names(values: Mapping[str, Any], known: set[str], above: str = "") -> Iterator[str]:
+    """The dotted names of all that is in *values*, down to the settings."""
+    for key, value in values.items():
+        name = f"{above}{key}"
+        if isinstance(value, Mapping) and value and name not in known:
+            yield from _names(cast("Mapping[str, Any]", value), known, f"{name}.")
+        else:
+            yield name
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+    return f"is no setting; {hint}"

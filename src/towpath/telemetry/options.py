@@ -1,0 +1,42 @@
+"""The options of log lines."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from towpath.options import Options
+
+
+class Form(StrEnum):
+    """How lines are written."""
+
+    AUTO = "auto"
+    """HUMAN in a terminal, JSON otherwise."""
+    HUMAN = "human"
+    """Aligned, with colours in a terminal."""
+    PLAIN = "plain"
+    """The same without colours."""
+    JSON = "json"
+    """One object per line."""
+
+
+class Level(StrEnum):
+    """How important a line is."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+class LogOptions(Options, frozen=True, kw_only=True):
+    """What a worker says about its work, on stderr."""
+
+    format: Form = Form.AUTO
+    """human, plain (without colours), json, or auto: human in a terminal, JSON otherwise."""
+    level: Level = Level.INFO
+    """The least important that is said: debug, info, warning, error, critical."""
+
+
+DEFAULTS = LogOptions()

@@ -1,0 +1,63 @@
+"""The options of a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, cast
+
+from msgspec import Meta
+
+from towpath.clock import Duration, seconds
+from towpath.ids import queue_name, worker_name
+from towpath.options import Mark, Options
+
+BY_HANDLERS = 0
+"""The weight of a queue for which none is given: what its handlers say."""
+
+
+def _queues(value: object) -> object:
+    """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
+    said: dict[str, object] = {}
+    wanted: dict[str, object] = {}
+    if isinstance(value, str):
+        parts = [part.strip().partition("=") for part in value.split(",") if part.strip()]
+        said = {name.strip(): weight.strip() for name, equals, weight in parts if equals}
+        wanted = {name.strip(): BY_HANDLERS for name, _, _ in parts} | said
+    elif isinstance(value, dict):
+        said = wanted = cast("dict[str, object]", value)
+    else:
+        return value
+    for name, weight in said.items():
+        if not str(weight).strip("+-0 "):
+            raise ValueError(f"{name} has the weight {weight!r}, it must be from 1 to 1000")
+    return {queue_name(name): weight for name, weight in wanted.items()}
+
+
+def _name(value: object) -> object:
+    return worker_name(value) if isinstance(value, str) else value
+
+
+Weight = Annotated[int, Meta(ge=BY_HANDLERS, le=1000)]
+
+
+class WorkerOptions(Options, frozen=True, kw_only=True):
+    """A worker process."""
+
+    concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    """How many jobs run at once."""
+    queues: Annotated[Mapping[str, Weight], Mark(read=_queues)] = {}
+    """Which queues to serve, with weights (`mails,reports=3`); none named = all that have a
+    handler."""
+    grace: Duration = seconds(25)
+    """How long running jobs may go on after SIGTERM; then they are given back."""
+    lease: Duration = seconds(15)
+    """How long the process may be silent before its jobs run elsewhere."""
+    name: Annotated[str | None, Mark(read=_name)] = None
+    """What the worker is called in listings; none = host, process and chance."""
+    metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
+    """Where Prometheus fetches the metrics; 0 = nowhere."""
+    metrics_host: str = "127.0.0.1"
+    """On which address; 0.0.0.0 = on all, for whoever reaches them."""
+
+
+DEFAULTS = WorkerOptions()
