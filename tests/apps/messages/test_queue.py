@@ -6,9 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-from towpath.apps.messages.errors import MessageDiffers, MessageNotHeld
 from towpath.apps.messages.model import MESSAGE_OPTIONS, MESSAGES, Load, UserQueue
-from towpath.apps.messages.queue import Dequeued, MessageQueue
+from towpath.apps.messages.queue import Dequeued, MessageDiffers, MessageNotHeld, MessageQueue
 from towpath.clock import ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

@@ -8,7 +8,6 @@ import pytest
 
 from tests.apps.messages.sending import SECRET, a_message, send
 from tests.waiting import eventually_async
-from towpath.apps.messages.errors import MessageDiffers
 from towpath.apps.messages.model import (
     CALLBACKS,
     MESSAGES,
@@ -18,6 +17,7 @@ from towpath.apps.messages.model import (
     message_ref,
 )
 from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.queue import MessageDiffers
 from towpath.apps.messages.service import Messages
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer

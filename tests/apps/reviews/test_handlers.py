@@ -15,13 +15,12 @@ from tests.forges.serving import TOKEN, ForgeServer, forge, refuses
 from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
-from towpath.apps.reviews.adapters import Outgoing
+from towpath.apps.reviews.adapters import HttpReviewer, Outgoing
 from towpath.apps.reviews.handlers import Posting, add_posting, add_reviews
 from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
 from towpath.apps.reviews.options import ReviewsOptions
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.reviewers.function import FunctionReviewer
-from towpath.apps.reviews.reviewers.http import HttpReviewer
 from towpath.apps.reviews.service import Reviews
 from towpath.apps.reviews.view import ReviewView
 from towpath.calls import new_secret

@@ -9,8 +9,8 @@ import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_review, a_task, an_attempt
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
+from towpath.apps.reviews.adapters import HttpReviewer
 from towpath.apps.reviews.model import ReviewTask
-from towpath.apps.reviews.reviewers.http import HttpReviewer
 from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.errors import InvalidOption

@@ -58,7 +58,19 @@ class Reviews:
         own time and by what the branch was at before; where it does not, the last to come.
         """
         task = hook.task
-        return _taken(await self._save(hook.id, task, hook.priority, of=hook))
+        return _taken(
+            await self._jobs.submit(
+                REVIEWS,
+                task.packed(),
+                id=hook.id,
+                priority=hook.priority,
+                subject=hook.subject,
+                version=hook.version,
+                revision=task.head,
+                follows=task.before,
+                headers={RECORD_ID: hook.id},
+            )
+        )
 
     async def submit(
         self, task: ReviewTask, *, id: str | None = None, priority: int | None = None
@@ -68,8 +80,15 @@ class Reviews:
         Raises ReviewDiffers for another task under the same id, InvalidName, InvalidOption.
         """
         own = f"{Forge.API}-{new_job_id() if id is None else job_id(id)}"
-        urgency = priority_of(task) if priority is None else priority
-        recorded = await self._save(own, task, urgency)
+        # Whoever asks for a review themselves means another one each time; a forge does not.
+        recorded = await self._jobs.submit(
+            REVIEWS,
+            task.packed(),
+            id=own,
+            priority=priority_of(task) if priority is None else priority,
+            subject=subject_of(task),
+            headers={RECORD_ID: own},
+        )
         if recorded.existed and recorded.record.payload != task.packed():
             raise ReviewDiffers(f"{REVIEWS}/{own}")
         return _taken(recorded)
@@ -138,22 +157,6 @@ class Reviews:
         return ReviewPage([as_view(it) for it in page.records], page.after)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
-
-    async def _save(
-        self, id: str, task: ReviewTask, priority: int, *, of: Hook | None = None
-    ) -> Recorded:
-        """Whoever asks for a review themselves means another one each time; a forge does not."""
-        return await self._jobs.submit(
-            REVIEWS,
-            task.packed(),
-            id=id,
-            priority=priority,
-            subject=subject_of(task),
-            version=of.version if of else None,
-            revision=task.head if of else None,
-            follows=task.before if of else None,
-            headers={RECORD_ID: id},
-        )
 
     async def _posting(self, record: Record) -> Record | None:
         if record.state is RecordState.COMPLETED:

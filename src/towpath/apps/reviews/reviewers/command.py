@@ -33,7 +33,7 @@ from towpath.apps.reviews.reviewers.errors import (
     ReviewTooLarge,
     verdict,
 )
-from towpath.apps.reviews.reviewers.reading import printed
+from towpath.apps.reviews.reviewers.port import printed
 from towpath.clock import Duration, duration_ms, milliseconds, minutes
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from towpath.apps.reviews.model import Review, ReviewTask
-from towpath.apps.reviews.reviewers.reading import returned
+from towpath.apps.reviews.reviewers.port import returned
 from towpath.errors import InvalidOption
 from towpath.worker.context import Context
 from towpath.worker.threads import Threads

@@ -1,11 +1,20 @@
-"""What a reviewer is to the application."""
+"""What a reviewer is to the application, and what it gave back as a review.
+
+What is none may be one the next time: Retry.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
-from towpath.apps.reviews.model import Review, ReviewTask
+import msgspec
+
+from towpath.apps.reviews.errors import ReviewInvalid
+from towpath.apps.reviews.model import Review, ReviewTask, read_review
 from towpath.worker.context import Context
+from towpath.worker.verdicts import Retry
 
 
 class Reviewer(Protocol):
@@ -18,3 +27,39 @@ class Reviewer(Protocol):
         ends whatever it has begun, within two seconds.
         """
         ...
+
+
+def printed(output: bytes) -> Review:
+    """The review that a program printed or an endpoint answered: JSON, or plain text."""
+    with _refusing():
+        return read_review(output)
+
+
+def returned(value: Any) -> Review:
+    """The review that a function returned: a Review, its text, or its fields."""
+    with _refusing():
+        match value:
+            case Review():
+                return value
+            case str():
+                return read_review(value.encode(errors="replace"))
+            case dict():
+                return read_review(_encoded(value))
+            case _:
+                kind = type(value).__name__
+                raise ReviewInvalid("review", f"must be a Review, text or a dict, not {kind}")
+
+
+def _encoded(fields: Any) -> bytes:
+    try:
+        return msgspec.json.encode(fields)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ReviewInvalid("review", f"can't be JSON: {error}") from error
+
+
+@contextmanager
+def _refusing() -> Generator[None]:
+    try:
+        yield
+    except ReviewInvalid as error:
+        raise Retry(f"ReviewInvalid: {error}") from error
