@@ -92,7 +92,8 @@ def _verbs(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 
 def _section(words: str, command: Any) -> str:
     text, _, examples = command.help.partition("\b\nExamples:\n")
-    params = [it for it in command.params if not set(it.opts) & {*_COMMON, "--help"}]
+    shown = command.get_params(typer.Context(command))
+    params = [it for it in shown if not set(it.opts) & {*_COMMON, "--help"}]
     lines = [f"\n## {words}\n", *map(_paragraph, text.strip().split("\n\n"))]
     lines += ["    " + line.strip().removeprefix("$ ") for line in examples.strip().splitlines()]
     if params:

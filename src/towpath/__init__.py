@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from towpath.engine.engine import Engine
     from towpath.engine.events import Event
     from towpath.engine.explain import Explanation, Position, Why
-    from towpath.engine.inspect import Counts, Job, Page
+    from towpath.engine.inspect import Counts, Page
     from towpath.engine.model import (
         HIGH,
         LOW,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Complete,
         Exchanged,
         Fail,
+        Job,
         JobOptions,
         JobRef,
         Lease,

@@ -3,7 +3,7 @@
 import asyncio
 
 from tests.cli.command import Command, Ran
-from towpath import Engine, QueueOptions, State, job_ref, seconds
+from towpath import Engine, Listed, QueueOptions, State, hours, job_ref, seconds
 
 
 class TestOneJob:
@@ -23,6 +23,17 @@ class TestOneJob:
         assert job.headers == {"a": "b=c", "handler": "rerun"}
         assert job.due_at is not None
         assert 590 < (job.due_at - job.submitted_at).total_seconds() < 610
+
+    async def test_has_a_retry_policy_and_a_lease_time_of_its_own(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        told = towpath("submit", "mails", "1", "--retry", "listed:1s,5s", "--lease", "2h", "--json")
+        ref = job_ref("mails", told.object["id"])
+        job = await engine.job(ref)
+        assert (job.retry, job.max_attempts) == (Listed((seconds(1), seconds(5))), 3)
+        [lease] = await engine.claim("mails", worker="w", lease=seconds(9))
+        assert lease.expires_at - lease.claimed_at == hours(2)
+        assert towpath("jobs", "show", str(ref), "--json").object["retry"] == "listed:1s,5s"
 
     async def test_under_the_same_id_is_the_same_job(
         self, towpath: Command, engine: Engine
@@ -64,6 +75,9 @@ class TestOneJob:
         for words, said in (
             (["mails", "hello"], "is no JSON"),
             (["mails", "@nowhere", "--delay", "1s"], "can't be read: No such file"),
+            (["mails", "1", "--retry", "soon"], "must be exponential[:FIRST"),
+            (["mails", "1", "--lease", "0s"], "lease = 0 s: must be from"),
+            (["mails", "1", "--max-attempts", "0"], "must be a whole number from 1"),
         ):
             ran = towpath("submit", *words)
             assert (ran.code, ran.out) == (2, ""), words

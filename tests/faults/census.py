@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Counts, Job
-from towpath.engine.model import JobRef
+from towpath.engine.inspect import Counts
+from towpath.engine.model import Job, JobRef
 from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.resp import items
+from towpath.engine.codec import unpack_raw
 from towpath.engine.script import ARGS, Scripts, pieces_of
-from towpath.engine.wire import unpack_raw
 
 PLANTED = "PLANTED"
 READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring"})

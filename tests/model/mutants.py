@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "the window of known ids begins too early",
-        ("ends", "now + keep + options.seen", "now + options.seen"),
+        ("ends", "now + keep + options.remember", "now + options.remember"),
     ),
     # ── ends, limits ──
     Mutant("the wish to cancel is lost", ("cancel", "set(job, 'cancel', 1)", "")),
@@ -212,7 +212,8 @@ MUTANTS = [
     ),
     Mutant("a paused queue gives jobs", ("claim", "meta.paused > 0", "false")),
     Mutant(
-        "one job too many", ("submit", "options.length - length()", "options.length + 1 - length()")
+        "one job too many",
+        ("submit", "options.max_length - length()", "options.max_length + 1 - length()"),
     ),
     # ── the short way of plain jobs ──
     Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),
@@ -240,7 +241,7 @@ MUTANTS = [
         ("plain_submit", "plain = plain and not texts[i]", "plain = plain"),
     ),
     Mutant("the short way orders by id text", ("plain_submit", "5e14 + tick, id", "5e14, id")),
-    Mutant("the short way knows no limit", ("plain_submit", " and options.length == 0", "")),
+    Mutant("the short way knows no limit", ("plain_submit", " and options.max_length == 0", "")),
     Mutant(
         "a claim repeated the short way takes new jobs",
         ("request", "not remembered and ", ""),

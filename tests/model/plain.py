@@ -19,8 +19,7 @@ from tests.model.values import (
 )
 from towpath.clock import instant, milliseconds
 from towpath.engine import inspect, model
-from towpath.engine.inspect import Job
-from towpath.engine.model import NORMAL, JobOptions, Lease, NewJob
+from towpath.engine.model import NORMAL, Job, JobOptions, Lease, NewJob
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Fixed, Never, RetryPolicy
 from towpath.errors import LeaseLost, TowpathError

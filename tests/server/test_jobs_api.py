@@ -95,6 +95,10 @@ class TestSubmitting:
             {"delay": -1},
             {"delay": 1, "due": "2099-01-01T00:00:00Z"},
             {"max_attempts": 0},
+            {"retry": "soon"},
+            {"retry": "fixed"},
+            {"retry": {"type": "never"}},
+            {"retry": "listed:1s,x"},
             {"id": ""},
             {"id": "a\nb"},
             {"id": "x" * 513},
@@ -111,6 +115,25 @@ class TestSubmitting:
     def test_a_value_that_cant_be_right_is_refused(self, api: Api, wrong: Any) -> None:
         problem(api.post("/jobs", {"payload": 1, **wrong}), 422)
         assert api.get().json()["ready"] == 0
+
+    @pytest.mark.parametrize(
+        ("retry", "attempts"),
+        [("fixed:30s", None), ("never", None), ("exponential:2s:1m", None), ("listed:1s,5s", 3)],
+    )
+    def test_its_own_retry_policy_is_said_and_shown(
+        self, api: Api, retry: str, attempts: int | None
+    ) -> None:
+        """With one that names its waits, as many attempts as they take."""
+        id = api.submit("x", retry=retry)["id"]
+        found = api.client.get(f"/api/v1/queues/{api.queue}/jobs/{id}").json()
+        [job] = api.claim()
+        for it in (found, job):
+            assert (it["retry"], it["max_attempts"]) == (retry, attempts)
+
+    def test_its_own_retry_policy_decides(self, api: Api) -> None:
+        api.submit("x", retry="never")
+        [job] = api.claim()
+        assert api.say("fail", job, reason="no").json()["state"] == "dead"
 
     @pytest.mark.parametrize(
         ("body", "detail"),
@@ -162,7 +185,14 @@ class TestSubmittingAList:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"priority": 101}, {"priority": True}, {"colour": "red"}, {"id": ""}, {"due": "soon"}],
+        [
+            {"priority": 101},
+            {"priority": True},
+            {"colour": "red"},
+            {"id": ""},
+            {"due": "soon"},
+            {"retry": "soon"},
+        ],
         ids=str,
     )
     def test_one_that_does_not_fit_its_description_does_not_either(

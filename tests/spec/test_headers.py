@@ -2,11 +2,16 @@
 
 import pytest
 
+from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim_one
 from towpath.clock import ManualClock, hours, seconds
 from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
+from towpath.engine.model import NewJob, job_ref
 from towpath.engine.options import QueueOptions
+from towpath.engine.record import decode
 from towpath.errors import InvalidOption
+from towpath.ids import JobId
 
 HEADERS = {"traceparent": "00-0af7-b7ad-01", "handler": "größe"}
 
@@ -55,3 +60,21 @@ class TestExchanging:
     async def test_of_an_empty_queue_names_no_time(self, engine: Engine) -> None:
         got = await engine.exchange(REVIEWS, [], worker="w", lease=LEASE, count=1)
         assert (got.left, got.due_in) == (0, None)
+
+
+class TestAFieldThatOnlyANewerReleaseKnows:
+    async def test_stays_with_the_job_whatever_is_done_to_it(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """Its workers may be of both releases, side by side."""
+        newer = NewJob(JobId("a"), b"x", {"tier": 7, "priority": 90})
+        await engine.submit_many(REVIEWS, [newer])
+        await engine.fail(await claim_one(engine), "no", delay=seconds(1))
+        clock.advance(seconds(1))
+        await engine.bury(await claim_one(engine), "no")
+        await engine.retry(job_ref(REVIEWS, "a"))
+        await engine.release(await claim_one(engine))
+        text = deployment.ask("GET", keys_of(REVIEWS).job("a"))
+        assert isinstance(text, bytes)
+        assert decode(text).more["tier"] == 7
+        assert (await claim_one(engine)).priority == 90

@@ -162,6 +162,15 @@ class TestATokenIsNoTime:
             assert it.claimed_at == (await engine.job(it.job)).claimed_at == clock.now
             assert it.expires_at - it.claimed_at == LEASE
 
+    async def test_a_job_that_was_claimed_in_such_a_time_is_plain_again_after_it(
+        self, engine: Engine, clock: ManualClock, ahead: Ahead
+    ) -> None:
+        job = (await engine.submit(REVIEWS, b"x")).job
+        await engine.release(await claim_one(engine))
+        clock.advance(hours(2))
+        assert (await claim_one(engine)).claimed_at == clock.now
+        assert (await engine.job(job)).claimed_at == clock.now
+
     async def test_so_do_repeated_ones(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:

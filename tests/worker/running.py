@@ -13,7 +13,7 @@ from towpath.app.ticket import Ticket
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job
 from towpath.telemetry.logs import Line
 from towpath.worker.worker import Worker
 

@@ -18,7 +18,7 @@ from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import hours, seconds
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job
 from towpath.engine.retry import Fixed, Never
 from towpath.engine.states import State
 from towpath.worker.handler import HandlerOptions, Place

@@ -5,7 +5,7 @@ import pytest
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State

@@ -23,8 +23,8 @@ from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
-from towpath.engine.inspect import Counts, Job, Page
-from towpath.engine.model import JobOptions, JobRef, NewJob, Submitted
+from towpath.engine.inspect import Counts, Page
+from towpath.engine.model import Job, JobOptions, JobRef, NewJob, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, TowpathError

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 from towpath.app.connection import Connection
 from towpath.app.ticket import STATES, RecordTicket, Ticket, Uncommitted
 from towpath.engine.durability import Durability
-from towpath.engine.model import JobOptions, JobRef, NewJob, OnConflict, Submitted, new_job
-from towpath.engine.retry import own_attempts
+from towpath.engine.model import (
+    JobOptions,
+    JobRef,
+    NewJob,
+    OnConflict,
+    Submitted,
+    new_job,
+    with_own_attempts,
+)
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
 from towpath.worker.context import Context
@@ -189,9 +196,7 @@ class AppHandler(Handler[T, R, C]):
             headers |= options.get("headers") or {}
             options = {**options, "headers": headers}
         # The caller's own policy decides before the handler's limit, which was made for another.
-        if "retry" in options and options.get("max_attempts") is None:
-            most = own_attempts(options["retry"])
-            options = {**options, "max_attempts": most} if most else options
+        options = with_own_attempts(options)
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
         )

@@ -9,8 +9,7 @@ import msgspec
 
 from towpath.app.connection import Connection
 from towpath.clock import Duration, seconds, steady
-from towpath.engine.inspect import Job
-from towpath.engine.model import JobRef, Submitted
+from towpath.engine.model import Job, JobRef, Submitted
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobNotFound, JobUnfinished, ServerError, StillOpen
 from towpath.ids import JobId

@@ -15,8 +15,7 @@ from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
-    from towpath.engine.inspect import Job
-    from towpath.engine.model import JobRef
+    from towpath.engine.model import Job, JobRef
 
 app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, retry, purge.")
 

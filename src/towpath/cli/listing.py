@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -13,7 +13,8 @@ from towpath.console.output import Output
 from towpath.durations import readable
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job, Said
+from towpath.engine.spelling import written
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 
@@ -138,10 +139,7 @@ def brief(job: Job) -> dict[str, Any]:
         "queue": job.ref.queue,
         "id": job.id,
         "state": job.state,
-        "priority": job.priority,
-        "lane": job.lane,
         "attempts": job.attempts,
-        "max_attempts": job.max_attempts,
         "submitted_at": job.submitted_at,
         "due_at": job.due_at,
         "claimed_at": job.claimed_at,
@@ -151,9 +149,16 @@ def brief(job: Job) -> dict[str, Any]:
         "token": job.token,
         "cancel_requested": job.cancel_requested or None,
         "reason": job.reason,
-        "headers": dict(job.headers) or None,
+        **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _said(value: Any) -> Any:
+    """What was said about a job, as it is said: `fixed:30s`."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, str]", value)) or None
+    return value if value is None or isinstance(value, str) else written(value)
 
 
 def described(job: Job, position: Position | None, why: Explanation) -> dict[str, Any]:

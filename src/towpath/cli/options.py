@@ -12,7 +12,6 @@ from towpath.clock import Duration
 from towpath.durations import parse_duration
 from towpath.engine import spelling
 from towpath.engine.options import LanePolicy, QueueOptions
-from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
 
@@ -39,12 +38,13 @@ def _value(name: str, text: str) -> Any:
         case LanePolicy():
             return _lane_policy(text)
         case int():
-            return _whole(name, text)
+            return whole_number(name, text)
         case _:
-            return _retry(text)
+            return spelling.read_retry(text)
 
 
-def _whole(name: str, text: str) -> int:
+def whole_number(name: str, text: str) -> int:
+    """The number that *text* is. Raises InvalidOption."""
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise InvalidOption(name, text, rule="must be a whole number")
     return int(text)
@@ -54,24 +54,3 @@ def _lane_policy(text: str) -> LanePolicy:
     if text not in set(LanePolicy):
         raise InvalidOption("lanes", text, rule=f"must be {', '.join(LanePolicy)}")
     return LanePolicy(text)
-
-
-def _retry(text: str) -> RetryPolicy:
-    kind, _, rest = text.partition(":")
-    waits = [parse_duration("retry", part) for part in rest.replace(":", ",").split(",") if part]
-    match kind, waits:
-        case "never", []:
-            return Never()
-        case "fixed", [every]:
-            return Fixed(every)
-        case "listed", [_, *_]:
-            return Listed(tuple(waits))
-        case "exponential", []:
-            return Exponential()
-        case "exponential", [first]:
-            return Exponential(first=first)
-        case "exponential", [first, longest]:
-            return Exponential(first=first, longest=longest)
-        case _:
-            rule = "must be exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,… or never"
-            raise InvalidOption("retry", text, rule=rule)

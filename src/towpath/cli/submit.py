@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from functools import cached_property, partial
+from typing import Annotated, Any
 
-import typer
+import typer.main
+from typer.core import TyperCommand
 
-from towpath.console.arguments import QueueArgument, duration, instant, pairs, priority
+from towpath.console.arguments import QueueArgument, duration
 from towpath.console.verb import Session, verb
 
 EXAMPLES = """
     towpath submit mails '{"to": "anna"}' --priority high --id mail-7
     towpath submit mails @mail.json --delay 10m --wait 15m
     towpath submit reports '"weekly"' --due 2030-01-31T08:00:00Z --lane finance
+    towpath submit reports '"weekly"' --retry listed:1m,10m,1h
     zcat mails.jsonl.gz | towpath submit mails --lines --id import-3
 """
 
@@ -23,30 +27,39 @@ Raw = Annotated[bool, typer.Option("--raw", help="Send any bytes, not only JSON.
 Lines = Annotated[
     bool, typer.Option("--lines", help="One job per line of the file or standard input.")
 ]
-Priority = Annotated[
-    str, typer.Option("--priority", metavar="HIGH|0-100", help="Higher runs first.")
-]
-Delay = Annotated[str | None, typer.Option(metavar="TIME", help="Not before so long from now.")]
-Due = Annotated[str | None, typer.Option(metavar="INSTANT", help="Not before then.")]
-Lane = Annotated[str | None, typer.Option(help="Jobs of one lane run one at a time, in order.")]
-Id = Annotated[
-    str | None, typer.Option("--id", help="Same id, same job; with --lines: ID.1, ID.2, …")
-]
 KeepExisting = Annotated[
     bool,
     typer.Option("--keep-existing", help="Take a job of that id as it is, whatever its payload."),
-]
-MaxAttempts = Annotated[int | None, typer.Option(min=1, help="Deliveries before it is dead.")]
-Keep = Annotated[
-    str | None, typer.Option(metavar="TIME", help="How long it can be looked at after its end.")
-]
-Headers = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="What goes with it; repeat it.")
 ]
 HandlerName = Annotated[str | None, typer.Option(help="The handler, where a queue has several.")]
 Wait = Annotated[
     str | None, typer.Option(metavar="TIME", help="Wait for its end and show the result.")
 ]
+
+
+class _Command(TyperCommand):
+    """`submit` with an option for each field of a job. Those are made when somebody asks for them:
+    to know the fields takes longer than all else before a help text.
+    """
+
+    @cached_property
+    def _whole(self) -> Any:
+        from towpath.cli.taking import field_parameters  # noqa: PLC0415 -- slow to import
+
+        signature = inspect.signature(submit, eval_str=True)
+        own = list(signature.parameters.values())[:-1]
+        whole: Any = partial(submit)
+        whole.__signature__ = signature.replace(parameters=[*own, *field_parameters()])
+        whole.__doc__, whole.__name__ = submit.__doc__, submit.__name__
+        app = typer.Typer(add_completion=False)
+        verb(app, "submit", examples=EXAMPLES)(whole)
+        return typer.main.get_command(app)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return self._whole.get_params(ctx)
+
+    def invoke(self, ctx: Any) -> Any:
+        return self._whole.invoke(ctx)
 
 
 async def submit(
@@ -56,37 +69,24 @@ async def submit(
     payload: Payload = "-",
     raw: Raw = False,
     lines: Lines = False,
-    urgency: Priority = "normal",
-    delay: Delay = None,
-    due: Due = None,
-    lane: Lane = None,
-    id: Id = None,
     keep_existing: KeepExisting = False,
-    max_attempts: MaxAttempts = None,
-    keep: Keep = None,
-    header: Headers = None,
     handler: HandlerName = None,
     wait: Wait = None,
+    **said: Any,
 ) -> None:
     """Take jobs in. When this returns they exist.
 
     With --id a repeat is harmless: the same id is the same job, and the answer says `existed`. With
-    another payload it is refused (exit code 4), and the job that exists stays as it is.
+    another payload it is refused (exit code 4), and the job that exists stays as it is. With
+    --lines the jobs are ID.1, ID.2, …
     With --wait the exit code tells the end: 0 done, 4 dead or cancelled, 75 not ended in time.
     """
-    from towpath.cli.taking import Taking  # noqa: PLC0415 -- slow to import
+    from towpath.cli.taking import Taking, options_in  # noqa: PLC0415 -- slow to import
 
-    headers = pairs("header", header or []) | ({"handler": handler} if handler else {})
-    options = {
-        "priority": priority(urgency),
-        "delay": duration("delay", delay),
-        "due": instant("due", due),
-        "lane": lane,
-        "max_attempts": max_attempts,
-        "keep": duration("keep", keep),
-        "headers": headers or None,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
+    if handler is not None:
+        said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
+    options = options_in(said)
+    id = options.pop("id", None)
     on_conflict = "keep" if keep_existing else "refuse"
     taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
     if lines:
@@ -97,4 +97,4 @@ async def submit(
 
 
 def register(app: typer.Typer) -> None:
-    verb(app, "submit", examples=EXAMPLES)(submit)
+    verb(app, "submit", examples=EXAMPLES, cls=_Command)(submit)

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
 
 import msgspec
+import typer
 
 from towpath.cli.listing import brief, content
+from towpath.cli.options import whole_number
 from towpath.clock import Duration, minutes
+from towpath.console.arguments import duration, instant, pairs, priority
 from towpath.console.errors import JobFailed
 from towpath.console.verb import Session
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Job
-from towpath.engine.model import JobOptions, OnConflict, Submitted, new_job
+from towpath.engine.fields import Field, Kind, Moment, Number, Pairs, Policy, Span, Text
+from towpath.engine.model import (
+    FIELDS,
+    Job,
+    JobOptions,
+    OnConflict,
+    Submitted,
+    new_job,
+    with_own_attempts,
+)
+from towpath.engine.spelling import POLICIES, read_retry
 from towpath.engine.states import State
 from towpath.errors import InvalidOption, JobDiffers, TowpathError
 
@@ -30,14 +43,14 @@ class Taking:
         self,
         session: Session,
         queue: str,
-        options: dict[str, Any],
+        options: JobOptions,
         *,
         id: str | None,
         raw: bool,
         on_conflict: OnConflict,
     ) -> None:
         self._session, self._queue, self._id, self._raw = session, queue, id, raw
-        self._options = cast("JobOptions", options)
+        self._options = options
         self._on_conflict: OnConflict = on_conflict
         self._taken = self._existed = 0
 
@@ -158,6 +171,58 @@ class Taking:
 
 def _result_text(job: Job) -> str:
     return (job.result or b"").decode(errors="backslashreplace") or "done"
+
+
+# ── what is said about a job ─────────────────────────────────────────────────────────────
+
+_METAVARS: dict[type, str] = {
+    Span: "TIME", Moment: "INSTANT", Policy: "POLICY", Pairs: "NAME=VALUE", Text: "TEXT"
+}  # fmt: skip
+
+
+def field_parameters() -> list[inspect.Parameter]:
+    """An option for each field of a job, as typer reads them."""
+    return [_option(name, field) for name, field in FIELDS.items()]
+
+
+def _option(name: str, field: Field) -> inspect.Parameter:
+    kind: Kind = field.kind
+    is_plural, flag = isinstance(kind, Pairs), f"--{name.replace('_', '-')}"
+    about = field.about + (f" {POLICIES}." if isinstance(kind, Policy) else "")
+    option = typer.Option(
+        flag.removesuffix("s") if is_plural else flag,
+        metavar="HIGH|0-100" if name == "priority" else _METAVARS.get(type(kind), "N"),
+        help=f"{about} Repeat it." if is_plural else about,
+    )
+    form = list[str] if is_plural else str
+    annotation = Annotated[form | None, option]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def options_in(said: Mapping[str, Any]) -> JobOptions:
+    """What the options of the command say about its jobs. Raises InvalidOption."""
+    given = {name: text for name, text in said.items() if text not in (None, [], ())}
+    read = {name: _read(name, text) for name, text in given.items()}
+    return with_own_attempts(cast("JobOptions", read))
+
+
+def _read(name: str, text: Any) -> Any:
+    kind: Kind = FIELDS[name].kind
+    match kind:
+        case Number():
+            return priority(text) if name == "priority" else whole_number(name, text)
+        case Span():
+            return duration(name, text)
+        case Moment():
+            return instant(name, text)
+        case Policy():
+            return read_retry(text)
+        case Pairs():
+            return pairs("header", list(text))
+        case Text():
+            return text
 
 
 # ── where payloads come from ─────────────────────────────────────────────────────────────

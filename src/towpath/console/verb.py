@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
+from typer.core import TyperCommand
 
 from towpath.errors import ServerUnreachable, TowpathError
 
@@ -104,13 +105,15 @@ class Session:
             raise NotConfirmed(question)
 
 
-def verb(app: typer.Typer, name: str, *, examples: str) -> Callable[[B], B]:
+def verb(
+    app: typer.Typer, name: str, *, examples: str, cls: type[TyperCommand] | None = None
+) -> Callable[[B], B]:
     """Make a function a command of *app*. Its first parameter is the session, the others are
     typer's; it may be async. Errors become exit codes; none becomes a traceback.
     """
 
     def register(body: B) -> B:
-        app.command(name, help=help_of(body, examples))(_command(body))
+        app.command(name, help=help_of(body, examples), cls=cls)(_command(body))
         return body
 
     return register
@@ -136,6 +139,7 @@ def help_of(body: Body, examples: str) -> str:
 def _command(body: Body) -> Callable[..., None]:
     """A function with the body's parameters and the common ones, as typer wants it."""
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
+    own = [it for it in own if it.kind is not it.VAR_KEYWORD]  # what its command adds by itself
 
     def command(ctx: typer.Context, **values: Any) -> None:
         given = {name: values.pop(name) for name in _COMMON}

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from random import random
-from typing import Any
+from typing import Any, cast
 
+import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
 
 from towpath.clock import duration_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened
 from towpath.engine.model import (
-    NO_HEADERS,
-    NORMAL,
     Bury,
     Complete,
     Exchanged,
@@ -24,12 +24,11 @@ from towpath.engine.model import (
     Renew,
     Settlement,
     Submitted,
+    said,
 )
 from towpath.engine.options import QueueOptions
-from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import (
-    InvalidOption,
     JobCancelled,
     JobDead,
     JobDone,
@@ -42,29 +41,16 @@ from towpath.errors import (
     ScriptDefect,
     TowpathError,
 )
-from towpath.ids import JobId, LaneKey, QueueName
+from towpath.ids import JobId, QueueName
+
+pack = cast("Callable[[Any], bytes]", partial(msgpack.packb, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
+"""A value for a script: its decoder knows texts of any bytes, but no binaries. Both arrive there as
+the same thing."""
+unpack_raw = cast("Callable[[bytes], Any]", partial(msgpack.unpackb, raw=True))  # pyright: ignore[reportUnknownMemberType]
+"""What a script packed, its texts as bytes."""
 
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
-UNREADABLE = "(headers that this release can't read)"
-decode_retry = msgspec.json.Decoder(RetryPolicy).decode
-decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-
-
-def known_retry(text: bytes) -> RetryPolicy | None:
-    """A job's own policy; None for one of a newer release: its queue's decides then."""
-    try:
-        return decode_retry(text)
-    except (msgspec.MsgspecError, InvalidOption):
-        return None
-
-
-def known_headers(text: bytes) -> dict[str, str]:
-    """A job's headers. One whose can't be read names a handler that there is not: it is buried."""
-    try:
-        return decode_headers(text)
-    except msgspec.MsgspecError:
-        return {"handler": UNREADABLE}
 
 
 # ── to the scripts ───────────────────────────────────────────────────────────────────────
@@ -154,13 +140,9 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         at,
         # A token tells the time of its claim in µs; where it does not, the record does.
         int(named.get("claimed", token // 1000)),
-        priority=int(named.get("priority", NORMAL)),
-        lane=LaneKey(named["lane"].decode()) if "lane" in named else None,
         due_ms=int(named.get("due", 0)),
-        max_attempts=int(named["max_attempts"]) if "max_attempts" in named else None,
-        retry=known_retry(named["retry"]) if "retry" in named else None,
-        headers=known_headers(named["headers"]) if "headers" in named else NO_HEADERS,
         reason=named["reason"].decode(errors="replace") if "reason" in named else None,
+        **said(named),
     )
 
 

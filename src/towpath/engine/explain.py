@@ -14,7 +14,7 @@ from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.states import State
 
 if TYPE_CHECKING:
-    from towpath.engine.inspect import Job
+    from towpath.engine.model import Job
 
 Facts = dict[str, Any]
 

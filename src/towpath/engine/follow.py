@@ -18,9 +18,9 @@ from typing import Any
 from towpath.clock import Duration, seconds
 from towpath.engine.check import whole
 from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
-from towpath.engine.inspect import Inspector, Job, ended_job
+from towpath.engine.inspect import Inspector, ended_job
 from towpath.engine.keys import keys_of
-from towpath.engine.model import JobRef
+from towpath.engine.model import Job, JobRef
 from towpath.errors import (
     InvalidOption,
     JobNotFound,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -13,52 +12,18 @@ import msgspec
 
 from towpath.clock import Duration, instant, milliseconds
 from towpath.engine.check import whole
-from towpath.engine.codec import known_headers, known_retry, pairs
+from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
-from towpath.engine.model import NO_HEADERS, NORMAL, JobRef
+from towpath.engine.model import Job, JobRef, said
 from towpath.engine.options import QueueOptions
 from towpath.engine.record import STATES, Record, decode, readable
-from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidName, InvalidOption, JobNotFound
-from towpath.ids import JobId, LaneKey, QueueName, Token, lane_key, queue_name
+from towpath.ids import JobId, QueueName, Token, lane_key, queue_name
 
 LARGEST_PAGE = 1000
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is at one moment."""
-
-    ref: JobRef
-    state: State
-    payload: bytes
-    priority: int = NORMAL
-    lane: LaneKey | None = None
-    attempts: int = 0
-    max_attempts: int | None = None
-    """Its own limit; None = the queue's."""
-    submitted_at: datetime
-    due_at: datetime | None = None
-    claimed_at: datetime | None = None
-    expires_at: datetime | None = None
-    """While it is leased: when the lease ends."""
-    ended_at: datetime | None = None
-    worker: str | None = None
-    token: Token | None = None
-    cancel_requested: bool = False
-    reason: str | None = None
-    """Why the last attempt failed, or why it is dead."""
-    progress: bytes | None = None
-    result: bytes | None = None
-    headers: Mapping[str, str] = NO_HEADERS
-    retry: RetryPolicy | None = None
-    """Its own policy; None = the queue's."""
-
-    @property
-    def id(self) -> JobId:
-        return self.ref.id
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -251,10 +216,7 @@ def _job(
         ref=ref,
         state=record.state,
         payload=payload,
-        priority=more.get("priority", NORMAL),
-        lane=LaneKey(more["lane"].decode()) if "lane" in more else None,
         attempts=record.attempts,
-        max_attempts=more.get("max_attempts"),
         submitted_at=instant(record.submitted_ms),
         due_at=_instant(more.get("due")),
         claimed_at=_instant(record.claimed_ms),
@@ -266,8 +228,7 @@ def _job(
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
         progress=more.get("progress"),
         result=result or None,
-        headers=known_headers(more["headers"]) if "headers" in more else NO_HEADERS,
-        retry=known_retry(more["retry"]) if "retry" in more else None,
+        **said(more),
     )
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from towpath.clock import ZERO, Duration, duration_ms, instant, instant_ms, milliseconds
+from towpath.clock import ZERO, Duration, instant, milliseconds
 from towpath.engine.check import whole
-from towpath.engine.retry import RetryPolicy, retry_policy
+from towpath.engine.fields import Moment, Number, Pairs, Policy, Span, Text, declared
+from towpath.engine.retry import RetryPolicy, own_attempts
 from towpath.engine.states import State
 from towpath.errors import InvalidOption, JobDiffers, TowpathError
 from towpath.ids import (
@@ -59,26 +59,81 @@ class NewJob(NamedTuple):
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said about a job when it is submitted. What is left out, its queue decides."""
+    """What may be said about a job when it is submitted. What is left out, its queue decides.
 
-    id: str | None
-    """The caller's own id: the same one twice is one job. None = one is made."""
-    priority: int
-    """0 to 100, **higher runs first** (LOW, NORMAL, HIGH)."""
-    delay: Duration
-    """Counted from the moment the server takes the job in."""
-    due: datetime | None
-    """An instant; give a delay or a due time, not both."""
-    lane: str | None
-    """Jobs of one lane run one at a time, in the order they were submitted."""
-    max_attempts: int | None
-    retry: RetryPolicy | None
-    lease: Duration | None
-    """How long a worker may be silent; decides over the lease time that a claim names."""
-    keep: Duration | None
-    """How long the finished job and its result can be looked at."""
-    headers: Mapping[str, str] | None
-    """What travels beside the payload, e.g. a trace: names and texts, 4 KiB in all."""
+    The one declaration of each field: its type, its kind, a sentence. What is only passed along
+    needs no more than this and an attribute of `Said`.
+    """
+
+    id: Annotated[str | None, Text(job_id), "Your own id: the same one twice is one job."]
+    priority: Annotated[int, Number(0, 100), "0 to 100: higher runs first."]
+    delay: Annotated[Duration, Span(), "How long until it may run; give this or a due time."]
+    due: Annotated[datetime | None, Moment(), "The instant from which it may run."]
+    lane: Annotated[
+        str | None,
+        Text(lane_key),
+        "Jobs of one lane run one at a time, in the order they were submitted.",
+    ]
+    max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before it is dead."]
+    retry: Annotated[RetryPolicy | None, Policy(), "How long to wait before the next attempt."]
+    lease: Annotated[
+        Duration | None,
+        Span(milliseconds(1)),
+        "How long its worker may be silent; decides over the lease time that a claim names.",
+    ]
+    keep: Annotated[Duration | None, Span(), "How long it can be looked at after its end."]
+    headers: Annotated[
+        Mapping[str, str] | None,
+        Pairs(),
+        "What travels beside the payload, e.g. a trace: names and texts, 4 KiB in all.",
+    ]
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said about a job, as its worker and those who look at it see it.
+
+    An attribute has the name of its field, and the type that its kind reads.
+    """
+
+    priority: int = NORMAL
+    lane: LaneKey | None = None
+    max_attempts: int | None = None
+    """The job's own limit; None = its queue's."""
+    retry: RetryPolicy | None = None
+    """The job's own policy; None = its queue's."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """What travelled beside the payload."""
+
+
+FIELDS = declared(JobOptions)
+NO_HEADERS = Said().headers
+_SAID_NOTHING = msgspec.structs.asdict(Said())
+_UNREADABLE = "(headers that this release can't read)"
+LEASE_FIELDS = (*Said.__struct_fields__, "due", "reason", "claimed")
+"""What a claim answers about a job that is not plain."""
+
+
+def said(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of `Said`, from what a record keeps."""
+    return {name: _read(name, kept[name]) for name in Said.__struct_fields__ if name in kept}
+
+
+def _read(name: str, kept: Any) -> Any:
+    """One of them. What only a newer release can read is as if it had not been said; but a job
+    whose headers are such names a handler that there is not, and is buried.
+    """
+    try:
+        return FIELDS[name].kind.read(kept)
+    except (msgspec.MsgspecError, InvalidOption):
+        return {"handler": _UNREADABLE} if name == "headers" else _SAID_NOTHING[name]
+
+
+def with_own_attempts(options: JobOptions) -> JobOptions:
+    """*options*, with as many attempts as their retry policy is made for if they name no limit."""
+    if "retry" in options and options.get("max_attempts") is None:
+        most = own_attempts(options["retry"])
+        return {**options, "max_attempts": most} if most else options
+    return options
 
 
 def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
@@ -89,10 +144,11 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
         return NewJob(new_job_id(), payload)
     more: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in _CHECKS:
-            raise InvalidOption(name, value, rule=f"is no option of a job: {', '.join(_CHECKS)}")
-        if value is not None or name in _NEVER_NONE:
-            more[name] = _CHECKS[name](value)
+        field = FIELDS.get(name)
+        if field is None:
+            raise InvalidOption(name, value, rule=f"is no option of a job: {', '.join(FIELDS)}")
+        if value is not None or not field.may_be_none:
+            more[name] = field.kind.kept(name, value)
     if "delay" in more and "due" in more:
         raise InvalidOption("due", options.get("due"), rule="give a delay or a due time, not both")
     if "id" not in more:
@@ -101,43 +157,8 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
     return NewJob(id, payload, more | {"named": 1})
 
 
-LARGEST_HEADERS = 4096
-_HEADER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-
-
-def header_bytes(headers: Mapping[str, str]) -> bytes:
-    """Headers as the record keeps them. Raises InvalidOption."""
-    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise InvalidOption("headers", headers, rule="must map names to texts")
-    for name, value in headers.items():
-        if not isinstance(value, str) or not isinstance(name, str) or not _HEADER.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-            rule = "must be text under a name of a-z, 0-9, dot, dash and underscore"
-            raise InvalidOption(f"headers[{name!r}]", value, rule=rule)
-    packed = msgspec.json.encode(dict(headers))
-    if len(packed) > LARGEST_HEADERS:
-        raise InvalidOption("headers", f"{len(packed)} bytes", rule=f"at most {LARGEST_HEADERS}")
-    return packed
-
-
-_NEVER_NONE = {"priority", "delay"}
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "id": job_id,
-    "priority": lambda value: whole("priority", value, 0, 100),
-    "delay": lambda value: duration_ms("delay", value),
-    "due": lambda value: instant_ms("due", value),
-    "lane": lane_key,
-    "max_attempts": lambda value: whole("max_attempts", value, 1, 1_000_000),
-    "retry": lambda value: msgspec.json.encode(retry_policy(value)),
-    "lease": lambda value: duration_ms("lease", value, least=milliseconds(1)),
-    "keep": lambda value: duration_ms("keep", value),
-    "headers": header_bytes,
-}
-
-
 LEASE_ENDED = "LEASE_ENDED"
 """How the reason of an attempt begins that no worker ended."""
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -167,7 +188,7 @@ OnConflict = Literal["refuse", "keep"]
 job that was there first is the answer."""
 
 
-class Lease(msgspec.Struct, frozen=True):
+class Lease(Said, frozen=True):
     """A job in this worker's hands, until *expires_at* unless renewed."""
 
     job: JobRef
@@ -181,16 +202,8 @@ class Lease(msgspec.Struct, frozen=True):
     submitted_ms: int
     claimed_ms: int = 0
     """By the server's clock; 0 for a lease that is only known by its token."""
-    priority: int = NORMAL
-    lane: LaneKey | None = None
     due_ms: int = 0
-    max_attempts: int | None = None
-    """The job's own limit, if it differs from its queue's."""
-    retry: RetryPolicy | None = None
-    """The job's own policy, if it differs from its queue's."""
     cancel_requested: bool = False
-    headers: Mapping[str, str] = NO_HEADERS
-    """What travelled beside the payload."""
     reason: str | None = None
     """Why the last attempt failed, if there was one."""
 
@@ -223,6 +236,32 @@ class Lease(msgspec.Struct, frozen=True):
     def was_silent(self) -> bool:
         """Whether the last attempt ended because its worker was silent."""
         return self.reason is not None and self.reason.startswith(LEASE_ENDED)
+
+
+class Job(Said, frozen=True, kw_only=True):
+    """A job as it is at one moment."""
+
+    ref: JobRef
+    state: State
+    payload: bytes
+    attempts: int = 0
+    submitted_at: datetime
+    due_at: datetime | None = None
+    claimed_at: datetime | None = None
+    expires_at: datetime | None = None
+    """While it is leased: when the lease ends."""
+    ended_at: datetime | None = None
+    worker: str | None = None
+    token: Token | None = None
+    cancel_requested: bool = False
+    reason: str | None = None
+    """Why the last attempt failed, or why it is dead."""
+    progress: bytes | None = None
+    result: bytes | None = None
+
+    @property
+    def id(self) -> JobId:
+        return self.ref.id
 
 
 # ── settling ─────────────────────────────────────────────────────────────────────────────

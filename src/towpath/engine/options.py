@@ -71,28 +71,30 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         duration_ms("remember", self.remember)
 
     def packed(self) -> bytes:
-        """The form the scripts read: only what they go by, in the order of OPTIONS."""
-        numbers = (
-            self.max_attempts,
-            duration_ms("keep", self.keep),
-            self.keep_most,
-            duration_ms("keep_dead", self.keep_dead),
-            self.keep_dead_most,
-            duration_ms("remember", self.remember),
-            self.remember_most,
-            self.max_length,
-            self.max_payload,
-            self.events,
-        )
-        return struct.pack("<10d", *numbers) + self.lanes.encode() + b"\0"
+        """The form the scripts read: what they go by, in the order of SCRIPTED."""
+        return b"".join(_packed(name, getattr(self, name)) for name in SCRIPTED)
 
 
-OPTIONS = (
-    "max_attempts", "keep", "done_most", "dead_keep", "dead_most", "seen", "seen_most", "length",
-    "payload", "events", "lanes",
+SCRIPTED = (
+    "max_attempts", "keep", "keep_most", "keep_dead", "keep_dead_most", "remember",
+    "remember_most", "max_length", "max_payload", "events", "lanes",
 )  # fmt: skip
-"""What the scripts call the options that they go by, in the order in which they are packed. Read
-from a map they were 5 % of a lone submit; the loader knows their places."""
+"""The options that the scripts go by, in the order in which they are packed. Read from a map they
+were 5 % of a lone submit; the loader knows their places."""
+
+
+def _packed(name: str, value: int | Duration | LanePolicy) -> bytes:
+    """Texts end with a zero, all else is a double; durations are ms."""
+    if isinstance(value, LanePolicy):
+        return value.encode() + b"\0"
+    return struct.pack("<d", duration_ms(name, value) if isinstance(value, Duration) else value)
+
+
+def packed_format() -> str:
+    """The same as Lua's struct.unpack is told."""
+    usual = QueueOptions()
+    kinds = ("s" if isinstance(getattr(usual, name), LanePolicy) else "d" for name in SCRIPTED)
+    return "<" + "".join(kinds)
 
 
 class InForce(msgspec.Struct, frozen=True):

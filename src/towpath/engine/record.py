@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
+from towpath.engine.codec import unpack_raw
 from towpath.engine.states import State
-from towpath.engine.wire import unpack_raw
 
 _HEAD = struct.Struct("<Bdddd")
 
@@ -30,8 +30,8 @@ class Record(msgspec.Struct, frozen=True):
     attempts: int
     worker: str
     more: dict[str, Any]
-    """turn, priority, lane, due, max_attempts, lease, keep, retry, headers, named, cancel,
-    reason, progress, ended, gone_at, claimed: those that are set; texts as bytes."""
+    """What is not plain: the fields that were said, `named`, and what scripts add (lib/record).
+    Those that are set; texts as bytes."""
 
     @property
     def claimed_ms(self) -> int:

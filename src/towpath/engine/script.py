@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,7 +14,8 @@ from types import MappingProxyType
 
 import msgspec
 
-from towpath.engine.options import OPTIONS
+from towpath.engine.model import LEASE_FIELDS
+from towpath.engine.options import SCRIPTED, packed_format
 from towpath.errors import SpaceInvalid
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -152,15 +154,17 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         fields, more = more, fields
     parts = [
         f"local VERB = '{name}'",
+        f"local OPTIONS_FORMAT = '{packed_format()}'",
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
         first,
         "return (function()" if short else "",
         _listed("MORE_FIELDS", sorted(more - fields)),
+        _listed("LEASE_FIELDS", LEASE_FIELDS) if "LEASE_FIELDS" in rest else "",
         rest,
         "end)()" if short else "",
     ]
-    source = _OPTION.sub(lambda it: f"options[{OPTIONS.index(it[1]) + 1}]", "\n".join(parts))
+    source = _OPTION.sub(lambda it: f"options[{SCRIPTED.index(it[1]) + 1}]", "\n".join(parts))
     return Script(name, source, _digest(source))
 
 
@@ -381,3 +385,12 @@ def _arguments(code: str) -> list[str]:
         depth += (part in "([{") - (part in ")]}")
         found[-1] += part
     return [it.strip() for it in found]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == []:
+        print(*ARGS, sep="\n")  # noqa: T201 -- what it is for
+    elif sys.argv[1] in ARGS:
+        print(Scripts()[sys.argv[1]].source)  # noqa: T201 -- what it is for
+    else:
+        sys.exit(f"{sys.argv[1]} is no script; there are {', '.join(ARGS)}")

@@ -20,12 +20,12 @@ from typing import Any
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.channel import Channels
 from towpath.engine.check import whole
+from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
 from towpath.engine.keys import Declared, record_keys, stream_keys
 from towpath.engine.model import Call
 from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
-from towpath.engine.wire import pack
 from towpath.errors import InvalidOption, SpaceInvalid
 from towpath.ids import record_id, space_name, stream_name
 

@@ -1,11 +1,14 @@
-"""A queue's options as people write them: `1h`, `fixed:30s`, `listed:1s,5s`."""
+"""Options as people write them: `1h`, `fixed:30s`, `listed:1s,5s`."""
 
 from __future__ import annotations
 
 from towpath.clock import Duration
-from towpath.durations import spelled
+from towpath.durations import parse_duration, spelled
 from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
+from towpath.errors import InvalidOption
+
+POLICIES = "exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,… or never"
 
 
 def written(value: Duration | LanePolicy | RetryPolicy | int) -> str | int:
@@ -31,3 +34,24 @@ def _retry(policy: RetryPolicy) -> str:
             return f"listed:{','.join(spelled(wait) for wait in policy.waits)}"
         case Never():
             return "never"
+
+
+def read_retry(text: str) -> RetryPolicy:
+    """The policy that *text* is. Raises InvalidOption."""
+    kind, _, rest = text.partition(":")
+    waits = [parse_duration("retry", part) for part in rest.replace(":", ",").split(",") if part]
+    match kind, waits:
+        case "never", []:
+            return Never()
+        case "fixed", [every]:
+            return Fixed(every)
+        case "listed", [_, *_]:
+            return Listed(tuple(waits))
+        case "exponential", []:
+            return Exponential()
+        case "exponential", [first]:
+            return Exponential(first=first)
+        case "exponential", [first, longest]:
+            return Exponential(first=first, longest=longest)
+        case _:
+            raise InvalidOption("retry", text, rule=f"must be {POLICIES}")

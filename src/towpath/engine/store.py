@@ -12,6 +12,7 @@ import msgspec
 
 from towpath.clock import Clock
 from towpath.engine.channel import Channels, Limits, Prepare
+from towpath.engine.codec import pack
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.keys import REGISTRY, Declared, keys_of
@@ -19,7 +20,6 @@ from towpath.engine.model import Call
 from towpath.engine.options import InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Script, Scripts
-from towpath.engine.wire import pack
 from towpath.errors import (
     InvalidName,
     InvalidOption,

@@ -5,23 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import (
-    Field,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from towpath.clock import seconds
 from towpath.engine.explain import Explanation, Position
-from towpath.engine.inspect import Counts, Job
-from towpath.engine.model import JobOptions, Lease, Submitted
+from towpath.engine.inspect import Counts
+from towpath.engine.model import Job, Lease, Submitted
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
+from towpath.server.job_fields import asking, telling, told
 from towpath.web.fields import (
     Answer,
     Body,
-    Headers,
-    Instant,
     Json,
     LeaseSeconds,
     Seconds,
@@ -33,33 +26,11 @@ from towpath.web.payloads import from_base64, note, shown
 from towpath.web.problems import misfits
 
 
-class JobIn(Body):
-    """A job to be submitted."""
-
-    model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
-
+class _Payload(Body):
     payload: Json = None
     """Any JSON value. Workers get it as it is."""
     payload_base64: str | None = None
     """Instead of it: bytes."""
-    id: Text | None = None
-    """Your own id: the same one twice is one job."""
-    priority: Annotated[int, Field(ge=0, le=100, strict=True)] = 50
-    """Higher runs first."""
-    delay: Seconds | None = None
-    """Seconds until it may run; give this or `due`."""
-    due: Instant | None = None
-    """The instant from which it may run, with a time zone."""
-    lane: Text | None = None
-    """Jobs of one lane run one at a time, in the order they were submitted."""
-    max_attempts: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
-    lease: (
-        Annotated[float, Field(gt=0, le=86_400 * 366, allow_inf_nan=False, strict=True)] | None
-    ) = None
-    """Seconds that its worker may be silent."""
-    keep: Seconds | None = None
-    """Seconds for which the finished job can be looked at."""
-    headers: Headers | None = None
 
     def data(self) -> bytes:
         """The payload's bytes. Raises InvalidOption."""
@@ -69,17 +40,11 @@ class JobIn(Body):
             raise InvalidOption("payload_base64", "…", rule="give this or a payload, not both")
         return from_base64("payload_base64", self.payload_base64)
 
-    def options(self) -> JobOptions:
-        options: dict[str, Any] = {}
-        for name in ("id", "due", "lane", "max_attempts", "headers"):
-            if (value := getattr(self, name)) is not None:
-                options[name] = value
-        for name in ("delay", "lease", "keep"):
-            if (value := getattr(self, name)) is not None:
-                options[name] = seconds(value)
-        if self.priority != 50:
-            options["priority"] = self.priority
-        return JobOptions(**options)
+
+class JobIn(asking(_Payload)):
+    """A job to be submitted."""
+
+    model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
 
 
 class JobUnfit(InvalidInput):
@@ -136,14 +101,15 @@ class ManyOut(Answer):
     jobs: list[SubmittedOut | RefusedOut]
 
 
-class JobOut(Answer):
-    """A job as it is now."""
-
+class _JobHead(Answer):
     id: str
     queue: str
     state: str
-    priority: int
-    lane: str | None = None
+
+
+class JobOut(telling(_JobHead)):
+    """A job as it is now."""
+
     attempts: int
     submitted_at: datetime
     due_at: datetime | None = None
@@ -153,7 +119,6 @@ class JobOut(Answer):
     worker: str | None = None
     cancel_requested: bool = False
     reason: str | None = None
-    headers: dict[str, str] = Field(default={})
     payload: Json = None
     payload_base64: str | None = None
     """For a payload that is not JSON."""
@@ -168,8 +133,6 @@ class JobOut(Answer):
             id=job.id,
             queue=job.ref.queue,
             state=job.state,
-            priority=job.priority,
-            lane=job.lane,
             attempts=job.attempts,
             submitted_at=job.submitted_at,
             due_at=job.due_at,
@@ -179,7 +142,7 @@ class JobOut(Answer):
             worker=job.worker,
             cancel_requested=job.cancel_requested,
             reason=job.reason,
-            headers=dict(job.headers),
+            **told(job),
             **shown("payload", job.payload),
             **shown("result", job.result or b""),
             **shown("progress", job.progress or b""),
@@ -235,9 +198,7 @@ class ClaimIn(Body):
     """Only that lane's next job."""
 
 
-class LeaseOut(Answer):
-    """A job in the worker's hands."""
-
+class _LeaseHead(Answer):
     id: str
     token: int
     """Send it with everything you say about the job."""
@@ -245,9 +206,10 @@ class LeaseOut(Answer):
     payload_base64: str | None = None
     attempt: int
     expires_at: datetime
-    priority: int
-    lane: str | None = None
-    headers: dict[str, str] = Field(default={})
+
+
+class LeaseOut(telling(_LeaseHead)):
+    """A job in the worker's hands."""
 
     @classmethod
     def of(cls, lease: Lease) -> LeaseOut:
@@ -256,9 +218,7 @@ class LeaseOut(Answer):
             token=lease.token,
             attempt=lease.attempt,
             expires_at=lease.expires_at,
-            priority=lease.priority,
-            lane=lease.lane,
-            headers=dict(lease.headers),
+            **told(lease),
             **shown("payload", lease.payload),
         )
 

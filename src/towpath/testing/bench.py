@@ -26,8 +26,7 @@ from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.engine.inspect import Job
-from towpath.engine.model import JobRef
+from towpath.engine.model import Job, JobRef
 from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any, NamedTuple, Unpack
 
 from towpath.clock import Duration
-from towpath.engine.codec import decode_headers
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import (
+    FIELDS,
     NO_HEADERS,
     Call,
     Exchanged,
@@ -56,7 +56,9 @@ class Notes:
     def took_all(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
             packed = (job.more or {}).get("headers")
-            self.took(queue, job.payload, decode_headers(packed) if packed else {}, answer)
+            self.took(
+                queue, job.payload, FIELDS["headers"].kind.read(packed) if packed else {}, answer
+            )
 
 
 class WatchedEngine(Engine):

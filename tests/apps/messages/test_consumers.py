@@ -29,8 +29,7 @@ from towpath.calls.signature import Purpose, derived, verify
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Job
-from towpath.engine.model import job_ref
+from towpath.engine.model import Job, job_ref
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 

@@ -1,8 +1,7 @@
 """What tests of the queue of review tasks do again and again."""
 
 from towpath.apps.reviews.queue import ReviewQueue
-from towpath.engine.inspect import Job
-from towpath.engine.model import job_ref
+from towpath.engine.model import Job, job_ref
 
 QUEUE, RETRY, LEASES = "{task}:queue", "{task}:retry:queue", "{task}:leases"
 """The keys below the queue."""

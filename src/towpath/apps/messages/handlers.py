@@ -26,7 +26,7 @@ from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.signature import Purpose, derived
 from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job
 from towpath.errors import JobNotFound
 from towpath.worker.context import Context
 from towpath.worker.verdicts import Discard, Snooze

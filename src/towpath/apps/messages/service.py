@@ -26,7 +26,7 @@ from towpath.apps.messages.queue import MessageQueue
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Job
+from towpath.engine.model import Job
 from towpath.engine.states import State
 from towpath.engine.watching import Watch, Watching
 from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError

@@ -10,7 +10,7 @@
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
 --        load     bytes
---        more     map      what is not plain: named, priority, delay, due, lane, max_attempts, lease, keep, retry, headers
+--        more     map      what is not plain: the fields of JobOptions; named = a caller chose the id
 -- reply  ready
 --        delayed
 --        waiting
@@ -29,13 +29,13 @@ local function length()
 end
 
 local function answer_all()
-  local room = options.length > 0 and options.length - length() or math.huge
+  local room = options.max_length > 0 and options.max_length - length() or math.huge
   local fresh = {}
   for i = 1, #items do
     local id, load, more = items[i][1], items[i][2], items[i][3]
     local answer = known(id, load, more and more.named)
-    if not answer and room <= 0 then answer = { 'QUEUE_FULL', options.length } end
-    if #load > options.payload then answer = { 'PAYLOAD_TOO_LARGE', #load, options.payload } end
+    if not answer and room <= 0 then answer = { 'QUEUE_FULL', options.max_length } end
+    if #load > options.max_payload then answer = { 'PAYLOAD_TOO_LARGE', #load, options.max_payload } end
     if not answer then
       answer = accept(id, load, more)
       room = room - 1

@@ -58,9 +58,9 @@ local function trim_each(ids, trim_one)
 end
 
 local function trim(limit)
-  local done = outdated(DONE, now, options.done_most, limit)
-  local dead = outdated(DEAD, now - options.dead_keep, options.dead_most, limit)
-  local seen = outdated(SEEN, now, options.seen_most, limit)
+  local done = outdated(DONE, now, options.keep_most, limit)
+  local dead = outdated(DEAD, now - options.keep_dead, options.keep_dead_most, limit)
+  local seen = outdated(SEEN, now, options.remember_most, limit)
   for _, id in ipairs(seen) do take_out(SEEN, id) end
   return trim_each(done, trim_done) + trim_each(dead, trim_dead) + #seen
 end

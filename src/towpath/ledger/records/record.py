@@ -11,10 +11,9 @@ from typing import Any, NamedTuple, Unpack, cast
 import msgspec
 from sqlalchemy.engine import RowMapping
 
-from towpath.clock import duration_ms, instant, milliseconds
+from towpath.clock import duration_ms, instant
 from towpath.engine.check import whole
-from towpath.engine.codec import decode_headers, decode_retry
-from towpath.engine.model import NO_HEADERS, NORMAL, JobOptions, NewJob, header_bytes, new_job
+from towpath.engine.model import FIELDS, NO_HEADERS, NORMAL, JobOptions, NewJob, new_job
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
 
@@ -108,8 +107,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def headers(self) -> Mapping[str, str]:
         """What travels beside the payload."""
-        said = _said(self.options)
-        return decode_headers(said["headers"]) if "headers" in said else NO_HEADERS
+        headers = _said(self.options).get("headers")
+        return FIELDS["headers"].kind.read(headers.encode()) if headers else NO_HEADERS
 
     @property
     def open(self) -> bool:
@@ -216,18 +215,14 @@ def spoilt(error: Exception) -> str:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """What `packed_options` had before it. Raises InvalidOption or MsgspecError."""
-    match name:
-        case "retry":
-            decode_retry(value)
-            return value.encode()
-        case "headers":
-            return header_bytes(decode_headers(value))
-        case "lease" | "keep":
-            wait = milliseconds(whole(name, value, 0, 2**53))
-            return duration_ms(name, wait, least=milliseconds(int(name == "lease")))
-        case _:
-            raise InvalidOption(name, value, rule="is no option of a record")
+    """What `packed_options` had before it. Raises InvalidInput."""
+    if name not in FIELDS:
+        raise InvalidOption(name, value, rule="is no option of a record")
+    kind = FIELDS[name].kind
+    try:
+        return kind.kept(name, kind.read(value.encode() if isinstance(value, str) else value))
+    except (TypeError, AttributeError, OverflowError) as error:
+        raise InvalidOption(name, value, rule=str(error)) from error
 
 
 def _said(options: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, TowpathError
+from towpath.server.job_fields import options_in
 from towpath.server.models import (
     ExplanationOut,
     JobIn,
@@ -148,7 +149,7 @@ async def _new(
 
 
 async def _options(engine: Engine, queue: str, job: JobIn) -> JobOptions:
-    options = job.options()
+    options = options_in(job)
     if "keep" not in options and (await engine.known_options(queue)).keep == ZERO:
         options["keep"] = KEEP
     return options

@@ -1,7 +1,6 @@
 -- accept: where a new job goes, and all that is written for it. A submit moves no other job, so
 -- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
 
-local COPIED = { 'priority', 'lane', 'max_attempts', 'lease', 'keep', 'retry', 'headers', 'named' }
 local puts = {}     -- key, value, ...
 local holders = {}  -- lane -> its holder, as far as this call knows
 local taken = {}    -- lane, holder, ...: lanes that this call took
@@ -20,12 +19,11 @@ local function waits(lane, id)
   return false
 end
 
--- The state of the new job, its place, and its record but for the head.
+-- The state of the new job, its place, and its record but for the head: what was said, but that a
+-- delay has become a due time.
 local function place_special(id, tick, more)
-  local record = {}
-  for _, field in ipairs(COPIED) do record[field] = more[field] end
   local due = more.due or (more.delay and now + more.delay) or 0
-  if due > now then record.due = due end
+  more.delay, more.due = nil, due > now and due or nil
   local state = 'ready'
   if more.lane and waits(more.lane, id) then
     state = 'waiting'
@@ -39,7 +37,7 @@ local function place_special(id, tick, more)
     zadd(QUEUE, (100 - (more.priority or 50)) * 1e13 + tick, id)
     wanted = true
   end
-  return state, next(record) and cmsgpack.pack(record) or ''  -- an empty map has no form of its own
+  return state, next(more) and cmsgpack.pack(more) or ''  -- an empty map has no form of its own
 end
 
 local function accept(id, load, more)

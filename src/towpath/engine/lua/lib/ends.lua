@@ -4,7 +4,7 @@
 -- submit adds nothing. Written with the time to forget when the end comes, not when the
 -- record goes: nobody has to be there at that moment.
 local function remember_id(job, keep)
-  if job.named then job.forget_at = now + keep + options.seen end
+  if job.named then job.forget_at = now + keep + options.remember end
 end
 
 local function remove(job)

@@ -49,7 +49,7 @@ end
 -- Set a field that is not plain.
 local function set(job, field, value)
   job[field] = value
-  job.more = true
+  job.more = job.more or {}
 end
 
 local function take_out(key, id)

@@ -1,25 +1,21 @@
 -- lease: a job in a worker's hands, and how a repeated claim finds it again.
 
-local ANSWERED = {
-  'priority', 'lane', 'due', 'max_attempts', 'retry', 'headers', 'reason', 'claimed',
-}
-
 local function lease_job(job, worker, lease)
   local ttl = job.lease or lease
   job.state, job.score, job.ttl = 'leased', now + ttl, ttl
   job.token, job.attempts, job.worker = next_token(), job.attempts + 1, worker
   -- A token is an order number. Where it is not the time of the claim, the record says that.
   job.claimed = not is_time(job.token) and now or nil
-  job.more = job.more or job.claimed ~= nil
+  job.more = job.more or job.claimed and {}
   change(job)
   note('claim', job.id)
 end
 
--- What is not plain about a job comes last, by name.
+-- What is not plain about a job comes last, by name. LEASE_FIELDS comes from the loader.
 local function lease_answer(job, load, expires)
   local answer = { job.id, load, job.token, job.attempts, expires, job.at }
   if not job.more then return answer end
-  for _, field in ipairs(ANSWERED) do
+  for _, field in ipairs(LEASE_FIELDS) do
     if job[field] then
       answer[#answer + 1] = field
       answer[#answer + 1] = job[field]

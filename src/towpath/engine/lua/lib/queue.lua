@@ -1,6 +1,6 @@
 -- queue: the queue's options and numbers as they are in the store; a repeat needs none.
 
--- META_FIELDS comes from the loader: options, version, and what the script's text names.
+-- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT.
 local meta, options = {}, nil
 
 -- A repeat gets the answer that it had, whatever the queue has become since: refused here, the
@@ -13,6 +13,6 @@ if not remembered then
   if values[2] ~= ARGV[5] then
     return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
   end
-  options = { struct.unpack('<dddddddddds', values[1]) }  -- the loader knows their places
+  options = { struct.unpack(OPTIONS_FORMAT, values[1]) }  -- the loader knows their places
   for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
 end

@@ -8,10 +8,9 @@ local STATES = { 'ready', 'delayed', 'waiting', 'leased', 'done', 'cancelled', '
 local CODES = {
   ready = 1, delayed = 2, waiting = 3, leased = 4, done = 5, cancelled = 6, dead = 7,
 }
-local MORE = {
-  'turn', 'priority', 'lane', 'due', 'max_attempts', 'lease', 'keep', 'retry', 'headers', 'named',
-  'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed',
-}
+-- What scripts change of that map. All else stays as it was said, also what only a newer release
+-- knows.
+local CHANGED = { 'turn', 'due', 'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed' }
 
 -- What stands for a record that is not there, or that nobody can read: it has no state.
 local function blank(id)
@@ -28,8 +27,9 @@ local function decoded(id, text)
     attempts = attempts, worker = worker, score = false, changed = false, more = false,
   }
   if last <= #text then
-    job.more = true
-    for field, value in pairs(cmsgpack.unpack(string.sub(text, last))) do job[field] = value end
+    local more = cmsgpack.unpack(string.sub(text, last))
+    for field, value in pairs(more) do job[field] = value end
+    job.more = more
   end
   return job
 end
@@ -44,7 +44,6 @@ local function encode(job)
   local head = struct.pack(
     HEAD, CODES[job.state], job.at, job.tick, job.token, job.attempts, job.worker)
   if not job.more then return head end
-  local more = {}
-  for _, field in ipairs(MORE) do more[field] = job[field] end
-  return head .. cmsgpack.pack(more)
+  for _, field in ipairs(CHANGED) do job.more[field] = job[field] end
+  return next(job.more) and head .. cmsgpack.pack(job.more) or head
 end

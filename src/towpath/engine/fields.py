@@ -1,0 +1,123 @@
+"""What a field of a job can be: how it is checked, kept in the record, and read from there.
+
+A kind knows no surface: HTTP and the command line each have a form per kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import msgspec
+
+from towpath.clock import ZERO, Duration, duration_ms, instant, instant_ms, milliseconds
+from towpath.engine.check import whole
+from towpath.engine.retry import RetryPolicy, retry_policy
+from towpath.errors import InvalidOption
+
+LARGEST_HEADERS = 4096
+_HEADER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_decode_retry = msgspec.json.Decoder(RetryPolicy).decode
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class Number(NamedTuple):
+    """A whole number in a range."""
+
+    least: int
+    most: int
+
+    def kept(self, name: str, value: int) -> int:
+        """*value* as the record keeps it. Raises InvalidOption."""
+        return whole(name, value, self.least, self.most)
+
+    def read(self, kept: int) -> int:
+        """What was kept, as callers know it. May raise MsgspecError or InvalidOption."""
+        return int(kept)
+
+
+class Span(NamedTuple):
+    """A duration; ms in the record."""
+
+    least: Duration = ZERO
+
+    def kept(self, name: str, value: Duration) -> int:
+        return duration_ms(name, value, least=self.least)
+
+    def read(self, kept: int) -> Duration:
+        return milliseconds(kept)
+
+
+class Moment(NamedTuple):
+    """An instant; ms in the record."""
+
+    def kept(self, name: str, value: datetime) -> int:
+        return instant_ms(name, value)
+
+    def read(self, kept: int) -> datetime:
+        return instant(kept)
+
+
+class Text(NamedTuple):
+    """Text that *check* lets pass."""
+
+    check: Callable[[str], str]
+
+    def kept(self, name: str, value: str) -> str:
+        return self.check(value)
+
+    def read(self, kept: bytes) -> str:
+        return kept.decode()
+
+
+class Policy(NamedTuple):
+    """A retry policy; JSON in the record."""
+
+    def kept(self, name: str, value: RetryPolicy) -> bytes:
+        return msgspec.json.encode(retry_policy(value))
+
+    def read(self, kept: bytes) -> RetryPolicy:
+        return _decode_retry(kept)
+
+
+class Pairs(NamedTuple):
+    """Names and texts; JSON in the record."""
+
+    def kept(self, name: str, value: Mapping[str, str]) -> bytes:
+        if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption(name, value, rule="must map names to texts")
+        for key, text in value.items():
+            if not isinstance(text, str) or not isinstance(key, str) or not _HEADER.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+                rule = "must be text under a name of a-z, 0-9, dot, dash and underscore"
+                raise InvalidOption(f"{name}[{key!r}]", text, rule=rule)
+        packed = msgspec.json.encode(dict(value))
+        if len(packed) > LARGEST_HEADERS:
+            raise InvalidOption(name, f"{len(packed)} bytes", rule=f"at most {LARGEST_HEADERS}")
+        return packed
+
+    def read(self, kept: bytes) -> dict[str, str]:
+        return _decode_headers(kept)
+
+
+Kind = Number | Span | Moment | Text | Policy | Pairs
+
+
+class Field(NamedTuple):
+    """One field of a job, as its declaration says."""
+
+    kind: Any
+    """A Kind: whatever a caller gives is for it to check."""
+    about: str
+    """A sentence for people."""
+    may_be_none: bool
+
+
+def declared(options: type) -> dict[str, Field]:
+    """The fields of a TypedDict whose annotations say their kind and a sentence."""
+    fields: dict[str, Field] = {}
+    for name, hint in get_type_hints(options, include_extras=True).items():
+        kind, about = hint.__metadata__
+        fields[name] = Field(kind, about, type(None) in get_args(hint.__origin__))
+    return fields

@@ -1,0 +1,92 @@
+"""The fields of a job over HTTP: a form for each kind, in bodies and in answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model
+
+from towpath.clock import seconds
+from towpath.engine import fields
+from towpath.engine.fields import Kind, Moment, Number, Pairs, Policy, Span
+from towpath.engine.model import FIELDS, JobOptions, Said, with_own_attempts
+from towpath.engine.spelling import POLICIES, read_retry, written
+from towpath.web.fields import Headers, Instant, Seconds, Text
+
+M = TypeVar("M", bound=BaseModel)
+
+_UNITS: dict[type, str] = {
+    Span: " In seconds.",
+    Moment: " With a time zone.",
+    Policy: f" As text: {POLICIES}.",
+}
+_PLAIN: dict[type, Any] = {Number: int, Moment: datetime, fields.Text: str}
+_UNSAID = msgspec.structs.asdict(Said())
+"""What a job is of which nothing was said."""
+
+
+def asking(base: type[M]) -> type[M]:
+    """*base*, and all that may be said about a job."""
+    return _with(base, {name: _asked(name, it) for name, it in FIELDS.items()})
+
+
+def telling(base: type[M]) -> type[M]:
+    """*base*, and what was said about a job, as `told` has it."""
+    return _with(base, {name: _answered(name) for name in _UNSAID})
+
+
+def options_in(body: object) -> JobOptions:
+    """What a body says about its job."""
+    values = {name: getattr(body, name) for name in FIELDS}
+    said = {name: it for name, it in values.items() if it is not None and it != _UNSAID.get(name)}
+    return with_own_attempts(cast("JobOptions", said))
+
+
+def told(job: Said) -> dict[str, Any]:
+    """What was said about *job*, for an answer."""
+    return {name: getattr(job, name) for name in _UNSAID}
+
+
+def _with(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
+    return create_model(base.__name__, __base__=base, **cast("Any", more))
+
+
+def _asked(name: str, field: fields.Field) -> tuple[Any, Any]:
+    """The type of a field in a body, and what it is if it is left out."""
+    kind: Kind = field.kind
+    about = Field(description=field.about + _UNITS.get(type(kind), ""))
+    form, usual = _form(kind), _UNSAID.get(name)
+    return Annotated[form if isinstance(usual, int) else form | None, about], usual or None
+
+
+def _form(kind: Kind) -> Any:
+    match kind:
+        case Number():
+            return Annotated[int, Field(ge=kind.least, le=kind.most, strict=True)]
+        case Span():
+            least = Field(ge=kind.least.total_seconds())
+            return Annotated[Seconds, least, AfterValidator(seconds)]
+        case Moment():
+            return Instant
+        case fields.Text():
+            return Text
+        case Policy():
+            return Annotated[str, Field(max_length=512), AfterValidator(read_retry)]
+        case Pairs():
+            return Headers
+
+
+def _answered(name: str) -> tuple[Any, Any]:
+    """The same in an answer."""
+    kind, usual = FIELDS[name].kind, _UNSAID[name]
+    if isinstance(kind, Policy):
+        return Annotated[str | None, BeforeValidator(lambda it: it and written(it))], usual
+    if isinstance(kind, Pairs):
+        return Annotated[dict[str, str], BeforeValidator(dict)], {}
+    if isinstance(kind, Span):
+        in_seconds = BeforeValidator(lambda it: it and it.total_seconds())
+        return Annotated[float | None, in_seconds], usual
+    plain = _PLAIN[type(kind)]
+    return plain if isinstance(usual, int) else plain | None, usual

@@ -1,0 +1,68 @@
+"""A field of a job is declared once, and travels."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import SOURCE
+from towpath.engine.model import FIELDS, Lease, Said
+from towpath.engine.script import ARGS, Scripts
+
+ROOT = Path(__file__).parents[2]
+DECLARED = '    priority: Annotated[int, Number(0, 100), "0 to 100: higher runs first."]\n'
+ATTRIBUTE = "    priority: int = NORMAL\n"
+
+
+def planted(package: Path) -> None:
+    """Plant the field `tier` in a copy of the package: in one file, a declaration, an attribute."""
+    shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    model = package / "engine" / "model.py"
+    text = model.read_text()
+    assert text.count(DECLARED) == text.count(ATTRIBUTE) == 1
+    text = text.replace(
+        DECLARED, f'{DECLARED}    tier: Annotated[int | None, Number(0, 9), "Planted."]\n'
+    )
+    model.write_text(text.replace(ATTRIBUTE, f"{ATTRIBUTE}    tier: int | None = None\n"))
+
+
+def test_one_that_is_planted_travels_from_every_surface_to_lease_and_info(tmp_path: Path) -> None:
+    planted(tmp_path / "towpath")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.architecture.planted"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    everywhere = json.loads(ran.stdout)
+    assert len(everywhere) == 6
+    assert {queue: it for queue, it in everywhere.items() if it != [7, 7, 7]} == {}
+
+
+def test_what_is_seen_of_a_job_are_fields_that_can_be_said() -> None:
+    assert set(Said.__struct_fields__) <= set(FIELDS)
+    assert set(Said.__struct_fields__) <= set(Lease.__struct_fields__)
+
+
+class TestTheScriptThatRuns:
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "towpath.engine.script", *words],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def test_is_printed_whole(self) -> None:
+        assert self.run("submit").stdout.rstrip("\n") == Scripts()["submit"].source.rstrip("\n")
+
+    def test_is_named_among_all(self) -> None:
+        assert self.run().stdout.split() == list(ARGS)
+
+    @pytest.mark.parametrize("name", ["", "nope"])
+    def test_that_there_is_not_is_refused_with_the_names_that_there_are(self, name: str) -> None:
+        ran = self.run(name)
+        assert ran.returncode == 1
+        assert "is no script; there are submit, claim" in ran.stderr
