@@ -40,7 +40,8 @@ class Operating(Following):
 
         For whoever brings queues of its own, before each use: no round trip after the first.
         """
-        return await self._store.introduce(queue_name(queue), options)
+        known = self._store.introduced.get(queue)
+        return known or await self._store.introduce(queue_name(queue), options)
 
     async def reconfigure(self, queue: str, options: QueueOptions) -> None:
         """Give *queue* other options: in force at once, for jobs that are there too.

@@ -70,7 +70,8 @@ class Store:
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
-        self._introduced: dict[QueueName, QueueOptions] = {}
+        self.introduced: dict[str, QueueOptions] = {}
+        """What `introduce` found, for the next time."""
 
     @property
     def facts(self) -> ServerFacts:
@@ -204,15 +205,14 @@ class Store:
             raise QueueDiffers(queue, found)
 
     async def introduce(self, queue: QueueName, wanted: QueueOptions) -> QueueOptions:
-        """Use *queue* with these options, unless somebody chose others; once per process."""
-        if queue not in self._introduced:
-            held = (await self._write_options(queue, wanted, _NONE)).options
-            if held == QueueOptions():  # nobody's choice: somebody used it before this
-                held = await self.change_options(
-                    queue, lambda now: wanted if now == QueueOptions() else now
-                )
-            self._introduced[queue] = held
-        return self._introduced[queue]
+        """Use *queue* with these options, unless somebody chose others; what it has."""
+        held = (await self._write_options(queue, wanted, _NONE)).options
+        if held == QueueOptions():  # nobody's choice: somebody used it before this
+            held = await self.change_options(
+                queue, lambda now: wanted if now == QueueOptions() else now
+            )
+        self.introduced[queue] = held
+        return held
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for everybody and at once."""
