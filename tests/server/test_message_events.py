@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from tests.server.messaging import claim, key_of, listening, post, settle
 from tests.waiting import eventually_async
-from towpath.web.sessions import Kind
+from towpath.web.auth import Kind
 
 
 class Listener:

@@ -9,11 +9,12 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute, APIRouter
 
 from towpath.apps.application import applications
-from towpath.server.routes import events, health, jobs, queues, work
+from towpath.server.routes import health, jobs, queues, work
 from towpath.server.run import listen
 
 ROUTERS = [
-    *(it.router for it in (events, health, jobs, queues, work)),
+    *(it.router for it in (health, jobs, queues, work)),
+    queues.events_router,
     *(router for it in applications() for router in it.load(it.http).routers),
 ]
 

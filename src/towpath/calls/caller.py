@@ -12,25 +12,182 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import socket
 import ssl
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 import httpcore
 import httpx
 
 from towpath.calls.answer import Answer
-from towpath.calls.connecting import GuardedNetwork, Resolver, SystemResolver
 from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallFailed
-from towpath.calls.guard import Guard
-from towpath.calls.headers import Headers, answer_headers, request_headers
+from towpath.calls.guard import Guard, Target, parse_address, place
 from towpath.calls.signature import headers_for
-from towpath.calls.target import Target
 from towpath.clock import Duration, duration_ms, milliseconds, seconds
 from towpath.errors import InvalidOption
+
+# ── connections ──────────────────────────────────────────────────────────────────────────
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host and port to addresses as text. Raises OSError if the name has none."""
+
+_THREADS = 8
+_MOST_TRIED = 4
+"""A name may have hundreds of addresses; a call is no means of knocking at all of them."""
+
+
+class GuardedNetwork(httpcore.AsyncNetworkBackend):
+    """Resolves a host once, has all its addresses checked, and connects to the first that answers.
+
+    Raises CallRefused before any packet is sent to an address that is not permitted.
+    """
+
+    def __init__(self, guard: Guard, resolve: Resolver) -> None:
+        self._guard, self._resolve = guard, resolve
+        # A cast, because httpcore defines a second, empty class for when anyio is missing.
+        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 -- the signature is httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                addresses = self._guard.permit(host, port, await self._addresses(host, port))
+                return await self._first_to_answer(addresses[:_MOST_TRIED], port, limit.when())
+        except TimeoutError as error:
+            raise CallFailed(place(host, port), f"no connection within {timeout:g} s") from error
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        if parse_address(host) is not None:
+            return [host]
+        try:
+            found = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise CallFailed(place(host, port), "the name has no address") from error
+        if not found:
+            raise CallFailed(place(host, port), "the name has no address")
+        return found
+
+    async def _first_to_answer(
+        self, addresses: Sequence[str], port: int, until: float | None
+    ) -> httpcore.AsyncNetworkStream:
+        """Try one after the other; each has its share of the time, so that a silent one first in
+        the list does not use up that of the others."""
+        *others, last = addresses
+        for left, address in zip(range(len(addresses), 1, -1), others, strict=True):
+            try:
+                return await self._network.connect_tcp(address, port, timeout=_share(until, left))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                continue
+        return await self._network.connect_tcp(last, port)
+
+
+def _share(until: float | None, left: int) -> float | None:
+    return None if until is None else (until - asyncio.get_running_loop().time()) / left
+
+
+class SystemResolver:
+    """Asks the system, in threads of its own.
+
+    The event loop's own threads would do, but names come from strangers, and their name servers may
+    take as long as they like: they shall keep nobody from finding the database.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="towpath-names")
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, _look_up, host, port
+        )
+        return list(dict.fromkeys(found))
+
+    def close(self) -> None:
+        """Ask no more. Does not wait for an answer that is still to come."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+# ── headers ──────────────────────────────────────────────────────────────────────────────
+
+Headers = list[tuple[bytes, bytes]]
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
+_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]{0,8190}[!-~])?)?")
+_OURS = {
+    "accept-encoding",  # an answer that is not compressed can't grow beyond its limit
+    "connection",
+    "content-length",
+    "expect",
+    "host",  # the name that was checked
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+
+
+def request_headers(own: Mapping[str, str], *, authority: bytes) -> Headers:
+    """What is sent: *own*, and what the connection needs.
+
+    Raises InvalidOption for a header that is not the caller's to choose, and for one that is none;
+    its value is not repeated.
+    """
+    for name, value in own.items():
+        _check_header(name, value)
+    named = {"accept": "*/*", "user-agent": "towpath"} | {it.lower(): own[it] for it in own}
+    return [
+        (b"host", authority),
+        (b"accept-encoding", b"identity"),
+        *((name.encode(), value.encode()) for name, value in named.items()),
+    ]
+
+
+def answer_headers(received: Headers) -> dict[str, str]:
+    """By name in lower case; several of one name joined by commas."""
+    joined: dict[str, str] = {}
+    for name, value in received:
+        known, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        joined[known] = f"{joined[known]}, {text}" if known in joined else text
+    return joined
+
+
+def _check_header(name: str, value: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        raise InvalidOption("headers", "…", rule="a name must be of letters, digits and hyphens")
+    if name.lower() in _OURS:
+        raise InvalidOption("headers", name, rule="is set by the connection itself")
+    if _VALUE.fullmatch(value) is None:
+        raise InvalidOption("headers", name, rule="must have a value in one line of ASCII")
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────
 
 _IDLE = 5.0
 """Seconds that a connection is kept for the next call to the same host."""

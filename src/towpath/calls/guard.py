@@ -1,20 +1,199 @@
-"""Where calls may go: the whole Internet, and what the configuration allows beside it."""
+"""Where calls may go: the whole Internet, and what the configuration allows beside it.
+
+The tables follow IANA's registries of special-purpose addresses. They are written out because
+Python's own `is_global` differs between its releases, and because it knows no cloud's addresses.
+URLs are read once, by the same rules as the connection is made by.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_network
-
-from towpath.calls.addresses import (
-    Address,
-    Network,
-    behind_translation,
-    not_global,
-    parse_address,
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
 )
+from typing import TYPE_CHECKING
+
 from towpath.calls.errors import CallRefused
-from towpath.calls.target import Target, is_name, parse_target, place
 from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    import httpx
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_V4: dict[IPv4Network, str] = {
+    IPv4Network(range_): what
+    for range_, what in (
+        ("0.0.0.0/8", "this machine"),
+        ("10.0.0.0/8", "a private network"),
+        ("100.64.0.0/10", "a network behind a carrier's translation"),
+        ("127.0.0.0/8", "this machine"),
+        ("168.63.129.16/32", "a cloud's own services"),  # Azure's: public only by its number
+        ("169.254.0.0/16", "this link, or a cloud's own services"),
+        ("172.16.0.0/12", "a private network"),
+        ("192.0.0.0/24", "protocols of the network"),
+        ("192.0.2.0/24", "documentation"),
+        ("192.88.99.0/24", "relays from IPv6"),
+        ("192.168.0.0/16", "a private network"),
+        ("198.18.0.0/15", "benchmarks"),
+        ("198.51.100.0/24", "documentation"),
+        ("203.0.113.0/24", "documentation"),
+        ("224.0.0.0/4", "groups"),
+        ("240.0.0.0/4", "nobody"),
+    )
+}
+
+# Outside of 2000::/3 nothing is given out. These names are for the message only.
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_V6: dict[IPv6Network, str] = {
+    IPv6Network(range_): what
+    for range_, what in (
+        ("::/128", "this machine"),
+        ("::1/128", "this machine"),
+        ("::ffff:0:0/96", "IPv4, written as IPv6"),
+        ("::/96", "IPv4, written as IPv6"),
+        ("64:ff9b:1::/48", "a translation to a private network"),
+        ("fc00::/7", "a private network"),
+        ("fe80::/10", "this link"),
+        ("fec0::/10", "a private network"),
+        ("ff00::/8", "groups"),
+        ("2001::/32", "tunnels to IPv4"),
+        ("2001::/23", "protocols of the network"),
+        ("2001:db8::/32", "documentation"),
+        ("2002::/16", "tunnels to IPv4"),
+        ("3fff::/20", "documentation"),
+    )
+}
+_TRANSLATED = IPv6Network("64:ff9b::/96")
+
+
+def parse_address(text: str) -> Address | None:
+    """The address that *text* spells; None for one that needs a zone, and for anything else."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return None if getattr(address, "scope_id", None) else address
+
+
+def behind_translation(address: Address) -> Address:
+    """The IPv4 address that an address of NAT64 stands for; any other address itself.
+
+    Where only IPv6 is connected, every IPv4 host is reached that way: the host decides.
+    """
+    if isinstance(address, IPv6Address) and address in _TRANSLATED:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def not_global(address: Address) -> str | None:
+    """What kind of address it is, for one that is not of the whole Internet; None for one that is.
+
+    Says the range, never the address: the text may be read by who only knows the name.
+    """
+    if isinstance(address, IPv4Address):
+        return next((_said(net, what) for net, what in _V4.items() if address in net), None)
+    named = next((_said(net, what) for net, what in _V6.items() if address in net), None)
+    if named is None and address not in _GLOBAL_V6:
+        return "an address of nobody"
+    return named
+
+
+def _said(network: Network, what: str) -> str:
+    return f"an address of {what} ({network})"
+
+
+# ── URLs ─────────────────────────────────────────────────────────────────────────────────
+
+_LONGEST = 2048
+_PORTS = {"http": 80, "https": 443}
+_LABEL = r"(?!-)[a-z0-9_-]{1,63}(?<!-)"
+_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
+_NUMBER = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+_UNREAD = "the URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a call goes. Shown as host and port only: the rest may hold tokens."""
+
+    scheme: str
+    host: str
+    """A name in lower case and ASCII, or an address in its usual spelling."""
+    port: int
+    path: bytes
+    """With the query."""
+    authority: bytes
+    """What the Host header says."""
+
+    def __str__(self) -> str:
+        return place(self.host, self.port)
+
+    __repr__ = __str__
+
+
+def place(host: str, port: int) -> str:
+    """Host and port as people write them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_target(url: str) -> Target:
+    """The parts of *url*, or CallRefused, which repeats none of what could not be read.
+
+    A host is a name of letters, digits and hyphens, or an address in its usual spelling. The other
+    spellings (octal, hexadecimal, one number, short, with a zone) mean different things to
+    different programs: they are refused, whatever they lead to.
+    """
+    parts = _read(url)
+    if parts.scheme not in _PORTS:
+        raise CallRefused(_UNREAD, "must begin with http:// or https://")
+    if parts.userinfo:
+        raise CallRefused(_UNREAD, "must not carry a user or a password")
+    host = parts.raw_host.decode("ascii")
+    _check_host(host)
+    port = _PORTS[parts.scheme] if parts.port is None else parts.port
+    if not 1 <= port <= 65535:
+        raise CallRefused(_UNREAD, "must have a port from 1 to 65535")
+    return Target(parts.scheme, host, port, parts.raw_path, parts.netloc)
+
+
+def is_name(host: str) -> bool:
+    """Whether *host* can be a name: no address, nor what some programs read as one."""
+    return _NAME.fullmatch(host) is not None and _NUMBER.fullmatch(host) is None
+
+
+def _read(url: str) -> httpx.URL:
+    if not isinstance(url, str) or len(url) > _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise CallRefused(_UNREAD, f"must be text of at most {_LONGEST} characters")
+    import httpx  # noqa: PLC0415 -- an extra; options without a URL are read where it is missing
+
+    try:
+        return httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        # Not chained: the reason of the parser repeats parts of the URL.
+        raise CallRefused(_UNREAD, "can't be read") from None
+
+
+def _check_host(host: str) -> None:
+    if not host:
+        raise CallRefused(_UNREAD, "names no host")
+    if is_name(host) or parse_address(host) is not None:
+        return
+    if host.endswith("."):
+        raise CallRefused(_UNREAD, "must name the host without a dot at its end")
+    raise CallRefused(_UNREAD, "names no host, or an address in an unusual spelling")
+
+
+# ── what is allowed ──────────────────────────────────────────────────────────────────────
 
 _RULE = "must be a network such as 10.0.0.0/8, an address, or a host's name"
 _USUAL_PORTS = {80, 443}

@@ -14,10 +14,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from towpath.calls.answer import Advice, Answer, Next, advice, require_taken
-from towpath.calls.caller import Caller
+from towpath.calls.caller import Caller, request_headers
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge
-from towpath.calls.headers import request_headers
-from towpath.calls.target import parse_target
+from towpath.calls.guard import parse_target
 from towpath.clock import ZERO, Duration, days, minutes, seconds, steady, wall_ms
 from towpath.errors import InvalidOption
 from towpath.forges import GITHUB, GITLAB

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 
 from towpath.app.app import Towpath
 from towpath.app.connection import Connection
 from towpath.apps.application import Application, applications
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallRefused
+from towpath.calls.guard import parse_target
+from towpath.calls.signature import Purpose, derived
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
+from towpath.errors import InvalidOption, ServerError
+from towpath.ledger.errors import SinkUnreachable
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox.options import EventsOptions
+from towpath.ledger.outbox.courier import Courier
+from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.options import KAFKA, REDIS, WEBHOOK, EventsOptions
+from towpath.ledger.outbox.sinks.kafka import KafkaSink
+from towpath.ledger.outbox.sinks.port import Outcome, Sink
+from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
+from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.server.applications import Applications, working
-from towpath.server.description import describe
-from towpath.server.readings import PLACE, QueueReadings
-from towpath.server.routes import events, health, jobs, queues, work
-from towpath.server.sinks import Sinks
+from towpath.server.routes import health, jobs, queues, work
+from towpath.server.routes.health import PLACE, QueueReadings
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
-from towpath.web.auth import Door
+from towpath.web.auth import Door, Sessions
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Rates, ServerLimits
-from towpath.web.sessions import Sessions
+from towpath.web.mount import Listener, scheme_of
+from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 
 
@@ -84,7 +96,7 @@ def build(parts: Parts) -> FastAPI:
         signed=set(mounted.webhooks),
     )
     # What is asked for most comes first: paths are tried one after the other.
-    own = [it.router for it in (work, jobs, queues, events, health)]
+    own = [work.router, jobs.router, queues.router, queues.events_router, health.router]
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
     describe(app, mounted, open=OPEN | mounted.open)
@@ -132,3 +144,143 @@ def _life(
                     await app.state.sessions.close()
 
     return life
+
+
+# ── the description: OpenAPI 3.1 ─────────────────────────────────────────────────────────
+
+TAGS = [
+    {"name": "jobs", "description": "Submit, look, explain, list, cancel."},
+    {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
+    {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
+    {"name": "events", "description": "What happens, as a stream."},
+]
+_HEALTH = {
+    "name": "health",
+    "description": "Whether it lives, whether it can serve, its metrics.",
+}
+_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer tp_…`"},
+    "plain": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same."},
+}
+_DELIVERY: dict[str, Any] = {
+    "type": "object",
+    "description": "A delivery as its forge documents it.",
+    "examples": [{"action": "opened", "pull_request": {}, "repository": {}}],
+}
+_Shown = list[dict[str, list[str]]]
+"""What a request has to show: one of these."""
+_ANY_KEY: _Shown = [{"bearer": []}, {"plain": []}]
+
+
+def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> None:
+    """Let *app* describe itself with keys and problems. Made at the first request for it."""
+    made: dict[str, Any] = {}
+
+    def description() -> dict[str, Any]:
+        if not made:
+            made.update(_described(app, mounted, open))
+        return made
+
+    app.openapi = description
+
+
+def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:
+    page = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        routes=app.routes,
+        tags=[*TAGS, *mounted.tags, _HEALTH],
+    )
+    parts = page["components"]
+    schemes = {scheme_of(it): _scheme(it) for it in mounted.webhooks.values()}
+    parts["securitySchemes"] = _SCHEMES | schemes
+    parts["schemas"]["Problem"] = Problem.model_json_schema()
+    parts["schemas"]["Delivery"] = _DELIVERY
+    for path, methods in page["paths"].items():
+        for operation in methods.values():
+            listener = mounted.webhooks.get(path)
+            signed: _Shown = [{scheme_of(listener): []}] if listener else _ANY_KEY
+            operation["security"] = [] if path in open else signed
+    return page
+
+
+def _scheme(listener: Listener) -> dict[str, str]:
+    header, about = listener.signature, listener.signed
+    return {"type": "apiKey", "in": "header", "name": header, "description": about}
+
+
+# ── where events leave ───────────────────────────────────────────────────────────────────
+
+_WITHIN = seconds(15)
+"""How long a receiver may take for an event."""
+
+
+class Sinks:
+    """The sinks of *options*. Making it checks all that was said; nothing is sent before `sending`.
+
+    The webhook's address is the operator's own, so its host may be a private one. Raises
+    InvalidOption, SecretInvalid, SinkNotInstalled.
+    """
+
+    def __init__(self, options: EventsOptions) -> None:
+        self._options = options
+        self._caller: Caller | None = None
+        self._outside: list[Sink] = []
+        if KAFKA in options.sinks:
+            self._outside.append(_kafka(options))
+        if WEBHOOK in options.sinks:
+            self._outside.append(self._webhook(options))
+
+    @asynccontextmanager
+    async def sending(
+        self, ledger: Ledger, engine: Callable[[], Engine], *, log: Log, metrics: Metrics
+    ) -> AsyncGenerator[None]:
+        """Send the events of *ledger* while the body runs.
+
+        With no sinks too: what was left for one that is no longer asked for stays countable.
+        """
+        sinks = list(self._outside)
+        if REDIS in self._options.sinks:
+            sinks.append(_StreamSink(engine, self._options))
+        async with self._caller or nullcontext(), Courier(ledger, sinks, log=log, metrics=metrics):
+            yield
+
+    def _webhook(self, options: EventsOptions) -> WebhookSink:
+        url = options.webhook_url or ""
+        try:
+            host = parse_target(url).host
+        except CallRefused as error:
+            raise InvalidOption("events.webhook_url", "…", rule=error.reason) from None
+        self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
+        secrets = [derived(it, Purpose.EVENTS) for it in options.secrets]
+        return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
+
+
+class _StreamSink:
+    """The stream in Redis, by way of an engine that may not be there yet."""
+
+    def __init__(self, engine: Callable[[], Engine], options: EventsOptions) -> None:
+        self.name = REDIS
+        self._engine, self._options = engine, options
+
+    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """Append all of *events*. Raises SinkUnreachable, also while nothing is connected."""
+        try:
+            engine = self._engine()
+        except ServerError as error:
+            raise SinkUnreachable(self.name, str(error)) from error
+        stream, kept = self._options.redis_stream, self._options.redis_kept
+        return await RedisStreamSink(engine, stream, name=self.name, kept=kept).send(events)
+
+    async def close(self) -> None:
+        """Nothing to close: the engine is its owner's."""
+
+
+def _kafka(options: EventsOptions) -> KafkaSink:
+    servers, topic = options.kafka_servers or "", options.kafka_topic
+    try:
+        return KafkaSink(servers, topic, name=KAFKA, options=options.kafka_options)
+    except InvalidOption as error:
+        # Under the name that it was set by, and without what it was set to.
+        raise InvalidOption("events.kafka_options", "…", rule=error.rule) from None

@@ -21,8 +21,10 @@ from towpath.web.fields import (
     Text,
     Token,
     example,
+    from_base64,
+    note,
+    shown,
 )
-from towpath.web.payloads import from_base64, note, shown
 from towpath.web.problems import misfits
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import IPv6Address, ip_address
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -18,11 +17,10 @@ from starlette.types import Receive, Scope
 
 from towpath.clock import Duration
 from towpath.web.auth import key_of
+from towpath.web.fields import DEPTH_MOST, too_deep
 from towpath.web.limits import ServerLimits
 from towpath.web.problems import Refused
 
-DEPTH_MOST = 64
-"""Levels of nesting in JSON."""
 _MB = 1024 * 1024
 _SEND_LESS = "Store the data elsewhere and send a reference."
 
@@ -346,17 +344,3 @@ def _decoded(body: bytes) -> Any:
         ) from None
     finally:
         gc.enable()
-
-
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Matches wherever there is a quotation mark, so that it looks at each byte once."""
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
-_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-
-
-def too_deep(body: bytes) -> bool:
-    """Whether JSON is nested deeper than parsers bear. Linear, and in C."""
-    if body.count(b"[") + body.count(b"{") <= DEPTH_MOST:
-        return False
-    steps = _STRINGS.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MOST

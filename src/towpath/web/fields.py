@@ -1,11 +1,20 @@
-"""What bodies are made of: their fields, what a number, a time or a text may be."""
+"""What requests and answers are made of: fields of bodies, names in paths, payloads."""
 
 from __future__ import annotations
 
+import base64
+import re
 from datetime import datetime
+from itertools import accumulate
 from typing import Annotated, Any
+from urllib.parse import unquote
 
+import msgspec
+from fastapi import Path
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from starlette.types import Scope
+
+from towpath.errors import InvalidOption
 
 _FIELDS_MOST = 64
 Json = Any
@@ -56,3 +65,78 @@ class Answer(BaseModel):
 def example(**values: Any) -> ConfigDict:
     """What one looks like, for the description."""
     return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+# ── names in paths ───────────────────────────────────────────────────────────────────────
+
+# A slash inside a name is written %2F, so paths are matched as they were sent.
+
+PREFIX = "/api/v1/"
+WEBHOOKS = f"{PREFIX}webhooks/"
+"""Where forges post to. They have no key: what they send is signed, and looked at only then."""
+
+
+def keep_as_sent(scope: Scope) -> None:
+    """Match the path undecoded: `jobs/a%2Fexplain` is a job's name, `jobs/a/explain` a question."""
+    if scope["path"].startswith(PREFIX) and "raw_path" in scope:
+        scope["path"] = scope["raw_path"].decode("ascii", "replace")
+
+
+def decoded(name: str) -> str:
+    """A name as it was meant. Raises ValueError for what is no UTF-8."""
+    return unquote(name, errors="strict") if "%" in name else name
+
+
+Queue = Annotated[
+    str,
+    Field(max_length=64),
+    BeforeValidator(decoded),
+    Path(
+        examples=["thumbnails"],
+        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"},
+    ),
+]
+Id = Annotated[str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["mail-17"])]
+
+
+# ── payloads, results and notes: bytes in the store, JSON or base64 outside ──────────────
+
+
+def shown(name: str, data: bytes) -> dict[str, Any]:
+    """Bytes as the JSON they are, or in base64."""
+    if not data:
+        return {}
+    try:
+        if not too_deep(data):
+            return {name: msgspec.json.decode(data)}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # not ours to judge: whoever submitted it may have meant just these bytes
+    return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def from_base64(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise InvalidOption(name, "…", rule="must be base64") from error
+
+
+def note(value: Any) -> bytes:
+    """A JSON value as the store keeps it."""
+    return msgspec.json.encode(value)
+
+
+DEPTH_MOST = 64
+"""Levels of nesting in JSON."""
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Matches wherever there is a quotation mark, so that it looks at each byte once."""
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def too_deep(body: bytes) -> bool:
+    """Whether JSON is nested deeper than parsers bear. Linear, and in C."""
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MOST:
+        return False
+    steps = _STRINGS.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MOST

@@ -16,8 +16,7 @@ from fastapi.routing import APIRoute
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
 from towpath.web.bodies import Deliveries
-from towpath.web.fields import Answer
-from towpath.web.paths import WEBHOOKS
+from towpath.web.fields import WEBHOOKS, Answer
 from towpath.web.problems import Refused, documented
 
 SHARED = ("github", "gitlab")

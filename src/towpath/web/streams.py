@@ -22,8 +22,8 @@ from starlette.types import Message, Receive, Scope, Send
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
+from towpath.web.auth import Kind, Session, Sessions
 from towpath.web.problems import Refused
-from towpath.web.sessions import Kind, Session, Sessions
 
 PING_S = 15
 _PAGE = 1000

@@ -9,8 +9,7 @@ from typing import Self
 from towpath.app.app import Towpath
 from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.options import MessagesOptions
-from towpath.calls.caller import Caller
-from towpath.calls.connecting import Resolver
+from towpath.calls.caller import Caller, Resolver
 
 
 class Outgoing:

@@ -22,11 +22,9 @@ from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
-from towpath.web.fields import Body, Json
+from towpath.web.fields import Body, Json, decoded, shown
 from towpath.web.mount import Mount
 from towpath.web.parts import TheSessions, checked, service
-from towpath.web.paths import decoded
-from towpath.web.payloads import shown
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from towpath.apps.messages.model import PROCESSING_TTL
-from towpath.calls.guard import Guard
+from towpath.calls.guard import Guard, parse_target
 from towpath.calls.signature import sign
-from towpath.calls.target import parse_target
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
 from towpath.options import Allowed, Mark, Options, Secret, Signing

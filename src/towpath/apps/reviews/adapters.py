@@ -21,8 +21,8 @@ from towpath.apps.reviews.reviewers.function import FunctionReviewer
 from towpath.apps.reviews.reviewers.port import Reviewer, printed
 from towpath.calls.answer import require_taken
 from towpath.calls.caller import Caller
+from towpath.calls.guard import parse_target
 from towpath.calls.signature import Purpose, derived, message_id, sign
-from towpath.calls.target import parse_target
 from towpath.clock import Duration, seconds
 from towpath.errors import InvalidOption
 from towpath.worker.context import Context

@@ -32,10 +32,9 @@ from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
-from towpath.web.fields import Answer, Body, example
+from towpath.web.fields import Answer, Body, Id, example
 from towpath.web.mount import Listener, Mount
 from towpath.web.parts import service
-from towpath.web.paths import Id
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/reviews", tags=["reviews"], route_class=BodyRoute)

@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from towpath.apps.reviews.model import Forge, ReviewTask
 from towpath.calls.errors import CallRefused
-from towpath.calls.guard import Guard
-from towpath.calls.target import parse_target
+from towpath.calls.guard import Guard, parse_target
 from towpath.clock import Duration, duration_ms, minutes, seconds
 from towpath.errors import InvalidOption
 from towpath.forges import GITHUB, GITLAB

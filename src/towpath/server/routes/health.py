@@ -3,19 +3,74 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from towpath.engine.engine import Engine
-from towpath.server.readings import seen_with
+from towpath.ledger.keys.key import KeyInfo
 from towpath.supervise import troubles
+from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.web.auth import CanRead
 from towpath.web.fields import Answer, example
 from towpath.web.parts import PartOut, TheEngine, checked
 from towpath.web.problems import documented
+from towpath.worker.readings import queue_reading
+
+PLACE = "server"
+_WITHIN = 2.0
+_AT_ONCE = 16
+
+
+class QueueReadings:
+    """Answers a scrape, from the scraper's own thread. One round trip per queue."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._loop = engine, asyncio.get_running_loop()
+
+    def read(self) -> Reading:
+        """How every queue stands. Raises TowpathError, TimeoutError."""
+        asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        try:
+            return asked.result(_WITHIN)
+        finally:
+            asked.cancel()
+
+    async def _read(self) -> Reading:
+        names = sorted(await self._engine.queues())
+        found: list[QueueReading] = []
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            counts = await asyncio.gather(*map(self._engine.counts, part))
+            found += map(queue_reading, part, counts)
+        return Reading(queues=found)
+
+
+class _Seen(Collector):
+    def __init__(self, registry: CollectorRegistry, key: KeyInfo) -> None:
+        self._registry, self._key = registry, key
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [
+                it
+                for it in family.samples
+                if not (queue := it.labels.get("queue")) or self._key.covers(queue)
+            ]
+            yield family
+
+
+def seen_with(key: KeyInfo, registry: CollectorRegistry) -> CollectorRegistry:
+    """What *key* lets its holder see of *registry*: nothing about queues that it is not for."""
+    seen = CollectorRegistry()
+    seen.register(_Seen(registry, key))
+    return seen
+
 
 router = APIRouter(tags=["health"])
 _RESTARTED = "It is started again by itself; the server's log says where it failed. Report it."
@@ -76,8 +131,8 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
         status="ready" if fine else "degraded" if any(works) else "down",
         parts=dict(zip(probes, found, strict=True)) | ended,
     )
-    status = 200 if ready.ready else 503
-    return JSONResponse(ready.model_dump(exclude_none=True), status, headers=_again(status))
+    status, again = (200, {}) if fine else (503, {"Retry-After": "1"})
+    return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
 
 
 @router.get(
@@ -100,7 +155,3 @@ async def _is_fit(engine: Engine) -> None:
     """See that the store takes a write and evicts no jobs. Raises ServerError."""
     await engine.try_write()
     await engine.check()
-
-
-def _again(status: int) -> dict[str, str]:
-    return {} if status == 200 else {"Retry-After": "1"}

@@ -30,8 +30,8 @@ from towpath.server.models import (
 )
 from towpath.web.auth import CanRead, CanSubmit
 from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Id, Queue
 from towpath.web.parts import Named, Repeatable, TheEngine
-from towpath.web.paths import Id, Queue
 from towpath.web.problems import documented
 
 KEEP = hours(1)

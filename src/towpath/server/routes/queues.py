@@ -1,11 +1,12 @@
-"""Queues: counts, pause and resume, dead jobs."""
+"""Queues: counts, pause and resume, dead jobs, and their events as a stream."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from sse_starlette import EventSourceResponse
 
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref
@@ -14,10 +15,11 @@ from towpath.errors import JobError
 from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
-from towpath.web.auth import CanAdmin, CanRead
-from towpath.web.parts import TheEngine
-from towpath.web.paths import Id, Queue
+from towpath.web.auth import CanAdmin, CanRead, Kind
+from towpath.web.fields import Id, Queue
+from towpath.web.parts import TheEngine, TheFollowed, TheSessions
 from towpath.web.problems import documented
+from towpath.web.streams import begun, check_last_id, queue_events, stream
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"])
 _PURGE_MOST = 10_000
@@ -92,3 +94,43 @@ async def _deleted(engine: Engine, job: JobRef) -> bool:
     except JobError:
         return False
     return True
+
+
+# ── events ───────────────────────────────────────────────────────────────────────────────
+
+events_router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
+
+LastEventId = Annotated[
+    str | None,
+    Header(max_length=100, description="The id of the last event that was seen: goes on there."),
+]
+
+
+@events_router.get(
+    "/events",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: `id`, `event` = the verb, `data` = {verb, job}.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented(409),
+    },
+)
+async def events(
+    queue: Queue,
+    *,
+    request: Request,
+    engine: TheEngine,
+    sessions: TheSessions,
+    followed: TheFollowed,
+    _: CanRead,
+    last_event_id: LastEventId = None,
+) -> EventSourceResponse:
+    """What happens in the queue, as it happens; with `Last-Event-ID` first what was missed."""
+    name = queue_name(queue)
+    check_last_id(last_event_id)
+    await engine.require_events(name)
+    sessions.refuse_if_full(request, Kind.STREAM)
+    told = await begun(queue_events(engine, followed, name, last_event_id))
+    return await stream(told, sessions, request)

@@ -22,10 +22,8 @@ from towpath.server.models import (
 )
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
-from towpath.web.parts import Named, Repeatable, TheEngine, ThePoll
-from towpath.web.paths import Id, Queue
-from towpath.web.payloads import note
-from towpath.web.polling import Wish
+from towpath.web.fields import Id, Queue, note
+from towpath.web.parts import Named, Repeatable, TheEngine, ThePoll, Wish
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
