@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib import import_module
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from towpath.apps import BUILT_IN
+from towpath.calls.signature import Purpose
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput
 from towpath.ids import queue_name
@@ -75,6 +77,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """Its pages of the dashboard."""
     metrics: tuple[MetricSpec, ...] = ()
     """What it counts, beside its jobs; names begin with `towpath_` and its own."""
+    purposes: tuple[str, ...] = ()
+    """The kinds of calls that it signs, each with a secret of its own: see `towpath secret`."""
     probe: str | None = None
     """`async (service) -> None`: raises what is wrong, for `/readyz`."""
     facts: str | None = None
@@ -168,7 +172,7 @@ def loaded(named: str, place: str) -> Any:
     if not (module and colon and name):
         raise ApplicationInvalid(named, f"{place or 'nothing'} is not MODULE:NAME")
     try:
-        return getattr(import_module(module), name)
+        return attrgetter(name)(import_module(module))
     except Exception as error:  # an application's module may raise anything at all
         reason = f"{place} can't be imported: {type(error).__name__}: {error}"
         raise ApplicationInvalid(named, reason) from error
@@ -199,6 +203,8 @@ def _require_strangers(one: Application, before: Application) -> None:
         raise ApplicationInvalid(one.name, "another group of settings has this name")
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
+    if shared := set(one.purposes) & {*before.purposes, Purpose.EVENTS}:
+        raise ApplicationInvalid(one.name, f"{shared.pop()} is another's kind of calls")
     for queue in one.behaviours():
         if any(_meet(queue, other) for other in before.behaviours()):
             raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")

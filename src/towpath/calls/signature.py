@@ -54,7 +54,7 @@ class Purpose(StrEnum):
     REVIEWER = "reviewer"
 
 
-def derived(secret: str, purpose: Purpose) -> str:
+def derived(secret: str, purpose: str) -> str:
     """The secret for calls of one kind, made of *secret*: whoever has it knows no other one.
 
     Raises SecretInvalid.

@@ -20,7 +20,7 @@ SIGNING = "signing.secret"
 def secret(
     session: Session,
     purpose: Annotated[
-        str, typer.Argument(help="Who checks it: push, callback, events or reviewer.")
+        str, typer.Argument(help="What for: events, or a kind of calls of an application.")
     ],
 ) -> None:
     """Show the secret for the receiver of one kind of calls.
@@ -29,12 +29,15 @@ def secret(
     from the one that `towpath up` made: a receiver can check the calls that are meant for it,
     and sign none that are meant for others.
     """
-    from towpath.calls.signature import Purpose, derived  # noqa: PLC0415 -- slow to import
+    from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
+    from towpath.calls.signature import Purpose, derived  # noqa: PLC0415 -- the same
 
-    if purpose not in set(Purpose):
-        raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(Purpose)}")
+    found = applications(session.settings.applications)
+    known = [Purpose.EVENTS.value, *(name for it in found for name in it.purposes)]
+    if purpose not in known:
+        raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):
-        told = derived(each, Purpose(purpose))
+        told = derived(each, purpose)
         if session.out.as_json:
             session.out.object({"purpose": purpose, "secret": told})
         else:

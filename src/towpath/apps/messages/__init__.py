@@ -9,5 +9,6 @@ APPLICATION = Application(
     queues="towpath.apps.messages.model:QUEUES",
     service="towpath.apps.messages.service:serving",
     handlers="towpath.apps.messages.adapters:Consumers",
+    purposes=("push", "callback"),
     http="towpath.apps.messages.http:MOUNT",
 )

@@ -9,6 +9,7 @@ APPLICATION = Application(
     queues="towpath.apps.reviews.model:QUEUES",
     service="towpath.apps.reviews.service:serving",
     handlers="towpath.apps.reviews.adapters:Consumers",
+    purposes=("reviewer",),
     http="towpath.apps.reviews.http:MOUNT",
     cli="towpath.apps.reviews.cli:app",
     facts="towpath.apps.reviews.adapters:facts",
