@@ -26,7 +26,7 @@ def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:
     secret = towpath.env["TOWPATH_CALLS__SECRETS"] = new_secret()
     ran = towpath("secret", "mail")
     assert ran.code == 2
-    assert "push, callback, events, reviewer" in ran.err
+    assert "events, push, callback, reviewer" in ran.err
     assert secret not in ran.err
 
 
