@@ -1,9 +1,11 @@
 """Applications of others on the command line: there if the setting names them, and only then."""
 
+import sys
 from pathlib import Path
 
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
+from tests.warm import run
 from towpath.console.exits import USAGE
 
 GREETINGS = "tests.applications.greetings:APPLICATION"
@@ -17,6 +19,18 @@ class TestTheCommandLine:
         ran = towpath("greetings", "greet", "nobody", **NAMED)
         assert (ran.code, ran.out) == (5, "")
         assert "nobody_there" in ran.err
+
+    def test_shows_its_settings(self, towpath: Command) -> None:
+        told = {it["setting"]: it for it in towpath("config", "--json", **NAMED).objects}
+        assert told["greetings.word"]["value"] == "hello"
+        assert told["greetings.word"]["about"] == "What is said before the name."
+        ran = towpath("config", TOWPATH_GREETINGS__WROD="hi", **NAMED)
+        assert ran.code == USAGE
+        assert "did you mean TOWPATH_GREETINGS__WORD?" in ran.err
+
+    def test_shows_no_settings_of_one_that_is_not_named(self, towpath: Command) -> None:
+        assert "greetings" not in towpath("config").out
+        assert towpath("config", TOWPATH_GREETINGS__WORD="hi").code == USAGE
 
     def test_has_nothing_of_one_that_is_installed_but_not_named(self, towpath: Command) -> None:
         installed = {"PYTHONPATH": str(ROOT)}
@@ -32,6 +46,27 @@ class TestTheCommandLine:
     def test_lets_doctor_tell_of_it(self, towpath: Command) -> None:
         found = {it["check"]: it for it in towpath("doctor", "--json", **NAMED).objects}
         assert found["applications"]["found"] == "messages, reviews, greetings"
+
+
+WITHOUT_EXTRAS = """
+import sys
+for library in ("alembic", "fastapi", "httpcore", "httpx", "sqlalchemy", "starlette", "uvicorn"):
+    sys.modules[library] = None
+from towpath.cli.main import main
+for words in (["queues"], ["config", "--json"], ["reviews", "--help"], ["--help"]):
+    sys.argv = ["towpath", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+"""
+
+
+def test_the_command_line_needs_no_extra_for_what_applications_declare(towpath: Command) -> None:
+    ran = run([sys.executable, "-c", WITHOUT_EXTRAS], env=towpath.env, cwd=towpath.directory)
+    assert ran.code == 0, ran.err
+    assert '"reviews.github_host"' in ran.out
+    assert "Reviews: submit, list, show, cancel, retry." in ran.out
 
 
 def test_a_server_does_not_start_with_one(towpath: Command) -> None:

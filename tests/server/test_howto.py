@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -80,3 +81,19 @@ def test_the_lines_of_the_page_about_reviews_run(
     assert '{"id":"github-d-1","state":"PENDING","existed":false,"superseded":[]}' in said
     assert "github:octo/repo#7" in said
     assert "api-by-hand" in said
+
+
+def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> None:
+    page = (HOW_TO / "write-an-application.md").read_text()
+    text = page.partition('```python title="pings.py"\n')[2].partition("```")[0]
+    (tmp_path / "pings.py").write_text(text)
+    settings = page.partition('    applications = ["')[2].partition("\n\nThe package")[0]
+    (tmp_path / "towpath.toml").write_text(dedent(f'    applications = ["{settings}\n'))
+    with up(tmp_path) as it:
+        client = it.client()
+        job = client.post("/api/v1/pings").json()["job"]
+        path = f"/api/v1/queues/pings/jobs/{job}"
+        eventually(lambda: client.get(path).json()["state"] == "done", within=PATIENCE)
+        assert client.get(path).json()["result"] == "here"
+        assert client.get("/readyz").json()["parts"]["pings"] == {"ok": True}
+        assert "towpath_pings_asked_total 1.0" in client.get("/metrics").text

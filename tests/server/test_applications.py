@@ -1,0 +1,100 @@
+"""An application of somebody else's is mounted by the setting alone; a bad one is refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.apps.reviews.deliveries import GITHUB_SECRET, hub_signature, pull_request
+from tests.architecture.sources import ROOT
+from tests.server.serving import Serving, problem, up
+from tests.waiting import eventually
+
+GREETINGS = "tests.applications.greetings:APPLICATION"
+NAMED = {"TOWPATH_APPLICATIONS": GREETINGS, "PYTHONPATH": str(ROOT)}
+SECRET = "greetings-secret"  # noqa: S105 -- of this test
+
+
+@pytest.fixture(scope="module")
+def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """`towpath up` with the application, which takes webhooks; so do reviews."""
+    secrets = {
+        "TOWPATH_GREETINGS__GITHUB_SECRETS": f"{SECRET},{GITHUB_SECRET}",
+        "TOWPATH_GREETINGS__WORD": "hi",
+        "TOWPATH_REVIEWS__GITHUB_SECRETS": GITHUB_SECRET,
+    }
+    with up(tmp_path_factory.mktemp("up"), **NAMED, **secrets) as serving:
+        yield serving
+
+
+def signed(body: bytes, secret: str) -> dict[str, str]:
+    return {"X-Hub-Signature-256": hub_signature(secret, body)}
+
+
+class TestAMountedApplication:
+    def test_answers_over_http_and_its_handlers_run(self, greeting: Serving) -> None:
+        client = greeting.client()
+        assert client.post("/api/v1/greetings/ann").json() == {"job": "ann"}
+
+        def job() -> Any:
+            return client.get("/api/v1/queues/greetings/jobs/ann").json()
+
+        eventually(lambda: job()["state"] == "done")
+        assert job()["result"] == "hi ann"
+
+    def test_needs_a_key_where_it_does_not_say_otherwise(self, greeting: Serving) -> None:
+        nobody = greeting.client("")
+        problem(nobody.post("/api/v1/greetings/ann"), 401)
+        assert nobody.get("/api/v1/greetings").json() == {"job": "hi"}
+
+    def test_says_how_its_errors_are_answered(self, greeting: Serving) -> None:
+        refused = problem(greeting.client().post("/api/v1/greetings/nobody"), 404)
+        assert refused["type"].endswith("/nobody-there")
+
+    def test_is_described(self, greeting: Serving) -> None:
+        page = greeting.client().get("/openapi.json").json()
+        assert {"name": "greetings", "description": "Greet people."} in page["tags"]
+        assert page["paths"]["/api/v1/greetings"]["get"]["security"] == []
+        assert page["paths"]["/api/v1/greetings/{name}"]["post"]["security"]
+        hook = page["paths"]["/api/v1/webhooks/greetings/hello"]["post"]
+        assert hook["security"] == [{"greetings-hello": []}]
+        assert "greetings-hello" in page["components"]["securitySchemes"]
+
+    def test_counts_and_is_asked_whether_it_is_ready(self, greeting: Serving) -> None:
+        client = greeting.client()
+        assert "towpath_greetings_greeted_total " in client.get("/metrics").text
+        assert client.get("/readyz").json()["parts"]["greetings"] == {"ok": True}
+
+
+class TestAWebhook:
+    def test_below_the_application_s_name_is_its_own(self, greeting: Serving) -> None:
+        body = json.dumps({"sender": {"login": "bob"}}).encode()
+        path, nobody = "/api/v1/webhooks/greetings/hello", greeting.client("")
+        answer = nobody.post(path, content=body, headers=signed(body, SECRET))
+        assert (answer.status_code, answer.json()) == (202, {"job": "bob"})
+        problem(nobody.post(path, content=body, headers=signed(body, "wrong")), 401)
+
+    def test_of_a_forge_reaches_each_application_whose_secret_fits(self, greeting: Serving) -> None:
+        nobody, path = greeting.client(""), "/api/v1/webhooks/github"
+        delivery = pull_request()
+        both = nobody.post(path, content=delivery.body, headers=delivery.headers)
+        assert both.status_code == 202
+        assert set(both.json()) == {"greetings", "reviews"}
+        assert both.json()["reviews"]["state"] == "PENDING"
+        assert both.json()["greetings"] == {"job": json.loads(delivery.body)["sender"]["login"]}
+
+        headers = {**delivery.headers, **signed(delivery.body, SECRET)}
+        one = nobody.post(path, content=delivery.body, headers=headers)
+        assert set(one.json()) == {"greetings"}
+        headers = {**delivery.headers, **signed(delivery.body, "wrong")}
+        problem(nobody.post(path, content=delivery.body, headers=headers), 401)
+
+    def test_that_one_refuses_has_reached_the_others(self, greeting: Serving) -> None:
+        """The forge is told of the failure and sends it again; that is harmless to the others."""
+        delivery = pull_request({"sender.login": "nobody"})
+        headers = {**delivery.headers, "X-GitHub-Delivery": "refused-by-one"}
+        path = "/api/v1/webhooks/github"
+        answer = greeting.client("").post(path, content=delivery.body, headers=headers)
+        assert problem(answer, 404)["type"].endswith("/nobody-there")
+        assert greeting.client().get("/api/v1/reviews/github-refused-by-one").status_code == 200
