@@ -12,6 +12,7 @@ from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.tables import database_page
 from towpath import errors
+from towpath.apps.application import applications
 from towpath.apps.reviews import errors as reviews_errors
 from towpath.apps.reviews.reviewers import errors as reviewers_errors
 from towpath.calls import errors as calls_errors
@@ -134,7 +135,7 @@ def metrics_page() -> str:
     """One row per metric, with its question."""
     return METRICS + "".join(
         f"| `{it.name}` | {it.kind} | {_code(it.labels)} | {it.sentence} | {it.question} |\n"
-        for it in measures.CATALOGUE
+        for it in (*measures.CATALOGUE, *(own for app in applications() for own in app.metrics))
     )
 
 

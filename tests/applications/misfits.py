@@ -48,6 +48,12 @@ PREFIX = {"messages*": QueueOptions()}
 METRIC_OF_ANOTHER = application(
     metrics=(MetricSpec("towpath_jobs_total", Kind.COUNTER, (), "Jobs.", "How many?"),)
 )
+NO_QUEUE = application(queues="NAMELESS")
+NAMELESS = {"Not a queue": QueueOptions()}
+ALL_QUEUES = application(queues="ALL")
+ALL = {"*": QueueOptions()}
+CALLS_OF_ANOTHER = application(purposes=("callback",))
+COMMAND_TAKEN = application("explain")
 NO_SERVICE = application(service="nothing_here")
 NO_TABLES = application(tables="NOTHING")
 

@@ -52,6 +52,9 @@ def test_the_built_in_ones_are_there_without_a_setting() -> None:
         (f"{HERE}.misfits:NO_OPTIONS", "its options are no class of towpath.options.Options"),
         (f"{HERE}.misfits:QUEUE_TAKEN", "its queue reviews.post belongs to reviews"),
         (f"{HERE}.misfits:PREFIX_TAKEN", r"its queue messages\* belongs to messages"),
+        (f"{HERE}.misfits:NO_QUEUE", "its queue 'Not a queue': "),
+        (f"{HERE}.misfits:ALL_QUEUES", "its queue '': "),
+        (f"{HERE}.misfits:CALLS_OF_ANOTHER", "callback is another's kind of calls"),
         (f"{HERE}.misfits:METRIC_OF_ANOTHER", "must begin with towpath_misfit_"),
     ],
 )

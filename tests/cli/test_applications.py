@@ -48,6 +48,31 @@ class TestTheCommandLine:
         assert found["applications"]["found"] == "messages, reviews, greetings"
 
 
+def test_a_name_that_a_command_has_is_refused(towpath: Command) -> None:
+    place = "tests.applications.misfits:COMMAND_TAKEN"
+    ran = towpath("config", **NAMED | {"TOWPATH_APPLICATIONS": place})
+    assert ran.code == USAGE
+    assert "application explain: a command has this name" in ran.err
+
+
+def test_a_bad_one_is_told_and_help_is_there_all_the_same(towpath: Command) -> None:
+    ran = towpath("--help", TOWPATH_APPLICATIONS="no.such.module:APPLICATION")
+    assert ran.code == 0
+    assert "application_invalid" in ran.err
+    assert "reviews " in ran.out
+
+
+def test_one_that_is_built_in_may_be_named_too(towpath: Command) -> None:
+    ran = towpath("--help", TOWPATH_APPLICATIONS="towpath.apps.reviews:APPLICATION")
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_options_that_do_not_fit_are_refused(towpath: Command) -> None:
+    ran = towpath("up", "--json", TOWPATH_GREETINGS__TIMES="many", **NAMED)
+    assert ran.code == USAGE
+    assert "greetings.times" in ran.err
+
+
 WITHOUT_EXTRAS = """
 import sys
 for library in ("alembic", "fastapi", "httpcore", "httpx", "sqlalchemy", "starlette", "uvicorn"):

@@ -92,7 +92,8 @@ class TestAWebhook:
 
     def test_that_one_refuses_has_reached_the_others(self, greeting: Serving) -> None:
         """The forge is told of the failure and sends it again; that is harmless to the others."""
-        delivery = pull_request({"sender.login": "nobody"})
+        other = {"number": 4711, "pull_request.number": 4711}
+        delivery = pull_request({"sender.login": "nobody", **other})
         headers = {**delivery.headers, "X-GitHub-Delivery": "refused-by-one"}
         path = "/api/v1/webhooks/github"
         answer = greeting.client("").post(path, content=delivery.body, headers=headers)

@@ -19,7 +19,7 @@ import msgspec
 from towpath.apps import BUILT_IN
 from towpath.calls.signature import Purpose
 from towpath.engine.options import QueueOptions
-from towpath.errors import InvalidInput
+from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
 from towpath.options import Options
 from towpath.telemetry.measures import MetricSpec
@@ -187,7 +187,10 @@ def _declared(place: str) -> Application:
     if not found.name.isidentifier() or found.name != found.name.lower():
         raise ApplicationInvalid(place, f"its name {found.name!r} must be a word in lower case")
     for name in found.behaviours():
-        queue_name(name.removesuffix("*").removesuffix("."))
+        try:
+            queue_name(name.removesuffix("*").removesuffix("."))
+        except InvalidName as error:
+            raise ApplicationInvalid(place, f"its {error}") from error
     for spec in found.metrics:
         if not spec.name.startswith(f"towpath_{found.name}_"):
             raise ApplicationInvalid(place, f"{spec.name} must begin with towpath_{found.name}_")

@@ -22,12 +22,21 @@ def groups(core: Core) -> Groups:
     """The groups of settings beside those of the core: a class is imported when it is needed."""
     own = {name: partial(_options_at, line.place) for name, line in BUILT_IN.items()}
     if core.applications:
-        from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
+        from towpath.apps.application import ApplicationInvalid, applications  # noqa: PLC0415 -- slow to import
         from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
 
         import_from_here()
         own = {it.name: partial(getattr, it, "options") for it in applications(core.applications)}
+        if taken := set(own) & _words():
+            raise ApplicationInvalid(taken.pop(), "a command has this name")
     return {"http": _http, "events": _events, **own}
+
+
+def _words() -> set[str | None]:
+    """The verbs and nouns of the command line that are no application's."""
+    from towpath.cli.main import app  # noqa: PLC0415 -- it imports this module
+
+    return {it.name for it in (*app.registered_commands, *app.registered_groups)}
 
 
 def _http() -> type[Options]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
@@ -73,7 +73,7 @@ class Nouns(TyperGroup):
         found = {name: line for name, line in BUILT_IN.items() if line.noun}
         if _may_name_applications(ctx.params.get("config")):
             try:
-                found |= _named({**ctx.obj, **ctx.params}, taken=self.commands)
+                found |= _named({**ctx.obj, **ctx.params})
             except TowpathError as error:
                 self._refuse(ctx, error)
         return found
@@ -110,18 +110,13 @@ def nouns(command: Any) -> dict[str, Any]:
     return below
 
 
-def _named(common: Mapping[str, Any], *, taken: Iterable[str]) -> dict[str, Line]:
+def _named(common: Mapping[str, Any]) -> dict[str, Line]:
     """The nouns of the applications that the settings name. Raises as the server does."""
-    from towpath.apps.application import ApplicationInvalid, applications  # noqa: PLC0415 -- slow to import
+    places = Session(common).settings.applications  # loading them has seen to the applications
+    from towpath.apps.application import Application, loaded  # noqa: PLC0415 -- slow to import
 
-    places = Session(common).settings.applications
-    found: dict[str, Line] = {}
-    for place, it in zip(places, applications(places)[len(BUILT_IN) :], strict=True):
-        if it.name in taken:
-            raise ApplicationInvalid(it.name, "there is another command of this name")
-        if it.cli:
-            found[it.name] = Line(place, it.noun)
-    return found
+    found: list[tuple[str, Application]] = [(place, loaded(place, place)) for place in places]
+    return {it.name: Line(place, it.noun) for place, it in found if it.cli}
 
 
 def _may_name_applications(config: str | None) -> bool:

@@ -12,6 +12,8 @@ class GreetingsOptions(Options, frozen=True, kw_only=True):
 
     word: str = "hello"
     """What is said before the name."""
+    times: int = 1
+    """How often."""
     github_secrets: tuple[Secret, ...] = ()
     """What GitHub's webhooks are signed with; none = they are not taken."""
 

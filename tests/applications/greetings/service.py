@@ -61,7 +61,7 @@ class Consumers:
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
         async def greet(name: bytes) -> str:
-            return f"{self._options.word} {name.decode()}"
+            return f"{self._options.word * self._options.times} {name.decode()}"
 
         app.handler(QUEUE)(greet)
         yield
