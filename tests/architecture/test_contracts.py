@@ -22,7 +22,6 @@ PLANTED = [
     ("database", "settings/__init__.py", "import sqlalchemy"),
     ("database", "worker/worker.py", "from alembic import command"),
     ("database", "apps/messages/service.py", "import sqlalchemy"),
-    ("database", "apps/messages/service.py", "import sqlalchemy"),
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
@@ -35,6 +34,9 @@ PLANTED = [
     ("private", "apps/reviews/adapters.py", "from towpath.embedded import EmbeddedServer"),
     ("layers", "settings/__init__.py", "import towpath.apps.reviews.options"),
     ("layers", "web/mount.py", "import towpath.apps.application"),
+    ("layers", "forges/client.py", "import towpath.apps.outcomes"),
+    ("layers", "processes/launch.py", "import towpath.embedded"),
+    ("http", "forges/client.py", "import httpx"),
 ]
 
 
