@@ -33,6 +33,8 @@ PLANTED = [
     ("web", "console/verb.py", "import starlette.types"),
     ("private", "apps/reviews/adapters.py", "from towpath.embedded import EmbeddedServer"),
     ("layers", "settings/__init__.py", "import towpath.apps.reviews.options"),
+    ("named", "server/build.py", "from towpath.apps.reviews.service import Reviews"),
+    ("named", "cli/main.py", "import towpath.apps.reviews.cli"),
     ("layers", "web/mount.py", "import towpath.apps.application"),
     ("layers", "forges/client.py", "import towpath.apps.outcomes"),
     ("layers", "processes/launch.py", "import towpath.embedded"),

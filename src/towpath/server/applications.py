@@ -97,7 +97,7 @@ class Applications:
     def routers(
         self, own: Sequence[APIRouter], *, open: Iterable[str], limits: ServerLimits
     ) -> list[APIRouter]:
-        """The routers of all, then the server's *own*.
+        """The routers of all, with the server's *own*.
 
         Raises ApplicationInvalid for a path that another one has, that takes no key without being
         open, or that is not the application's own to open.
@@ -115,7 +115,8 @@ class Applications:
                 raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
             _require_own_webhooks(name, [each.path for each in mount.listeners])
         routers = [router for it in self.mounted for router in it.mount.routers]
-        return [*routers[:1], webhooks, *routers[1:], *own]
+        # What is asked for most comes first: paths are tried one after the other.
+        return [*routers[:1], *own[:1], webhooks, *routers[1:], *own[1:]]
 
     def _deliveries(self, limits: ServerLimits) -> Deliveries:
         sizes = {

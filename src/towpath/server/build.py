@@ -95,7 +95,6 @@ def build(parts: Parts) -> FastAPI:
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
     )
-    # What is asked for most comes first: paths are tried one after the other.
     own = [work.router, jobs.router, queues.router, queues.events_router, health.router]
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
