@@ -26,8 +26,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Lease
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.recorder import LedgerRecorder
-from towpath.ledger.records.relay import Relay
+from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 ROWS, ROUNDS, SHOWN, MOST_MS = 200_000, 20, 12, 5.0

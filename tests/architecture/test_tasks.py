@@ -22,7 +22,7 @@ AWAITED = {
     "ledger/database/joining.py": "who asked raises what it raises",
     "ledger/keys/keys.py": "who asked raises what it raises; a renewal is asked for again",
     "ledger/records/relay.py": "looked at in the next turn, which raises what it raised",
-    "ledger/outbox/route.py": "the lease ends without it, and with that the send around it",
+    "ledger/outbox/courier.py": "the lease ends without it, and with that the send around it",
     "ledger/outbox/sinks/kafka.py": "awaited to its end",
     "ledger/outbox/sinks/webhook.py": "a group: the round raises what it raises",
     "processes/command.py": "awaited to its end",

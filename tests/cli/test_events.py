@@ -10,10 +10,8 @@ from tests.cli.command import Command
 from tests.cli.test_howto import BLOCK, run
 from tests.ledger.parcels import parcel
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox.event import NewEvent
-from towpath.ledger.outbox.outgoing import next_batch, settle
-from towpath.ledger.outbox.sinks.port import Refusal
-from towpath.ledger.outbox.verdict import Verdict
+from towpath.ledger.outbox.event import NewEvent, Refusal
+from towpath.ledger.outbox.outgoing import Verdict, next_batch, settle
 
 PAGE = ROOT / "docs" / "how-to" / "send-events-out.md"
 GONE = Refusal("the receiver answered 410")

@@ -19,8 +19,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Lease
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.recorder import LedgerRecorder
-from towpath.ledger.records.relay import RECONCILE_EVERY, Relay
+from towpath.ledger.records.relay import RECONCILE_EVERY, LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 MANY = 2_000

@@ -5,8 +5,7 @@ import json
 from collections.abc import Sequence
 
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.outbox.event import Event
-from towpath.ledger.outbox.sinks.port import Outcome
+from towpath.ledger.outbox.event import Event, Outcome
 
 AWAY = SinkUnreachable("events", "no route")
 

@@ -12,10 +12,8 @@ from sqlalchemy.engine import Engine
 from tests.ledger.hands import Hands
 from tests.waiting import eventually_async
 from towpath import milliseconds, minutes, seconds
-from towpath.ledger.keys import known
-from towpath.ledger.keys.key import digest
+from towpath.ledger.keys.key import FRESH, MOST_WRONG, Entry, KnownKeys, digest
 from towpath.ledger.keys.keys import NOTED_EVERY
-from towpath.ledger.keys.known import FRESH, Entry, KnownKeys
 from towpath.ledger.ledger import Ledger
 
 
@@ -146,7 +144,7 @@ class TestRemembering:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         await ledger.keys.check(secret.get_secret_value())
         with Statements() as sent:
-            wrong = (f"wrong {n}" for n in range(known.MOST_WRONG + 200))
+            wrong = (f"wrong {n}" for n in range(MOST_WRONG + 200))
             for some in batched(wrong, 50):
                 assert not any(await asyncio.gather(*map(ledger.keys.check, some)))
             before = len(sent.about_keys())

@@ -18,8 +18,8 @@ from towpath.ledger.database.schema import couriers
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.patience import CourierOptions, Patience
-from towpath.ledger.outbox.sinks.port import Behind, Later, Refusal
+from towpath.ledger.outbox.event import Behind, Later, Refusal
+from towpath.ledger.outbox.outgoing import CourierOptions, Patience
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Metrics
 

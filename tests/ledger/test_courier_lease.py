@@ -14,9 +14,8 @@ from towpath.clock import milliseconds, seconds
 from towpath.ledger.database.schema import couriers, now_ms
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Event
-from towpath.ledger.outbox.patience import CourierOptions
-from towpath.ledger.outbox.sinks.port import Outcome
+from towpath.ledger.outbox.event import Event, Outcome
+from towpath.ledger.outbox.outgoing import CourierOptions
 
 
 @pytest.fixture

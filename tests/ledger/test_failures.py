@@ -16,7 +16,7 @@ from towpath import Towpath, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Never
 from towpath.errors import RetryAdvice
-from towpath.ledger.database.failures import meaning
+from towpath.ledger.database.store import meaning
 from towpath.ledger.errors import LedgerBusy, LedgerError, LedgerUnreachable, LedgerUnwritable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState

@@ -11,7 +11,7 @@ from tests.ledger.hands import Hands
 from tests.postgres import PostgresServer
 from towpath import milliseconds, seconds
 from towpath.ledger.errors import LedgerRefused, LedgerUnreachable
-from towpath.ledger.keys.known import FRESH
+from towpath.ledger.keys.key import FRESH
 from towpath.ledger.ledger import Ledger
 
 

@@ -17,9 +17,8 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import SinkUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.event import Behind, Event, Refusal
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
-from towpath.ledger.outbox.sinks.port import Behind, Refusal
 
 TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, NOT_LEADER, POLICY = 10, 29, 45, 6, 44
 

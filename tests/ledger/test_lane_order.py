@@ -19,8 +19,7 @@ from towpath.engine.model import Complete, Fail, Lease, Settlement
 from towpath.engine.options import LanePolicy
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import first_name
-from towpath.ledger.records.recorder import LedgerRecorder
-from towpath.ledger.records.relay import Relay
+from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 CHAT = "chat"

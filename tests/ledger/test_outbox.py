@@ -17,9 +17,8 @@ from towpath.errors import InvalidName, InvalidOption, PayloadInvalid, PayloadTo
 from towpath.ledger.database.schema import outbox
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import LARGEST_DATA, Event, NewEvent
+from towpath.ledger.outbox.event import LARGEST_DATA, Event, NewEvent, Refusal
 from towpath.ledger.outbox.outbox import OutboxCounts
-from towpath.ledger.outbox.sinks.port import Refusal
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import CONTENT_TYPE, Event
-from towpath.ledger.outbox.patience import CourierOptions
-from towpath.ledger.outbox.sinks.port import Behind, Later, Outcome, Refusal
+from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Later, Outcome, Refusal
+from towpath.ledger.outbox.outgoing import CourierOptions
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 
 SECRET = new_secret()

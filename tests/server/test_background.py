@@ -17,9 +17,9 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.keys.keys import Keys
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.outbox.courier import Route
 from towpath.ledger.outbox.options import EventsOptions
 from towpath.ledger.outbox.outbox import Outbox
-from towpath.ledger.outbox.route import Route
 from towpath.ledger.records.relay import Relay
 from towpath.server.build import Parts, build
 from towpath.telemetry.logs import Log

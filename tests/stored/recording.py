@@ -22,7 +22,7 @@ from towpath.clock import instant, wall_ms
 from towpath.engine.model import Bury, Settlement
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.sinks.port import Refusal
+from towpath.ledger.outbox.event import Refusal
 from towpath.ledger.records.record import RecordOptions
 
 ORDERS, REVIEWS = "orders", "reviews"

@@ -187,7 +187,7 @@ class Connection:
     @property
     def recorder(self) -> Recorder:
         """What a worker asks before an attempt of a recorded job and tells after it."""
-        from towpath.ledger.records.recorder import LedgerRecorder  # noqa: PLC0415 -- as above
+        from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- as above
 
         return LedgerRecorder(self.ledger.jobs)
 

@@ -12,9 +12,8 @@ from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
-from towpath.ledger.database.failures import translated
 from towpath.ledger.database.schema import LEDGER, schema_version
-from towpath.ledger.database.store import open_store
+from towpath.ledger.database.store import open_store, translated
 from towpath.ledger.database.tables import Tables, lines
 from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.errors import LedgerClosed

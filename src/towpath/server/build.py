@@ -25,10 +25,9 @@ from towpath.errors import InvalidOption, ServerError
 from towpath.ledger.errors import SinkUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.event import Event, Outcome, Sink
 from towpath.ledger.outbox.options import KAFKA, REDIS, WEBHOOK, EventsOptions
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
-from towpath.ledger.outbox.sinks.port import Outcome, Sink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.server.applications import Applications, working

@@ -18,9 +18,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
-from towpath.ledger.database.failures import meaning
 from towpath.ledger.database.schema import LEDGER
-from towpath.ledger.database.store import Store
+from towpath.ledger.database.store import Store, meaning
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.errors import LedgerUnreachable, MigrationFailed
 

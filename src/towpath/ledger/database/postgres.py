@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
-from towpath.ledger.database.failures import meaning, wrong_url
+from towpath.ledger.database.store import meaning, wrong_url
 from towpath.ledger.database.writing import Decide, Overtaken
 from towpath.ledger.errors import LedgerUnreachable
 

@@ -1,19 +1,109 @@
-"""Which database a URL names, and what the ledger wants of it."""
+"""Which database a URL names, what the ledger wants of it, and what its errors mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from towpath.clock import Duration
-from towpath.ledger.database.failures import wrong_url
-from towpath.ledger.database.writing import Decide
-from towpath.ledger.errors import LedgerNotInstalled
+from towpath.errors import InvalidOption
+from towpath.ledger.database.writing import Decide, Overtaken
+from towpath.ledger.errors import (
+    LedgerBusy,
+    LedgerError,
+    LedgerNotInstalled,
+    LedgerRefused,
+    LedgerUnreachable,
+    LedgerUnwritable,
+)
+
+_RULE = "must be sqlite:///path/to/file.db or postgresql://user@host:5432/name"
+
+
+def wrong_url(what: str) -> InvalidOption:
+    """A URL that is wrong may have its password anywhere: no part of it is repeated."""
+    return InvalidOption("database", "…", rule=f"{what}; {_RULE}")
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """What a database library raises inside, as a LedgerError. Other errors pass."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error, OSError) as error:
+        raise meaning(error) from error
+    except Overtaken as error:
+        raise LedgerBusy("others changed the same rows again and again") from error
+
+
+def meaning(error: Exception) -> LedgerError:
+    """LedgerUnreachable for what may pass, LedgerRefused for the rest.
+
+    What is refused is the fault of what was asked: it would be refused again, or by every copy of
+    the database. All else is trouble of the database or of the way to it, which somebody ends; what
+    has finished meanwhile is told then.
+    """
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    text = str(cause) or type(cause).__name__
+    return _kind(error, cause)(text.partition("\n")[0][:500])
+
+
+def _kind(error: Exception, cause: BaseException | None) -> type[LedgerError]:
+    if isinstance(cause, sqlite3.Error):
+        return _SQLITE.get(getattr(cause, "sqlite_errorcode", 0) & 0xFF, LedgerRefused)
+    if isinstance(cause, OSError):
+        return LedgerUnwritable if cause.errno in _DISK else LedgerUnreachable
+    state = str(getattr(cause, "sqlstate", None) or "")
+    for begin, kind in _POSTGRES.items():
+        if state.startswith(begin):
+            return kind
+    gone = isinstance(error, DBAPIError) and error.connection_invalidated
+    return LedgerUnreachable if gone or isinstance(cause, NoConnectionFree) else LedgerRefused
+
+
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+_SQLITE: dict[int, type[LedgerError]] = {
+    sqlite3.SQLITE_BUSY: LedgerBusy,
+    sqlite3.SQLITE_LOCKED: LedgerBusy,
+    sqlite3.SQLITE_PROTOCOL: LedgerBusy,  # too many who lock at once
+    sqlite3.SQLITE_FULL: LedgerUnwritable,
+    sqlite3.SQLITE_IOERR: LedgerUnwritable,
+    sqlite3.SQLITE_READONLY: LedgerUnwritable,
+    sqlite3.SQLITE_PERM: LedgerUnwritable,
+    sqlite3.SQLITE_CANTOPEN: LedgerUnreachable,
+    sqlite3.SQLITE_NOMEM: LedgerUnreachable,
+    sqlite3.SQLITE_INTERRUPT: LedgerUnreachable,
+}
+"""By primary code. Not CORRUPT and NOTADB: no waiting mends a file."""
+_POSTGRES: dict[str, type[LedgerError]] = {
+    "53100": LedgerUnwritable,  # disk full
+    "58": LedgerUnwritable,  # the system under the server: reading or writing a file
+    "25006": LedgerUnwritable,  # read-only: a standby, or a primary that is being replaced
+    "55P03": LedgerBusy,  # a lock that was not to be had in time
+    "40": LedgerBusy,  # in another transaction's way
+    "08": LedgerUnreachable,  # the connection
+    "53": LedgerUnreachable,  # too many connections, out of memory
+    "57P": LedgerUnreachable,  # shutting down, starting, or an administrator ended it
+    "57014": LedgerUnreachable,  # a statement took longer than the server allows
+    "25P03": LedgerUnreachable,  # a transaction stood still for longer than it may
+    "25P04": LedgerUnreachable,  # the same for one that took too long
+    "55000": LedgerUnreachable,  # not in a state for it: recovery is under way
+}
+"""By the beginning of the state, the longer first."""
+
 
 T = TypeVar("T")
+
+
+# ── databases ────────────────────────────────────────────────────────────────────────────
 
 
 class Store(Protocol):

@@ -20,7 +20,9 @@ from towpath.ledger.database.schema import api_keys
 from towpath.ledger.errors import KeyEnded, KeyNotFound, LedgerError
 from towpath.ledger.keys.key import (
     LONGEST_SECRET,
+    Entry,
     KeyInfo,
+    KnownKeys,
     NewKey,
     Scope,
     checked_expiry,
@@ -32,7 +34,6 @@ from towpath.ledger.keys.key import (
     new_id,
     new_secret,
 )
-from towpath.ledger.keys.known import Entry, KnownKeys
 from towpath.supervise import Background
 
 if TYPE_CHECKING:

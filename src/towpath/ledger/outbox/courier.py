@@ -1,25 +1,240 @@
-"""The courier: sends what is in the outbox to the sinks, at least once and in order per key."""
+"""The courier: sends what is in the outbox to the sinks, at least once and in order per key.
+
+It has a route per sink. Routes of one sink in several processes take turns: whoever holds the lease
+sends, and lets go of it when nothing is left, so that the next event leaves through the process
+that put it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
-from towpath.clock import instant, seconds, steady, wall_ms
+from sqlalchemy.engine import Connection
+
+from towpath.clock import Duration, duration_ms, instant, seconds, steady, wall_ms
 from towpath.errors import InvalidOption
-from towpath.ledger.errors import LedgerError, LedgerUnreachable
+from towpath.ledger.errors import LedgerError, LedgerUnreachable, SinkUnreachable
 from towpath.ledger.outbox.outbox import OutboxCounts
-from towpath.ledger.outbox.patience import CourierOptions
-from towpath.ledger.outbox.route import Route
+from towpath.ledger.outbox.outgoing import (
+    MOST_WAITING,
+    CourierOptions,
+    Patience,
+    Verdict,
+    has_pending,
+    hold,
+    judge,
+    let_go,
+    next_batch,
+    settle,
+    spoilt,
+)
 from towpath.supervise import Background
+from towpath.telemetry import events as lines
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics, Reading, SinkReading
+from towpath.telemetry.metrics import Metrics, Reading, SinkMetrics, SinkReading
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
-    from towpath.ledger.outbox.sinks.port import Sink
+    from towpath.ledger.outbox.event import Event, Outcome, Sink
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+    from towpath.ledger.outbox.event import Sink
+
+
+class _LeaseOver(Exception):
+    """The lease ended in the middle of a send: another courier may be at the same events."""
+
+
+class Route:
+    """Carries the events of *sink* until it is closed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        sink: Sink,
+        *,
+        options: CourierOptions,
+        log: Log,
+        counters: SinkMetrics,
+    ) -> None:
+        self._ledger, self._sink, self._name = ledger, sink, sink.name
+        self._options, self._log, self._counters = options, log, counters
+        self._lease = options.lease.total_seconds()
+        self._holder = secrets.token_hex(8)
+        self._held_until = 0.0
+        """By this process's stopwatch: earlier than by the database's clock."""
+        self._patience = Patience(options)
+        self._ledger_away = False
+        self._called, self._closing = asyncio.Event(), asyncio.Event()
+
+    def call(self) -> None:
+        """Something may have been put."""
+        self._called.set()
+
+    def close(self) -> None:
+        """End after the batch that is under way."""
+        self._closing.set()
+        self._called.set()
+
+    async def run(self) -> None:
+        """Carry events until closed. Ends by itself only with an error that is a defect."""
+        try:
+            while not self._closing.is_set():
+                await self._turn()
+        finally:
+            await self._leave()
+
+    async def _turn(self) -> None:
+        self._called.clear()
+        try:
+            await self._look()
+        except LedgerError as error:
+            await self._without_ledger(error)
+        else:
+            self._ledger_away = False
+
+    async def _without_ledger(self, error: LedgerError) -> None:
+        if not self._ledger_away:
+            self._ledger_away = True
+            name = type(error).__qualname__
+            self._log.emit(lines.OUTBOX_UNREADABLE, sink=self._name, error=name, reason=str(error))
+        await _wait(self._closing, self._options.look_every)
+
+    # ── taking ───────────────────────────────────────────────────────────────────────────
+
+    async def _look(self) -> None:
+        """Send what there is, or wait until there may be something."""
+        name, size, without = self._name, self._options.batch, self._patience.waiting()
+        crowded = len(without) >= MOST_WAITING
+        # Looked at before anything is written: a courier that has nothing to do writes nothing.
+        if crowded or not await self._ledger.read(lambda it: has_pending(it, name, without)):
+            await self._leave()
+            return await _wait(self._called, self._options.look_every)
+        if not self._held and not await self._hold():
+            # Another courier sends: these too. So a call is no reason to look again.
+            return await _wait(self._closing, self._options.look_every)
+        events = await self._ledger.read(lambda it: next_batch(it, name, without, size=size))
+        if not events:  # whoever held the lease before has sent them
+            return await self._leave()
+        return await self._carry(events)
+
+    # ── the lease ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _held(self) -> bool:
+        return steady() < self._held_until
+
+    async def _hold(self, verdict: Verdict | None = None) -> bool:
+        """Take or keep the lease, and write down *verdict* in the same transaction."""
+        asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
+
+        def change(connection: Connection) -> bool:
+            if verdict is not None:
+                settle(connection, verdict)
+            return hold(connection, self._name, self._holder, lease_ms)
+
+        held = await self._ledger.write(change)
+        self._held_until = asked + self._lease if held else 0.0
+        return held
+
+    async def _leave(self) -> None:
+        """Let go of the lease. If that fails, it ends by itself."""
+        if self._held:
+            self._held_until = 0.0
+            with suppress(LedgerError):
+                await self._ledger.write(lambda it: let_go(it, self._name, self._holder))
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────
+
+    async def _carry(self, events: Sequence[Event]) -> None:
+        """Send *events*, write down what became of them, or leave the sink alone for a while."""
+        broken = spoilt(events)
+        if broken is not None:
+            return await self._settle(broken)
+        try:
+            outcomes = await self._send(events)
+            verdict = judge(events, outcomes, attempts=self._options.attempts)
+        except SinkUnreachable as error:
+            verdict = Verdict(reason=error.reason)
+        except _LeaseOver:
+            return None
+        if verdict.reason:
+            return await self._pause(verdict)
+        away = self._patience.reached()
+        if away is not None:
+            self._log.emit(lines.SINK_BACK, sink=self._name, away=away)
+        return await self._settle(verdict)
+
+    async def _send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+        """What the sink answers, as long as the lease is held. Raises _LeaseOver."""
+        limit = asyncio.timeout(self._held_until - steady())
+        try:
+            async with limit, self._kept(limit):
+                return await self._sink.send(events)
+        except TimeoutError as error:
+            if limit.expired():
+                raise _LeaseOver from error
+            raise SinkUnreachable(self._name, "no answer in time") from error
+
+    @asynccontextmanager
+    async def _kept(self, limit: asyncio.Timeout) -> AsyncGenerator[None]:
+        """Keep the lease while the body runs; *limit* ends the body when the lease ends."""
+        over = asyncio.Event()
+        keeping = asyncio.create_task(self._keep(limit, over))
+        try:
+            yield
+        finally:
+            over.set()
+            await asyncio.wait((keeping,))
+
+    async def _keep(self, limit: asyncio.Timeout, over: asyncio.Event) -> None:
+        while not over.is_set():
+            left = self._held_until - steady()
+            await _wait(over, seconds(max(left - self._lease * 2 / 3, self._lease / 30)))
+            if not over.is_set():
+                with suppress(LedgerError):  # if the database stays away, the lease just ends
+                    await self._hold()
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time() + self._held_until - steady())
+
+    # ── after sending ────────────────────────────────────────────────────────────────────
+
+    async def _settle(self, verdict: Verdict) -> None:
+        """Delete what was taken, set aside what was refused, and keep the lease."""
+        await self._hold(verdict)
+        self._counters.sent.inc(len(verdict.taken))
+        self._counters.refused.inc(len(verdict.refused))
+        self._tell(verdict)
+
+    def _tell(self, verdict: Verdict) -> None:
+        for event, refusal in verdict.refused:
+            about = {"sink": self._name, "event_id": event.id, "type": event.type}
+            self._log.emit(lines.EVENT_REFUSED, reason=refusal.reason, **about)
+        for event, later in verdict.delayed:
+            about = {"sink": self._name, "event_id": event.id, "type": event.type}
+            delay = self._patience.hold_back(event.key, event.attempts, later.after)
+            attempt = event.attempts + 1
+            self._log.emit(
+                lines.EVENT_DELAYED, attempt=attempt, reason=later.reason, delay=delay, **about
+            )
+
+    async def _pause(self, verdict: Verdict) -> None:
+        """Leave the sink alone. Another process may reach it: the lease is free meanwhile."""
+        if self._patience.failed():
+            self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=verdict.reason)
+        await self._leave()
+        await _wait(self._closing, self._patience.pause(verdict.after))
+
+
+async def _wait(event: asyncio.Event, most: Duration) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(most.total_seconds()):
+            await event.wait()
+
 
 _READ_EVERY = seconds(10)
 _PLACE = "courier"

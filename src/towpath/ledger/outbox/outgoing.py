@@ -1,4 +1,4 @@
-"""What a courier does in the database: plain functions of a connection in a transaction.
+"""How a courier goes about it: its patience, what outcomes mean, what it does in the database.
 
 Of all couriers of a sink one sends at a time: the one whose lease is in `towpath_couriers`. The
 database's clock decides about it. No row stays locked while a sink is asked: it may hang.
@@ -6,19 +6,150 @@ database's clock decides about it. No row stays locked while a sink is asked: it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
 from sqlalchemy import Text, bindparam, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
+from towpath.engine.check import whole
+from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import couriers, now_ms, outbox
-from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.event import Event, Later, Outcome, Refusal
 from towpath.ledger.outbox.outbox import as_event
-from towpath.ledger.outbox.verdict import Verdict
+
+# ── patience ─────────────────────────────────────────────────────────────────────────────
 
 _REASON_MOST = 1000
+MOST_WAITING = 1000
+"""Keys that wait by themselves; with more, something else is wrong, and nothing is sent."""
+
+
+class CourierOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a courier goes about it."""
+
+    batch: int = 100
+    """Events that are in memory at once, per sink."""
+    lease: Duration = seconds(30)
+    """How long a courier that died keeps others from sending."""
+    look_every: Duration = seconds(1)
+    """How often to look for events that another process put."""
+    first_pause: Duration = milliseconds(500)
+    """After a sink was not reached; doubled each time."""
+    longest_pause: Duration = seconds(60)
+    attempts: int = 20
+    """How often an event may fail while others are taken; then it is refused."""
+    grace: Duration = seconds(5)
+    """At the end, for the batch that is under way."""
+
+    def __post_init__(self) -> None:
+        whole("courier.batch", self.batch, 1, 500)
+        whole("courier.attempts", self.attempts, 1, 1_000_000)
+        for name in ("lease", "look_every", "first_pause", "grace"):
+            if not milliseconds(1) <= getattr(self, name) <= seconds(3600):
+                rule = "must be from a millisecond to an hour"
+                raise InvalidOption(f"courier.{name}", getattr(self, name), rule=rule)
+        if not self.first_pause <= self.longest_pause:
+            rule = "must not be below first_pause"
+            raise InvalidOption("courier.longest_pause", self.longest_pause, rule=rule)
+
+
+class Patience:
+    """What a courier remembers of failures. A new one begins with none, which does no harm."""
+
+    def __init__(self, options: CourierOptions, *, ticks: Callable[[], float] = steady) -> None:
+        self._first, self._longest = options.first_pause, options.longest_pause
+        self._ticks = ticks
+        self._failures, self._since = 0, 0.0
+        self._keys: dict[str, float] = {}
+
+    # ── the sink ─────────────────────────────────────────────────────────────────────────
+
+    def failed(self) -> bool:
+        """The sink was not reached. Whether that is news."""
+        self._failures += 1
+        if self._failures == 1:
+            self._since = self._ticks()
+        return self._failures == 1
+
+    def reached(self) -> float | None:
+        """The sink was reached. For how many seconds it had not been; None = it was before."""
+        failures, self._failures = self._failures, 0
+        return self._ticks() - self._since if failures else None
+
+    def pause(self, asked_for: Duration) -> Duration:
+        """How long to leave the sink alone: what it asks for, or longer after each failure."""
+        return self._bounded(self._failures - 1, asked_for)
+
+    # ── one key ──────────────────────────────────────────────────────────────────────────
+
+    def hold_back(self, key: str, attempts: int, asked_for: Duration) -> Duration:
+        """Leave *key* alone, for longer with each of its *attempts*; how long."""
+        delay = self._bounded(attempts, asked_for)
+        self._keys[key] = self._ticks() + delay.total_seconds()
+        return delay
+
+    def waiting(self) -> list[str]:
+        """The keys whose time has not come."""
+        now = self._ticks()
+        self._keys = {key: until for key, until in self._keys.items() if until > now}
+        return list(self._keys)
+
+    def _bounded(self, failures: int, asked_for: Duration) -> Duration:
+        doubled = self._first * 2 ** min(max(failures, 0), 30)
+        return min(max(doubled, asked_for), self._longest)
+
+
+# ── what the outcomes of a batch mean ────────────────────────────────────────────────────
+
+_SPOILT = Refusal("its row can't be read")
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a batch. Events that are not named are sent again."""
+
+    taken: list[Event] = []
+    refused: list[tuple[Event, Refusal]] = []
+    """Set aside for good."""
+    delayed: list[tuple[Event, Later]] = []
+    """Not taken while others were: each keeps its key waiting."""
+    reason: str = ""
+    """Why nothing at all was taken or refused: the sink is away. Empty = it is there."""
+    after: Duration = ZERO
+    """How long it asks to be left alone."""
+
+
+def judge(events: Sequence[Event], outcomes: Sequence[Outcome], *, attempts: int) -> Verdict:
+    """What *outcomes* mean for *events*, one each.
+
+    A failure counts against an event only where others got through: as long as none does, it is
+    the sink that fails, and however long that lasts, nothing is given up. The last of *attempts*
+    ends as a refusal, so that no event can hold up its key for ever.
+    """
+    answered = list(zip(events, outcomes, strict=True))
+    taken = [event for event, outcome in answered if outcome is None]
+    refused = [(event, outcome) for event, outcome in answered if isinstance(outcome, Refusal)]
+    later = [(event, outcome) for event, outcome in answered if isinstance(outcome, Later)]
+    if not taken and not refused:
+        reason = later[0][1].reason if later else "nothing was sent"
+        return Verdict(reason=reason, after=max((it.after for _, it in later), default=ZERO))
+    delayed: list[tuple[Event, Later]] = []
+    for event, it in later:
+        if event.attempts + 1 < attempts:
+            delayed.append((event, it))
+        else:
+            given_up = f"not taken in {attempts} attempts: {it.reason}"
+            refused.append((event, Refusal(given_up)))
+    return Verdict(taken=taken, refused=refused, delayed=delayed)
+
+
+def spoilt(events: Sequence[Event]) -> Verdict | None:
+    """Refuse the events that somebody has spoilt by hand; None if all are whole."""
+    broken = [(event, _SPOILT) for event in events if not event.is_whole()]
+    return Verdict(refused=broken) if broken else None
 
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────
@@ -75,7 +206,11 @@ def settle(connection: Connection, verdict: Verdict) -> None:
     if verdict.refused:
         aside = update(outbox).where(outbox.c.seq == bindparam("row"))
         values: dict[str, Any] = {"refused_at": now_ms(), "reason": bindparam("why", type_=Text)}
-        rows = [{"row": it.seq, "why": _shortened(why.reason)} for it, why in verdict.refused]
+        # PostgreSQL takes no NUL in text.
+        rows = [
+            {"row": it.seq, "why": why.reason.replace("\0", "")[:_REASON_MOST]}
+            for it, why in verdict.refused
+        ]
         connection.execute(aside.values(values), rows)
     if verdict.delayed:
         tried = [event.seq for event, _ in verdict.delayed]
@@ -86,8 +221,3 @@ def settle(connection: Connection, verdict: Verdict) -> None:
 def _pending(sink: str, without: Collection[str]) -> tuple[Any, ...]:
     these = outbox.c.sink == sink, outbox.c.refused_at.is_(None)
     return (*these, outbox.c.key.not_in(without)) if without else these
-
-
-def _shortened(reason: str) -> str:
-    # PostgreSQL takes no NUL in text.
-    return reason.replace("\0", "")[:_REASON_MOST]

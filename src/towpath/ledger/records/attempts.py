@@ -34,13 +34,16 @@ from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
 from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.writing import Overtaken, Write
-from towpath.ledger.records.announcing import Row, Tell, nobody, nothing
 from towpath.ledger.records.record import (
     OPEN,
     RecordState,
+    Row,
+    Tell,
     check_counts,
     first_name,
     next_name,
+    nobody,
+    nothing,
     spoilt,
 )
 from towpath.ledger.records.subjects import Key, by_queue, histories, outdated, supersede

@@ -21,9 +21,8 @@ from towpath.ledger.database.joining import Joined
 from towpath.ledger.database.schema import jobs, moment, now_ms
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
-from towpath.ledger.records.announcing import Row, ends, nothing
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
-from towpath.ledger.records.listing import counted, newest, page
+from towpath.ledger.records.open_records import counted, newest, page
 from towpath.ledger.records.record import (
     OPEN,
     RESTING,
@@ -33,9 +32,12 @@ from towpath.ledger.records.record import (
     RecordOptions,
     RecordPage,
     RecordState,
+    Row,
     as_record,
+    ends,
     new_record,
     next_name,
+    nothing,
 )
 from towpath.ledger.records.taking import NUDGED_WITHIN, take
 from towpath.supervise import detached

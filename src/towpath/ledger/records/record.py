@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
-from sqlalchemy.engine import RowMapping
+from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.clock import duration_ms, instant
 from towpath.engine.check import whole
 from towpath.engine.model import FIELDS, NO_HEADERS, NORMAL, JobOptions, NewJob, new_job
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
+from towpath.ledger.outbox.event import NewEvent
 
 LONGEST_ID = 500
 """Bytes: a record that is queued again gets a few more in Redis."""
@@ -280,3 +281,40 @@ def next_name(id: str, job: str) -> str:
     """
     number = job.removeprefix(f"{id}~")
     return f"{id}~{int(number) + 1 if number.isdecimal() and number != job else 2}"
+
+
+# ── what the world is told: each one's end, in the transaction that ended it ─────────────
+
+Row = RowMapping | dict[str, Any]
+Tell = Callable[[Sequence[Row]], Callable[[Connection], None]]
+"""Takes rows as they will be, those that end among them; what it answers writes the news."""
+_TOLD = ("queue", "id", "state", "subject", "attempts")
+
+
+def nobody(_: Sequence[Row]) -> Callable[[Connection], None]:
+    """For ledgers without sinks."""
+    return nothing
+
+
+def nothing(_: Connection) -> None:
+    """There is no news."""
+
+
+def ends(rows: Sequence[Row]) -> list[NewEvent]:
+    """An event for each of *rows* that has ended: `towpath.job.completed` and the like.
+
+    Neither payload nor result is in it: whoever may see them asks for them.
+    """
+    return [_event(row) for row in rows if row["state"] not in OPEN]
+
+
+def _event(row: Row) -> NewEvent:
+    data = {name: row[name] for name in _TOLD} | {"reason": row["last_error"]}
+    return NewEvent(
+        type=f"towpath.job.{row['state']}",
+        key=f"{row['queue']}/{row['id']}",
+        data=msgspec.json.encode(data),
+        # A record ends once per name it had: told again, it is the same event.
+        id=f"{row['queue']}/{row['job']}/{row['state']}",
+        at=row["finished_at"],
+    )

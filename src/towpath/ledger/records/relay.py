@@ -14,18 +14,22 @@ from itertools import groupby
 from random import uniform
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import JobRef
+from towpath.engine.model import Bury, Complete, JobRef, Lease, Release, Settlement
 from towpath.engine.options import LanePolicy
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.database.joining import Joined
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.outbox.outgoing import hold
+from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.filling import Filling, Found
+from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
-from towpath.ledger.records.record import Record
+from towpath.ledger.records.record import RECORD_MISSING, Record, RecordState
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from towpath.ledger.ledger import Ledger
+
 
 LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = seconds(30)
@@ -239,3 +244,50 @@ class Relay:
 
 def _by_queue(at: At) -> QueueName:
     return at.record.queue
+
+
+# ── between a worker and the records of its jobs ─────────────────────────────────────────
+
+
+class LedgerRecorder:
+    """Asks the ledger before an attempt and tells it after: what a worker calls a Recorder."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def begin(self, lease: Lease) -> Lease | Settlement | None:
+        """The lease with payload and attempt of the row, or what to tell the server instead."""
+        begun = await self._jobs.begin(lease)
+        match begun.standing:
+            case Standing.BEGUN:
+                return msgspec.structs.replace(
+                    lease,
+                    payload=begun.payload,
+                    attempt=begun.attempt,
+                    max_attempts=begun.max_attempts,
+                )
+            case Standing.ENDED if begun.state is RecordState.DEAD:
+                return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry that)")
+            case Standing.ENDED | Standing.EARLY:
+                return Complete(lease)
+            case Standing.STALE:
+                return None
+            case Standing.MISSING:
+                return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
+
+    async def end(
+        self, lease: Lease, settlement: Settlement, *, cancelled: bool
+    ) -> Settlement | None:
+        """What to tell the server, now that the row knows."""
+        match await self._jobs.end(Ending(lease, settlement, cancelled)):
+            case None:
+                return None
+            case RecordState.CANCELLED:
+                # If the server was asked to cancel it, it does now; if not, the row says so at
+                # the next claim.
+                return Release(lease)
+            case RecordState.COMPLETED:
+                # Also where the answer to the first call was lost.
+                return settlement if isinstance(settlement, Complete) else Complete(lease)
+            case _:
+                return settlement

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Engine, RootTransaction
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 
 from towpath.errors import InvalidOption
-from towpath.ledger.database.failures import translated
+from towpath.ledger.database.store import translated
 from towpath.ledger.errors import LedgerElsewhere
 from towpath.ledger.records.record import NewRecord, Recorded
 from towpath.ledger.records.taking import take

@@ -16,8 +16,7 @@ from sqlalchemy.engine import Connection
 
 from towpath.ledger.database.schema import jobs
 from towpath.ledger.database.several import Texts, has_arrays, named, rows_of
-from towpath.ledger.records.announcing import Tell
-from towpath.ledger.records.record import RESTING, RecordState, next_name
+from towpath.ledger.records.record import RESTING, RecordState, Tell, next_name
 
 Key = tuple[str, str]
 """A queue, and the id or the subject of a record there."""

@@ -16,12 +16,13 @@ from towpath.ids import JobId
 from towpath.ledger.database.schema import jobs, now_ms
 from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.writing import Overtaken, Write
-from towpath.ledger.records.announcing import Tell, nobody
 from towpath.ledger.records.record import (
     NewRecord,
     Recorded,
     RecordState,
+    Tell,
     as_record,
+    nobody,
     packed_options,
 )
 from towpath.ledger.records.subjects import (

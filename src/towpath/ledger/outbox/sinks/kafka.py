@@ -19,8 +19,7 @@ from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
 from towpath.ids import sink_name
 from towpath.ledger.errors import SinkNotInstalled, SinkUnreachable
-from towpath.ledger.outbox.event import CONTENT_TYPE, Event
-from towpath.ledger.outbox.sinks.port import Behind, Outcome, Refusal
+from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Outcome, Refusal
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer

@@ -10,9 +10,8 @@ from towpath.engine.space import MOST_KEPT
 from towpath.errors import ServerError
 from towpath.ids import sink_name, stream_name
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.outbox.event import Event
+from towpath.ledger.outbox.event import Event, Outcome
 from towpath.ledger.outbox.options import DEFAULTS
-from towpath.ledger.outbox.sinks.port import Outcome
 
 
 class RedisStreamSink:

@@ -11,8 +11,7 @@ from towpath.calls.errors import AnswerTooLarge
 from towpath.engine.check import whole
 from towpath.errors import InvalidInput
 from towpath.ids import sink_name
-from towpath.ledger.outbox.event import CONTENT_TYPE, Event
-from towpath.ledger.outbox.sinks.port import Behind, Later, Outcome, Refusal
+from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Later, Outcome, Refusal
 
 AT_ONCE = 8
 _LONGEST_ID = 1024
