@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import Command, Ran
 from tests.cli.jobs import bury
 from towpath import Durability, Engine
-from towpath.cli.findings import Finding, Verdict, findings
+from towpath.cli.doctor import Finding, Verdict, findings
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.diagnosis import Checkup, ServerState
 from towpath.engine.url import parse_url

@@ -14,7 +14,7 @@ from tests.warm import COMMAND
 from towpath import Engine, errors, new_job
 from towpath.cli.main import app, nouns
 from towpath.console import exits
-from towpath.console.errors import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
+from towpath.console.exits import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
 
 
 def verbs(command: object = None, above: str = "towpath") -> Iterator[tuple[str, object]]:

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.command import Command
 from towpath import Engine, Towpath, job_ref, seconds
 from towpath.cli.running import find_app
-from towpath.console.errors import AppNotFound
+from towpath.console.exits import AppNotFound
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 

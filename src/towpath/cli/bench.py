@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.engine.url import ServerUrl
+    from towpath.console.output import Output
+    from towpath.engine.engine import Engine
 
 EXAMPLES = """
     towpath bench
@@ -17,6 +20,8 @@ EXAMPLES = """
     towpath bench --url redis://queue.example:6379 --yes
 """
 _HERE = {"localhost", "127.0.0.1", "::1"}
+_SINGLE = 20
+"""One in so many jobs is done one by one: each of those is a round trip of its own."""
 
 
 async def bench(
@@ -34,24 +39,104 @@ async def bench(
     afterwards. One process, one call after the other, with leases and tokens as a worker has
     them; no handler's time is in it. Servers on other machines may be busy: they need --yes.
     """
-    from towpath.cli.measures import measured  # noqa: PLC0415 -- slow to import
     from towpath.engine.scratch import scratch_queue  # noqa: PLC0415 -- slow to import
 
-    if not _is_here(session.settings.address):
+    if not all(host in _HERE for host, _ in session.settings.address.hosts):
         session.confirm(f"{session.settings.shown} is not on this machine.", yes=yes)
     out = session.out
     async with session.engine() as engine, scratch_queue(engine) as queue:
         facts = engine.facts
         out.note(f"{facts.flavour} {facts.version}, class {facts.durability}, {jobs} jobs")
         async for measure in measured(engine, queue, out, jobs=jobs, batch=batch):
-            if out.as_json:
-                out.object(measure._asdict())
-            else:
-                out.line(measure.in_words())
+            out.answer(measure._asdict(), measure.in_words())
 
 
-def _is_here(address: ServerUrl) -> bool:
-    return all(host in _HERE for host, _ in address.hosts)
+class Measure(NamedTuple):
+    """How many jobs went through a step, and how long that took."""
+
+    step: str
+    jobs: int
+    calls: int
+    seconds: float
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+
+    def in_words(self) -> str:
+        rare = f", 1 in 100 more than {self.p99_ms:.2f} ms" if self.calls >= 100 else ""
+        return (
+            f"{self.step:<26} {self.per_second:>9,.0f}/s   "
+            f"{self.calls} calls of {self.p50_ms:.2f} ms{rare}"
+        )
+
+
+async def measured(
+    engine: Engine, queue: str, out: Output, *, jobs: int, batch: int
+) -> AsyncIterator[Measure]:
+    """Every step in turn; the queue is empty after the last one."""
+    from towpath.clock import minutes  # noqa: PLC0415 -- slow to import
+    from towpath.engine.batcher import LARGEST_BATCH  # noqa: PLC0415 -- the same
+    from towpath.engine.model import Complete, Settlement, new_job  # noqa: PLC0415 -- the same
+
+    lease_time = minutes(1)
+    singles = max(100, jobs // _SINGLE)
+    with out.progress("measuring", 2 * (singles + jobs)) as advance:
+        timer = _Timer(advance)
+        for _ in range(singles):
+            await timer.time(1, engine.submit(queue, b"null"))
+        yield timer.measure("submit one by one")
+        for _ in range(singles):
+            timer.start()
+            [lease] = await engine.claim(queue, worker="bench", lease=lease_time)
+            await engine.complete(lease)
+            timer.stop(1)
+        yield timer.measure("claim and complete, one")
+        for start in range(0, jobs, LARGEST_BATCH):
+            portion = [new_job(b"null") for _ in range(min(LARGEST_BATCH, jobs - start))]
+            await timer.time(len(portion), engine.submit_many(queue, portion))
+        yield timer.measure("submit in bulk")
+        finished: list[Settlement] = []
+        while True:
+            timer.start()
+            exchanged = await engine.exchange(
+                queue, finished, worker="bench", lease=lease_time, count=batch
+            )
+            timer.stop(len(finished))
+            finished = [Complete(lease) for lease in exchanged.leases]
+            if not finished:
+                break
+        yield timer.measure("claim and complete, batch")
+
+
+class _Timer:
+    """Adds up calls of one step."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+        self._jobs, self._calls, self._began = 0, list[float](), 0.0
+
+    def start(self) -> None:
+        self._began = monotonic()
+
+    def stop(self, jobs: int) -> None:
+        self._calls.append(monotonic() - self._began)
+        self._jobs += jobs
+        self._advance(jobs)
+
+    async def time(self, jobs: int, call: Awaitable[object]) -> None:
+        self.start()
+        await call
+        self.stop(jobs)
+
+    def measure(self, step: str) -> Measure:
+        """What was added up since the last one."""
+        calls, jobs = sorted(self._calls), self._jobs
+        self._calls, self._jobs = [], 0
+        total = sum(calls)
+        at_99 = calls[min(len(calls) - 1, len(calls) * 99 // 100)]
+        half = calls[len(calls) // 2]
+        rate = jobs / total
+        return Measure(step, jobs, len(calls), total, rate, half * 1000, at_99 * 1000)
 
 
 def register(app: typer.Typer) -> None:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towpath.console.arguments import After, Limit, Yes
-from towpath.console.each import each
-from towpath.console.errors import EventNotFound, SinkNotFound
-from towpath.console.ledgers import DatabaseOption, open_ledger
-from towpath.console.verb import Session, noun, verb
+from towpath.console.exits import EventNotFound, SinkNotFound
+from towpath.console.verb import DatabaseOption, Session, each, noun, open_ledger, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from towpath.ledger.outbox.outbox import Outbox, OutboxCounts, RefusedEvent
+    from towpath.ledger.outbox.outbox import Outbox, RefusedEvent
 
 app = typer.Typer(help="Events that leave: list, refused, resend, discard.")
 
@@ -70,7 +68,11 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
         return
     rows = [(name, it.pending, it.refused, it.lag(now)) for name, it in counts.items()]
     out.table(SINKS, rows)
-    _advise(session, counts, sinks)
+    for sink, it in counts.items():
+        if it.refused:
+            out.note(f"{it.refused} refused: towpath events refused {sink}")
+        if it.pending and sink not in sinks:
+            out.note(f"{sink} is not among events.sinks here: does a server send to it?")
 
 
 @verb(
@@ -98,13 +100,8 @@ async def refused(
         # One more than is shown: it tells whether there is another page.
         found = await outbox.refused(sink, after=start, size=size + 1)
     page, out = found[:size], session.out
-    if out.as_json:
-        for it in page:
-            out.object(described(it))
-    elif page:
-        out.table(REFUSED, [_row(it) for it in page])
-    else:
-        out.note("nothing was refused" if after is None else "no more")
+    none = "nothing was refused" if after is None else "no more"
+    out.answers(REFUSED, page, lambda it: list(described(it).values()), described, none=none)
     if len(found) > size:
         cursor = str(page[-1].event.seq)
         out.more(cursor, f"towpath events refused {sink} --limit {limit}")
@@ -137,10 +134,7 @@ async def resend(
             await _each(session, sink, ids or [], "resent", lambda id: outbox.resend(sink, [id]))
             return
         number = await outbox.resend_all(sink)
-    if session.out.as_json:
-        session.out.object({"sink": sink, "resent": number})
-    else:
-        session.out.line(f"{sink}  {number} resent")
+    session.out.answer({"sink": sink, "resent": number}, f"{sink}  {number} resent")
 
 
 @verb(app, "discard", examples="towpath events discard webhook reviews/github-72d3/completed --yes")
@@ -182,10 +176,7 @@ async def _each(
     async def see_to(id: str) -> None:
         if not await do(id):
             raise EventNotFound(sink, id)
-        if session.out.as_json:
-            session.out.object({"sink": sink, "id": id, done: True})
-        else:
-            session.out.line(f"{id}  {done}")
+        session.out.answer({"sink": sink, "id": id, done: True}, f"{id}  {done}")
 
     await each(session, ids, see_to)
 
@@ -198,11 +189,8 @@ def _place(after: str | None) -> int:
     return int(after)
 
 
-# ── for people and for programs ──────────────────────────────────────────────────────────
-
-
 def described(it: RefusedEvent) -> dict[str, Any]:
-    """A refused event for programs: what it is, without its data."""
+    """A refused event: what it is, without its data, in the order of the table."""
     from towpath.clock import instant  # noqa: PLC0415 -- a help text needs none
 
     event = it.event
@@ -214,16 +202,3 @@ def described(it: RefusedEvent) -> dict[str, Any]:
         "refused_at": it.refused_at,
         "reason": it.reason,
     }
-
-
-def _row(it: RefusedEvent) -> list[object]:
-    told = described(it)
-    return [told[name] for name in ("id", "type", "subject", "at", "refused_at", "reason")]
-
-
-def _advise(session: Session, counts: dict[str, OutboxCounts], sinks: tuple[str, ...]) -> None:
-    for sink, it in counts.items():
-        if it.refused:
-            session.out.note(f"{it.refused} refused: towpath events refused {sink}")
-        if it.pending and sink not in sinks:
-            session.out.note(f"{sink} is not among events.sinks here: does a server send to it?")

@@ -1,4 +1,4 @@
-"""`towpath jobs`: list, show, cancel, retry, delete."""
+"""`towpath jobs`: list, show, cancel, retry, delete; `towpath explain`: why one is not running."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from towpath.console.arguments import (
     Yes,
     find_job,
 )
-from towpath.console.each import each
-from towpath.console.verb import Session, verb
+from towpath.console.verb import Session, each, verb
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
@@ -96,10 +95,7 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
         found = await engine.job(ref)
         position = await engine.position(ref)
         why = await engine.explain(ref)
-    if session.out.as_json:
-        session.out.object(described(found, position, why))
-    else:
-        session.out.facts(told(found, position, why))
+    session.out.answer(described(found, position, why), told(found, position, why))
 
 
 @verb(
@@ -153,9 +149,40 @@ async def _each(
         async def see_to(text: str) -> None:
             ref = await find_job(engine, text, queue)
             state = await do(engine, ref)
-            if session.out.as_json:
-                session.out.object({"queue": ref.queue, "id": ref.id, "state": state})
-            else:
-                session.out.line(f"{ref}  {state}")
+            told = {"queue": ref.queue, "id": ref.id, "state": state}
+            session.out.answer(told, f"{ref}  {state}")
 
         await each(session, jobs, see_to)
+
+
+EXAMPLES = """
+    towpath explain mails/01JB7Q
+    towpath explain 01JB7Q --json
+"""
+
+
+async def explain(session: Session, *, job: JobArgument, queue: QueueOption = None) -> None:
+    """Tell why a job is not running.
+
+    Also how many are ahead of it, and about how long that takes.
+    """
+    from towpath.cli.listing import in_words, placed  # noqa: PLC0415 -- slow to import
+
+    async with session.engine() as engine:
+        ref = await find_job(engine, job, queue)
+        why, position = await engine.explain(ref), await engine.position(ref)
+    if session.out.as_json:
+        told = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
+        session.out.object(told | placed(position))
+        return
+    session.out.line(f"{ref}: {why.text}")
+    if position is not None and why.why in _IN_LINE:
+        session.out.line(in_words(position))
+
+
+_IN_LINE = ("behind_lane", "behind_others", "all_busy", "next")
+"""Why a job waits that will run when it is its turn: only then a place says something."""
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "explain", examples=EXAMPLES)(explain)

@@ -1,4 +1,4 @@
-"""`towpath keys`: create, list, revoke."""
+"""`towpath keys`: create, list, revoke; `towpath secret`: what checks the signature of calls."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.console.ledgers import DatabaseOption, open_ledger
-from towpath.console.verb import Session, verb
+from towpath.console.verb import DatabaseOption, Session, file_in, open_ledger, verb
+from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from towpath.ledger.keys.key import KeyInfo
+    from towpath.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
 
@@ -53,11 +54,9 @@ async def create(
             name, scopes=scope, queues=queue or ("*",), expires_at=_ends(expires)
         )
     told = secret.get_secret_value()
-    if session.out.as_json:
-        session.out.object(described(info) | {"secret": told})
-        return
-    session.out.line(told)
-    session.out.note(f"key {info.id} for {info.name}: shown only now, keep it in a safe place")
+    session.out.answer(described(info) | {"secret": told}, told)
+    if not session.out.as_json:
+        session.out.note(f"key {info.id} for {info.name}: shown only now, keep it in a safe place")
 
 
 @verb(app, "list", examples="towpath keys list --json")
@@ -68,13 +67,8 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
     """
     async with open_ledger(session, database) as ledger:
         keys = await ledger.keys.list()
-    if session.out.as_json:
-        for info in keys:
-            session.out.object(described(info))
-    elif keys:
-        session.out.table(COLUMNS, [_row(info) for info in keys])
-    else:
-        session.out.note("no keys; make one: towpath keys create NAME --scope admin")
+    none = "no keys; make one: towpath keys create NAME --scope admin"
+    session.out.answers(COLUMNS, keys, _row, described, none=none)
 
 
 @verb(app, "revoke", examples="towpath keys revoke h7m2kxq9ab")
@@ -91,10 +85,7 @@ async def revoke(
     async with open_ledger(session, database) as ledger:
         for id in keys:
             info = await ledger.keys.revoke(id)
-            if session.out.as_json:
-                session.out.object(described(info))
-            else:
-                session.out.line(f"{info.id}  {info.name}  revoked")
+            session.out.answer(described(info), f"{info.id}  {info.name}  revoked")
 
 
 def _ends(expires: str | None) -> datetime | None:
@@ -135,3 +126,49 @@ def _row(info: KeyInfo) -> list[object]:
         info.id, info.name, state(info), scopes, queues,
         info.created_at, info.expires_at, info.last_used_at,
     ]  # fmt: skip
+
+
+SIGNING = "signing.secret"
+"""Where `towpath up` keeps the secret that it made, in its data directory."""
+
+
+def secret(
+    session: Session,
+    purpose: Annotated[
+        str, typer.Argument(help="What for: events, or a kind of calls of an application.")
+    ],
+) -> None:
+    """Show the secret for the receiver of one kind of calls.
+
+    Calls of each kind are signed with a secret of their own, derived from `calls.secrets`, or
+    from the one that `towpath up` made: a receiver can check the calls that are meant for it,
+    and sign none that are meant for others.
+    """
+    from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
+    from towpath.calls.signature import Purpose, derived  # noqa: PLC0415 -- the same
+
+    found = applications(session.settings.applications)
+    known = [Purpose.EVENTS.value, *(name for it in found for name in it.purposes)]
+    if purpose not in known:
+        raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
+    for each in _signing(session.settings):
+        told = derived(each, purpose)
+        session.out.answer({"purpose": purpose, "secret": told}, told)
+
+
+def _signing(settings: Settings) -> list[str]:
+    """What calls are signed with, by the settings or by `towpath up`."""
+    if settings.calls.secrets:
+        return list(settings.calls.secrets)
+    kept = file_in(settings.data).with_name(SIGNING)
+    if not kept.exists():
+        rule = (
+            f"none is set, and no {kept.name} is in {settings.data}: run it beside that of"
+            " `towpath up`, or set TOWPATH_CALLS__SECRETS"
+        )
+        raise InvalidOption("calls.secrets", "", rule=rule)
+    return [kept.read_text().strip()]
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "secret", examples="towpath secret callback")(secret)

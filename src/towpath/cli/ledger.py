@@ -1,13 +1,12 @@
-"""`towpath ledger`: see that Redis and the database agree."""
+"""`towpath ledger`: see that Redis and the database agree; `towpath migrate`: the schema."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
-from towpath.console.ledgers import DatabaseOption, open_ledger
-from towpath.console.verb import Session, noun, verb
+from towpath.console import exits
+from towpath.console.verb import DatabaseOption, Session, noun, open_ledger, verb
+from towpath.errors import TowpathError
 
 app = typer.Typer(help="Jobs whose record is the database: reconcile.")
 
@@ -21,8 +20,6 @@ def ledger(session: Session) -> None:
     Workers and servers do so by themselves, within a minute. After a restore of the database or
     of Redis, `reconcile` does it at once.
     """
-    from towpath.console import exits  # noqa: PLC0415 -- a help text needs none
-
     session.out.note("Say what to do: towpath ledger --help")
     raise typer.Exit(exits.USAGE)
 
@@ -42,23 +39,50 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
     ENDED say how many that were, OPEN how many records were compared. It may be run at any time,
     and again.
     """
-    from towpath.errors import TowpathError  # noqa: PLC0415 -- a help text needs none
     from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import, and an extra
     from towpath.telemetry.logs import Log  # noqa: PLC0415 -- the same
 
     async with open_ledger(session, database) as records, session.engine() as engine:
         found = await Relay(records, lambda: engine, log=Log()).reconcile()
-    out, rows = session.out, list[tuple[Any, ...]]()
-    for queue, it in sorted(found.items()):
-        if not isinstance(it, TowpathError):
-            rows.append((queue, it.open, it.brought, it.ended))
-    if out.as_json:
-        for row in rows:
-            out.object(dict(zip(("queue", "open", "queued", "ended"), row, strict=True)))
-    elif rows:
-        out.table(COLUMNS, rows)
-    else:
-        out.note("no records are open")
+    rows = [
+        {"queue": queue, "open": it.open, "queued": it.brought, "ended": it.ended}
+        for queue, it in sorted(found.items())
+        if not isinstance(it, TowpathError)
+    ]
+    session.out.answers(
+        COLUMNS, rows, lambda row: list(row.values()), dict, none="no records are open"
+    )
     for it in found.values():
         if isinstance(it, TowpathError):  # the others are done
             raise it
+
+
+EXAMPLES = """
+    towpath migrate
+    towpath migrate --database postgresql://towpath@db.example/towpath
+"""
+
+
+async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
+    """Bring the database up to date: the ledger's tables, then those of each application.
+
+    All steps that are missing, or none. It may be run again, and by several at once. Make a
+    backup before: there is no way down.
+    """
+    from towpath.apps.application import applications, tables_of  # noqa: PLC0415 -- a help text needs none
+    from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
+
+    import_from_here()
+    found = applications(session.settings.applications)
+    async with open_ledger(session, database, lambda: tables_of(found)) as ledger:
+        for line, before, after in await ledger.migrate():
+            told = {"database": ledger.shown, "line": line, "before": before, "after": after}
+            was = "no schema" if before is None else f"schema {before}"
+            now = f"migrated: {was}, now {after}"
+            if before == after:
+                now = f"is up to date: schema {after}"
+            session.out.answer(told, f"{ledger.shown}  {line} {now}")
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "migrate", examples=EXAMPLES)(migrate)

@@ -61,23 +61,13 @@ async def show_pages(
     """Print the page that is wanted, or it and all that follow."""
     while True:
         page = await find_page(engine, wanted)
-        show_jobs(out, page.jobs)
+        out.answers(COLUMNS, page.jobs, _row, brief, none="no such jobs")
         if page.after is None:
             return
         if not every:
             out.more(page.after, command)
             return
         wanted = wanted._replace(after=page.after)
-
-
-def show_jobs(out: Output, jobs: list[Job]) -> None:
-    if out.as_json:
-        for job in jobs:
-            out.object(brief(job))
-    elif jobs:
-        out.table(COLUMNS, [_row(job) for job in jobs])
-    else:
-        out.note("no such jobs")
 
 
 async def find_page(engine: Engine, wanted: Wanted) -> Found:

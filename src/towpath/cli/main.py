@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from collections.abc import Mapping
 from functools import cached_property
@@ -21,24 +22,19 @@ from towpath.cli import (
     dead,
     doctor,
     events,
-    explain,
     jobs,
     keys,
-    lanes,
     ledger,
-    migrate,
     pause,
     queues,
     recurring,
-    secrets,
     serve,
     submit,
     top,
-    version,
     worker,
 )
 from towpath.console import exits
-from towpath.console.verb import Session, noun
+from towpath.console.verb import Session, noun, verb
 from towpath.errors import TowpathError
 
 
@@ -164,9 +160,7 @@ def towpath(
     `towpath config` shows what is in force. Times are written 250ms, 10s, 1h30m or 7d.
     """
     if version:
-        from towpath.cli.version import tell  # noqa: PLC0415 -- the name is taken by the flag
-
-        return tell(session)
+        return versions(session)
     session.out.note("Say what to do: towpath --help")
     raise typer.Exit(exits.USAGE)
 
@@ -177,9 +171,9 @@ submit.register(app)
 app.add_typer(queues.app, name="queues")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
-explain.register(app)
+jobs.register(app)
 pause.register(app)
-app.add_typer(lanes.app, name="lanes")
+app.add_typer(pause.app, name="lanes")
 app.add_typer(recurring.app, name="recurring")
 top.register(app)
 doctor.register(app)
@@ -187,10 +181,19 @@ config.register(app)
 bench.register(app)
 app.add_typer(events.app, name="events")
 app.add_typer(keys.app, name="keys")
-secrets.register(app)
+keys.register(app)
 app.add_typer(ledger.app, name="ledger")
-migrate.register(app)
-version.register(app)
+ledger.register(app)
+
+
+@verb(app, "version", examples="towpath version --json")
+def versions(session: Session) -> None:
+    """Show the versions."""
+    from importlib.metadata import version  # noqa: PLC0415 -- slow to import
+
+    facts = {"towpath": version("towpath"), "python": platform.python_version()}
+    facts["redis-py"] = version("redis")
+    session.out.answer(facts, facts)
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""`towpath pause` and `towpath resume`."""
+"""`towpath pause` and `towpath resume` for queues; `towpath lanes` for a parked lane."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from towpath.console.arguments import QueuesArgument, existing_queue
+from towpath.console.arguments import QueueArgument, QueuesArgument, existing_queue
 from towpath.console.verb import Session, verb
 
 
@@ -27,12 +29,30 @@ async def _switch(session: Session, queues: list[str], *, paused: bool) -> None:
         names = [await existing_queue(engine, queue) for queue in queues]
         for name in names:
             await (engine.pause(name) if paused else engine.resume(name))
-            if session.out.as_json:
-                session.out.object({"queue": name, "paused": paused})
-            else:
-                session.out.line(f"{name}  {'paused' if paused else 'resumed'}")
+            done = "paused" if paused else "resumed"
+            session.out.answer({"queue": name, "paused": paused}, f"{name}  {done}")
 
 
 def register(app: typer.Typer) -> None:
     verb(app, "pause", examples="towpath pause mails reports")(pause)
     verb(app, "resume", examples="towpath resume mails")(resume)
+
+
+app = typer.Typer(no_args_is_help=True, help="Lanes: let a parked one go on.")
+
+LaneArgument = Annotated[str, typer.Argument(metavar="LANE", help="The lane's key.")]
+
+
+@verb(app, "drop", examples="towpath lanes drop mails anna")
+async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) -> None:
+    """Let a parked lane go on without its dead head, which stays listed as dead."""
+    async with session.engine() as engine:
+        ref = await engine.drop(await existing_queue(engine, queue), lane)
+    told = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
+    session.out.answer(told, f"{ref}  dropped; lane {lane} goes on")
+
+
+# With one verb, typer would make the group itself that verb.
+@app.callback()
+def lanes() -> None:
+    """Lanes: let a parked one go on."""

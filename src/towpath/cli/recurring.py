@@ -51,7 +51,5 @@ async def forget(session: Session, *, queue: QueueArgument, name: NameArgument) 
     """
     async with session.engine() as engine:
         await engine.forget(await existing_queue(engine, queue), name)
-    if session.out.as_json:
-        session.out.object({"queue": queue, "recurring": name, "forgotten": True})
-    else:
-        session.out.line(f"{queue}/{name}  forgotten")
+    told = {"queue": queue, "recurring": name, "forgotten": True}
+    session.out.answer(told, f"{queue}/{name}  forgotten")

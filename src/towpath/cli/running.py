@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from towpath.app.app import Towpath
-from towpath.console.errors import AppNotFound
+from towpath.console.exits import AppNotFound
 from towpath.console.verb import Session
 from towpath.errors import InvalidOption
 from towpath.settings import Settings, load

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from towpath.console.ledgers import DatabaseOption
-from towpath.console.verb import Session, verb
+from towpath.console.verb import DatabaseOption, Session, verb
 
 HostOption = Annotated[str | None, typer.Option(help="Where to listen.  [setting]")]
 PortOption = Annotated[int | None, typer.Option(help="On which port; 0 = a free one.  [setting]")]
@@ -67,7 +66,7 @@ def up(
 
 def _require_extra() -> None:
     """Raises NotInstalled without the libraries of the server."""
-    from towpath.console.errors import NotInstalled  # noqa: PLC0415 -- rarely needed
+    from towpath.console.exits import NotInstalled  # noqa: PLC0415 -- rarely needed
 
     for library in ("fastapi", "uvicorn", "httptools", "sse_starlette", "sqlalchemy", "httpcore"):
         if find_spec(library) is None:

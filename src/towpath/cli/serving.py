@@ -17,11 +17,10 @@ from towpath.app.app import Towpath
 from towpath.apps.application import Fact, applications, tables_of
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
+from towpath.cli.keys import SIGNING
 from towpath.cli.running import import_from_here
-from towpath.cli.secrets import SIGNING
 from towpath.clock import seconds, steady
-from towpath.console.ledgers import file_in
-from towpath.console.verb import Session
+from towpath.console.verb import Session, file_in
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.objects import EmbeddedObjects

@@ -17,7 +17,7 @@ from towpath.cli.listing import brief, content
 from towpath.cli.options import whole_number
 from towpath.clock import Duration, minutes
 from towpath.console.arguments import duration, instant, pairs, priority
-from towpath.console.errors import JobFailed
+from towpath.console.exits import JobFailed
 from towpath.console.verb import Session
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine

@@ -105,7 +105,7 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
 
 async def existing_queue(engine: Engine, queue: str) -> str:
     """*queue* if the server knows it: most verbs must not bring a mistyped one into being."""
-    from towpath.console.errors import QueueNotFound  # noqa: PLC0415 -- a help text needs none
+    from towpath.console.exits import QueueNotFound  # noqa: PLC0415 -- a help text needs none
     from towpath.ids import queue_name  # noqa: PLC0415
 
     known, name = await engine.queues(), queue_name(queue)

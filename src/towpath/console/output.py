@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from towpath.clock import Duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+T = TypeVar("T")
 _WIDE = 100_000
 """A pipe has no width: nothing is cut or wrapped there."""
 NOTHING = "–"  # noqa: RUF001 -- a dash, as in tables
@@ -55,6 +56,33 @@ class Output:
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.line(f"{name:<{width}}  {value}")
+
+    def answer(self, value: Mapping[str, Any], words: str | Mapping[str, object]) -> None:
+        """One thing: *value* for programs, *words* for people, a line or facts."""
+        if self.as_json:
+            self.object(value)
+        elif isinstance(words, str):
+            self.line(words)
+        else:
+            self.facts(words)
+
+    def answers(
+        self,
+        columns: Sequence[str],
+        items: Sequence[T],
+        row: Callable[[T], Sequence[object]],
+        described: Callable[[T], Mapping[str, Any]],
+        *,
+        none: str,
+    ) -> None:
+        """Many things: *described* for programs; for people in a table, or *none* of them."""
+        if self.as_json:
+            for each in items:
+                self.object(described(each))
+        elif items:
+            self.table(columns, [row(each) for each in items])
+        else:
+            self.note(none)
 
     def line(self, text: str) -> None:
         """A line of data."""

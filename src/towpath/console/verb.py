@@ -6,20 +6,25 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
 from typer.core import TyperCommand
 
-from towpath.errors import ServerUnreachable, TowpathError
+from towpath.console import exits
+from towpath.console.exits import NotConfirmed
+from towpath.errors import InvalidOption, ServerUnreachable, TowpathError
 
 if TYPE_CHECKING:
     from towpath.console.output import Output
     from towpath.engine.engine import Engine
+    from towpath.ledger.database.tables import Tables
+    from towpath.ledger.ledger import Ledger
     from towpath.settings import Registry, Settings
 
 Body = Callable[..., Awaitable[None] | None]
@@ -95,13 +100,8 @@ class Session:
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Go on only if *yes* was said, or is said now in a terminal. Raises NotConfirmed."""
-        from towpath.console.errors import NotConfirmed  # noqa: PLC0415 -- a help text needs none
-
-        if yes:
-            return
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise NotConfirmed(question)
-        if not typer.confirm(f"{question} Go on?", err=True):
+        here = sys.stdin.isatty() and sys.stderr.isatty()
+        if not (yes or (here and typer.confirm(f"{question} Go on?", err=True))):
             raise NotConfirmed(question)
 
 
@@ -164,8 +164,6 @@ def _command(body: Body) -> Callable[..., None]:
 
 def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
     """Run the body; leave with its exit code if it fails."""
-    from towpath.console import exits  # noqa: PLC0415 -- a help text needs none
-
     try:
         answer = body(session, **values)
         if inspect.iscoroutine(answer):
@@ -174,7 +172,8 @@ def run(session: Session, body: Body, values: Mapping[str, Any]) -> None:
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
     except BrokenPipeError:
-        _close_stdout()
+        # So that the interpreter does not stumble over it when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(exits.NOBODY_READS) from None
     except TowpathError as error:
         if session.debug:
@@ -196,6 +195,69 @@ def _own_store(session: Session, error: TowpathError) -> str | None:
     return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
 
 
-def _close_stdout() -> None:
-    """So that the interpreter does not stumble over it when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+N = TypeVar("N")
+
+
+async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable[None]]) -> None:
+    """Do it to one after the other. One that is refused is told, and the others have their turn.
+
+    The exit code is that of the first refusal. What is not about one of them, such as a server
+    that does not answer, ends it.
+    """
+    code = exits.OK
+    for name in names:
+        try:
+            await do(name)
+        except TowpathError as error:
+            own = exits.exit_code(error)
+            if session.debug or own not in (exits.USAGE, exits.REFUSED, exits.NOT_FOUND):
+                raise
+            session.refused(error)
+            code = code or own
+    if code:
+        raise typer.Exit(code)
+
+
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option("--database", metavar="URL", help="The database.  [setting: database]"),
+]
+
+
+def open_ledger(
+    session: Session, database: str | None, tables: Callable[[], Iterable[Tables]] = tuple
+) -> Ledger:
+    """A ledger to enter: the one named, that of the settings, or that of `towpath up`.
+
+    *tables* loads those of applications that have to fit, too. Raises InvalidOption if there is no
+    ledger, LedgerNotInstalled if it can't be had.
+    """
+    from towpath.settings import load  # noqa: PLC0415 -- slow to import
+
+    said = {} if database is None else {"database": database}
+    settings = load(session.flags() | said, registry=session.registry)
+    kept = file_in(settings.data)
+    if settings.database is not None:
+        url = settings.database
+    elif kept.exists():
+        url = f"sqlite:///{kept}"
+    else:
+        rule = (
+            f"no {settings.data} is here: run it beside that of `towpath up`, say"
+            f" --database sqlite:///path/to/{settings.data.name}/{kept.name}, or set DATABASE_URL"
+        )
+        raise InvalidOption("database", "", rule=rule)
+    try:
+        from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- slow to import, and an extra
+    except ModuleNotFoundError as error:
+        from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- rarely needed
+
+        raise LedgerNotInstalled(error.name or "a library") from error
+    # What ends here is told as well: whoever runs a courier sends it.
+    sinks = settings.value("events.sinks")
+    return Ledger(url, limit=settings.timeout, sinks=sinks, tables=tables())
+
+
+def file_in(data: Path) -> Path:
+    """Where `towpath up` keeps its database."""
+    return data.expanduser().absolute() / "towpath.db"

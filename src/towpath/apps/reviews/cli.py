@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from towpath.console.arguments import After, Limit, priority
-from towpath.console.each import each
-from towpath.console.ledgers import DatabaseOption, open_ledger
-from towpath.console.verb import Session, verb
+from towpath.console.verb import DatabaseOption, Session, each, open_ledger, verb
 
 if TYPE_CHECKING:
     from towpath.apps.reviews.service import Reviews
