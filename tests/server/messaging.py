@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tests.apps.messages.sending import SECRET
+from towpath.apps.application import Application, applications
 from towpath.apps.messages.options import MessagesOptions
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
@@ -22,7 +23,7 @@ from towpath.web.limits import ServerLimits
 HELLO = {"user_id": "test", "org_id": "org", "message": "hello", "client_id": "web"}
 
 
-def app_on(url: str, ledger: Ledger) -> FastAPI:
+def app_on(url: str, ledger: Ledger, mounted: tuple[Application, ...] | None = None) -> FastAPI:
     parts = Parts(
         connect=lambda limits: Engine(url, limits=limits),
         ledger=ledger,
@@ -30,6 +31,7 @@ def app_on(url: str, ledger: Ledger) -> FastAPI:
         metrics=Metrics(),
         log=Log(),
         version="0",
+        applications=mounted or applications(),
         options={"messages": MessagesOptions(secrets=(SECRET,))},
     )
     return build(parts)

@@ -8,8 +8,12 @@ import pytest
 
 from tests.apps.reviews.deliveries import GITHUB_SECRET, hub_signature, pull_request
 from tests.architecture.sources import ROOT
+from tests.server.messaging import app_on, started
 from tests.server.serving import Serving, problem, up
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
+from towpath.apps.application import applications
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
 
 GREETINGS = "tests.applications.greetings:APPLICATION"
 NAMED = {"TOWPATH_APPLICATIONS": GREETINGS, "PYTHONPATH": str(ROOT)}
@@ -65,6 +69,16 @@ class TestAMountedApplication:
         client = greeting.client()
         assert "towpath_greetings_greeted_total " in client.get("/metrics").text
         assert client.get("/readyz").json()["parts"]["greetings"] == {"ok": True}
+
+    async def test_has_tasks_that_run_beside_the_requests(
+        self, server: EmbeddedServer, ledger: Ledger
+    ) -> None:
+        async with started(app_on(server.url, ledger, applications([GREETINGS]))) as app:
+
+            async def looked() -> bool:
+                return app.state.services["greetings"].looks == 1
+
+            await eventually_async(looked)
 
 
 class TestAWebhook:
