@@ -15,7 +15,7 @@ from tests.postgres import PostgresServer
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.errors import ServerError
-from towpath.ledger.database.writing import Overtaken
+from towpath.ledger.errors import LedgerBusy
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
@@ -50,8 +50,8 @@ async def test_a_planted_fault_is_found(
             await audit.forget(file)
             await Walk(file, server, seed + number).run(STEPS)
 
-    # Overtaken: what is written is compared with the row, and that never fits.
-    with planted(fault), pytest.raises((Broken, Overtaken)) as found:
+    # LedgerBusy: what is written is compared with the row, and that never fits.
+    with planted(fault), pytest.raises((Broken, LedgerBusy)) as found:
         await walk()
     print(f"{fault}: {found.value}")  # noqa: T201 -- shown with -rP
 
