@@ -51,9 +51,14 @@ ERRORS_OF = """
 
 OPTIONS = """# Queue options
 
-`engine.configure(queue, QueueOptions(…))` at first use; the first to use a queue decides.
-`engine.change_options` changes some of them, `engine.reconfigure` all: in force at once, for
-everybody.
+Handlers declare `keep`, `retry` and `max_attempts` of their queues; `engine.declare(queue, keep=…)`
+declares any of them. A declaration holds if the queue is new or the option still is what was
+declared last. What an operator changes (`towpath queues configure`, `engine.change_options`,
+`engine.reconfigure`) is in force at once, for everybody, and stays when workers start;
+`towpath doctor` shows it, `towpath queues reset` takes it back.
+
+`engine.configure(queue, QueueOptions(…))` insists on its options instead: the first to use a queue
+decides, and others are refused.
 
 | option | default | meaning |
 |---|---|---|

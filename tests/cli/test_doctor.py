@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.command import Command, Ran
 from tests.cli.jobs import bury
-from towpath import Durability, Engine
+from towpath import Durability, Engine, hours
 from towpath.cli.doctor import Finding, Verdict, findings
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.diagnosis import Checkup, ServerState
@@ -19,6 +19,20 @@ CANARY = "canary-8f2e"
 
 def by_check(ran: Ran) -> dict[str, Any]:
     return {it["check"]: it for it in ran.objects}
+
+
+async def test_options_that_were_changed_since_they_were_declared_are_shown(
+    towpath: Command, engine: Engine
+) -> None:
+    await engine.declare("mails", max_attempts=5, keep=hours(1))
+    assert "options" not in by_check(towpath("doctor", "--json"))
+    towpath("queues", "configure", "mails", "--set", "max_attempts=8")
+    found = by_check(towpath("doctor", "--json"))["options"]
+    assert found["found"] == "mails, changed since they were declared: max_attempts is 8, not 5"
+    assert (found["verdict"], found["do"].split(": ")[1]) == ("ok", "towpath queues reset mails")
+    ran = towpath("queues", "reset", "mails", "--option", "max_attempts", "--json")
+    assert ran.object["options"]["max_attempts"] == 5
+    assert "options" not in by_check(towpath("doctor", "--json"))
 
 
 async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: Engine) -> None:

@@ -87,3 +87,14 @@ class TestOneQueue:
         assert ran.code == 2
         assert "did you mean keep?" in ran.err
         assert await engine.queues() == {}
+
+    async def test_takes_back_what_was_changed(self, towpath: Command, engine: Engine) -> None:
+        await engine.declare("mails", keep=hours(1))
+        towpath("queues", "configure", "mails", "--set", "keep=9h", "--set", "max_length=7")
+        ran = towpath("queues", "reset", "mails", "--option", "kep")
+        assert (ran.code, "must be one of max_attempts" in ran.err) == (2, True)
+        assert towpath("queues", "reset", "mail").code == 5
+        towpath("queues", "reset", "mails", "--option", "keep")
+        assert await engine.options("mails") == QueueOptions(keep=hours(1), max_length=7)
+        assert "1h" in towpath("queues", "reset", "mails").out
+        assert await engine.options("mails") == QueueOptions(keep=hours(1))

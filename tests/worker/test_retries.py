@@ -1,10 +1,13 @@
 """I13: how often a job is tried and how long it waits between, by submit, handler or queue."""
 
+import asyncio
+
 import pytest
+from msgspec.structs import replace
 
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
-from towpath.clock import hours, milliseconds
+from towpath.clock import ZERO, hours, milliseconds
 from towpath.engine.model import Job
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
@@ -204,6 +207,25 @@ class TestTheOptionsOfAQueue:
         assert told["queue"] == "shop"
         assert "keep: 0s before, 2h now" in told["reason"]
         assert "timedelta" not in told["reason"]
+
+    async def test_stay_as_an_operator_changed_them_over_a_start_of_the_worker(
+        self, app: Towpath
+    ) -> None:
+        ran = asyncio.Event()
+
+        @app.handler("shop", retry=AT_ONCE, max_attempts=7)
+        async def sell() -> None:
+            ran.set()
+
+        async with working(app):
+            await (await sell.submit()).result(within=SOON)
+        await app.engine.change_options("shop", lambda it: replace(it, max_attempts=9, keep=ZERO))
+        ran.clear()
+        async with working(app):
+            await sell.submit()
+            await ran.wait()
+        stored = await app.engine.options("shop")
+        assert (stored.retry, stored.max_attempts, stored.keep) == (AT_ONCE, 9, ZERO)
 
     async def test_results_are_kept_for_an_hour_where_nobody_said_anything(
         self, app: Towpath

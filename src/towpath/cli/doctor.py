@@ -246,12 +246,19 @@ def _write(checkup: Checkup) -> Finding:
 
 async def of_queues(engine: Engine) -> list[Finding]:
     """What is in the queues that somebody may want to look at."""
+    from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
+
     counts = await all_counts(engine)
     found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
     for name, it in counts.items():
         if it.dead:
             text = f"{name} has {it.dead} dead"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath dead list --queue {name}"))
+        declared, options = await engine.declared(name), await engine.options(name)
+        if declared and (changed := differences(options, declared)):
+            text = f"{name}, changed since they were declared: {changed}"
+            do = f"If that is no longer meant: towpath queues reset {name}"
+            found.append(Finding("options", Verdict.OK, text, do))
         if it.paused:
             text = f"{name} is paused"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath resume {name}"))

@@ -170,7 +170,8 @@ async def configure(
 ) -> None:
     """Change the options of a queue.
 
-    In force at once, for everybody and for jobs that are there. A new queue is made.
+    In force at once, for everybody and for jobs that are there. A new queue is made. What is
+    changed here wins over what handlers declare, until `reset` takes it back.
 
     \b
     Retry policies: exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,…, never
@@ -185,5 +186,36 @@ async def configure(
         options = await engine.change_options(queue, lambda stored: changed(stored, wanted))
     if session.out.as_json:
         session.out.object({"queue": queue, "options": written(options)})
+    else:
+        session.out.facts(written(options))
+
+
+@verb(
+    app,
+    "reset",
+    examples="""
+        towpath queues reset mails
+        towpath queues reset mails --option keep --option retry
+    """,
+)
+async def reset(
+    session: Session,
+    *,
+    queue: QueueArgument,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="OPTION", help="Only this one; repeat it."),
+    ] = None,
+) -> None:
+    """Take back changes of a queue's options.
+
+    What `configure` changed becomes what handlers and applications declare; an option that none
+    declares gets its default. In force at once.
+    """
+    async with session.engine() as engine:
+        name = await existing_queue(engine, queue)
+        options = (await engine.reset(name, *option or ())).now
+    if session.out.as_json:
+        session.out.object({"queue": name, "options": written(options)})
     else:
         session.out.facts(written(options))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
+
+import msgspec
 
 from towpath.engine import codec
 from towpath.engine.check import whole
 from towpath.engine.follow import Following
 from towpath.engine.keys import PROBE
 from towpath.engine.model import Call, JobRef
-from towpath.engine.options import QueueOptions
+from towpath.engine.options import Declared, QueueOptions
 from towpath.engine.states import State
 from towpath.engine.store import Change
-from towpath.errors import LaneNotParked
+from towpath.errors import InvalidOption, LaneNotParked
 from towpath.ids import lane_key, queue_name
 
 
@@ -35,8 +38,37 @@ class Operating(Following):
         """
         await self._store.configure(queue_name(queue), options)
 
+    async def declare(self, queue: str, **options: Any) -> Declared:
+        """Give *queue* these of its options, by name, as a program that uses it wants them.
+
+        Each holds if the queue is new, or the option still is what was declared of it last. What
+        an operator changed since stays, until `reset` gives it back. Two round trips where
+        something is new, else one.
+        """
+        checked = msgspec.structs.asdict(QueueOptions(**options))
+        return await self._store.declare(
+            queue_name(queue), {name: checked[name] for name in options}
+        )
+
+    async def declared(self, queue: str) -> QueueOptions | None:
+        """What programs declared of *queue*'s options, the defaults for the rest; None if nothing
+        was declared.
+        """
+        return await self._store.declared(queue_name(queue))
+
+    async def reset(self, queue: str, *names: str) -> Declared:
+        """Take back what was changed of *queue*'s options: these, or without names all.
+
+        They become what was declared of them last; what nobody declares, its default.
+        """
+        known = QueueOptions.__struct_fields__
+        for name in names:
+            if name not in known:
+                raise InvalidOption("option", name, rule=f"must be one of {', '.join(known)}")
+        return await self._store.reset(queue_name(queue), names or known)
+
     async def introduce(self, queue: str, options: QueueOptions) -> QueueOptions:
-        """Use *queue* with these options, unless somebody chose others; the answer is what it has.
+        """Declare what *options* have beside the defaults; the answer is what the queue has.
 
         For whoever brings queues of its own, before each use: no round trip after the first.
         """

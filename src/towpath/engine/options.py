@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -102,11 +105,48 @@ class InForce(msgspec.Struct, frozen=True):
 
     options: QueueOptions
     version: str
+    declared: bytes = b""
+    """What was declared of them last, option by option, as it is stored; empty = nothing was."""
+
+    @property
+    def base(self) -> QueueOptions:
+        """What they would be if nobody had changed them: as declared, and the defaults.
+
+        What only a newer release can declare is as if it had not been.
+        """
+        try:
+            return msgspec.json.decode(self.declared or b"{}", type=QueueOptions)
+        except (msgspec.MsgspecError, InvalidOption):
+            return QueueOptions()
+
+    def declaring(self, wanted: Mapping[str, Any]) -> InForce:
+        """The same after *wanted* was declared, which holds for each option that still is what was
+        declared of it last. What somebody changed since stays.
+        """
+        base = self.base
+        holds = {
+            name: value
+            for name, value in wanted.items()
+            if getattr(self.options, name) == getattr(base, name)
+        }
+        options = msgspec.structs.replace(self.options, **holds)
+        known: dict[str, Any] = {}
+        with suppress(msgspec.MsgspecError):  # somebody has spoilt it: this is the first one then
+            known = msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
+        declared = msgspec.json.encode(known | msgspec.to_builtins(dict(wanted)), order="sorted")
+        return InForce(options, self.version, declared)
 
 
 def version_of(whole: bytes) -> str:
     """A short name for one set of options."""
     return hashlib.sha1(whole, usedforsecurity=False).hexdigest()[:16]
+
+
+class Declared(NamedTuple):
+    """What a declaration came to: the options before it, and now."""
+
+    before: QueueOptions
+    now: QueueOptions
 
 
 def differences(stored: QueueOptions, wanted: QueueOptions) -> str:

@@ -37,7 +37,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "drop": ("lane",),
         "pause": (),
         "resume": (),
-        "configure": ("whole", "options", "version", "over"),
+        "configure": ("whole", "options", "version", "over", "declared"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs"),
         "forget": ("name",),

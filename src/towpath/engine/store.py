@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,10 @@ from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.codec import pack
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.keys import REGISTRY, Declared, keys_of
+from towpath.engine.keys import REGISTRY, keys_of
+from towpath.engine.keys import Declared as KeysDeclared
 from towpath.engine.model import Call
-from towpath.engine.options import InForce, QueueOptions, differences, version_of
+from towpath.engine.options import Declared, InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Script, Scripts
 from towpath.errors import (
@@ -38,12 +39,13 @@ from towpath.telemetry.logs import Log
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
 
-Calling = Callable[[Script, Declared, tuple[Any, ...], Call | None], Prepare[Any]]
+Calling = Callable[[Script, KeysDeclared, tuple[Any, ...], Call | None], Prepare[Any]]
 """How a writing script is called."""
 
 Change = Callable[[QueueOptions], QueueOptions]
 """What becomes of a queue's options; may be asked more than once."""
 
+_NEW = InForce(QueueOptions(), "")
 _NONE, _ANY = "none", "any"
 """Which options others replace, where it is not those of a version."""
 _CHANGES_MOST = 1000
@@ -132,7 +134,7 @@ class Store:
                 args = (pack(body(known.options)), known.version)
                 return await channels.ask(keys.first, calling(script, keys, args, call))
             except (QueueUnknown, QueueChanged):
-                await self._write_options(queue, known.options, _NONE)
+                await self._write_options(queue, _unnamed(known), _NONE)
             except PayloadTooLarge:
                 # By the limit of another day, perhaps. Nothing was sent.
                 if await self._options_now(queue) == known:
@@ -190,53 +192,80 @@ class Store:
 
         Nothing is written: whoever may only look makes no queue.
         """
-        stored, version = await self.command("HMGET", keys_of(queue).meta, "whole", "version")
+        fields = ("whole", "version", "declared")
+        stored, version, declared = await self.command("HMGET", keys_of(queue).meta, *fields)
         if stored is not None and version is not None:
-            options = _decoded(queue, stored)
-            self._in_force[queue] = InForce(options, version.decode())
+            self._in_force[queue] = _in_force(queue, stored, version, declared)
         # Where the server has lost them, the next call restores them.
         known = self._in_force.get(queue)
         return known.options if known else QueueOptions()
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, wanted, _NONE)
+        in_force = await self._write_options(queue, InForce(wanted, ""), _NONE)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
     async def introduce(self, queue: QueueName, wanted: QueueOptions) -> QueueOptions:
-        """Use *queue* with these options, unless somebody chose others; what it has."""
-        held = (await self._write_options(queue, wanted, _NONE)).options
-        if held == QueueOptions():  # nobody's choice: somebody used it before this
-            held = await self.change_options(
-                queue, lambda now: wanted if now == QueueOptions() else now
-            )
-        self.introduced[queue] = held
+        """Declare what *wanted* has beside the defaults; what the queue has."""
+        usual, given = (msgspec.structs.asdict(it) for it in (QueueOptions(), wanted))
+        named = {name: it for name, it in given.items() if it != usual[name]}
+        held = self.introduced[queue] = (await self.declare(queue, named)).now
         return held
+
+    async def declare(self, queue: QueueName, wanted: Mapping[str, Any]) -> Declared:
+        """Give *queue* these options, as far as nobody has changed them since they were declared
+        last.
+        """
+        return await self._change(queue, lambda stored: stored.declaring(wanted))
+
+    async def reset(self, queue: QueueName, names: Collection[str]) -> Declared:
+        """Give *queue* these options as they were declared last."""
+
+        def change(stored: InForce) -> InForce:
+            declared = {name: getattr(stored.base, name) for name in names}
+            options = msgspec.structs.replace(stored.options, **declared)
+            return msgspec.structs.replace(stored, options=options)
+
+        return await self._change(queue, change)
+
+    async def declared(self, queue: QueueName) -> QueueOptions | None:
+        """What was declared of *queue*'s options, and the defaults; None if nothing ever was."""
+        await self.options(queue)
+        known = self._in_force.get(queue)
+        return known.base if known and known.declared else None
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for everybody and at once."""
-        await self._write_options(queue, options, _ANY)
+        await self._write_options(queue, InForce(options, ""), _ANY)
 
     async def _options_now(self, queue: QueueName) -> InForce:
         known = self._in_force.get(queue)
-        wanted = known.options if known else QueueOptions()  # where the server has lost them
+        wanted = _unnamed(known) if known else _NEW  # where the server has lost them
         return await self._write_options(queue, wanted, _NONE)
 
     async def change_options(self, queue: QueueName, change: Change) -> QueueOptions:
         """Give *queue* what *change* makes of its options. Whoever changes them at the same time
         is not undone: then *change* is asked again.
         """
+
+        def changed(stored: InForce) -> InForce:
+            return msgspec.structs.replace(stored, options=change(stored.options))
+
+        return (await self._change(queue, changed)).now
+
+    async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
         stored = await self._options_now(queue)
         for _ in range(_CHANGES_MOST):
-            wanted = change(stored.options)
-            if wanted == stored.options:
-                return wanted
+            wanted = change(stored)
+            if wanted == stored:
+                return Declared(stored.options, stored.options)
             # A name of its own: somebody else may be making the same of them just now.
-            version = secrets.token_hex(8)
-            stored = await self._write_options(queue, wanted, stored.version, version)
-            if stored.version == version:
-                return wanted
+            wanted = msgspec.structs.replace(wanted, version=secrets.token_hex(8))
+            now = await self._write_options(queue, wanted, stored.version)
+            if now.version == wanted.version:
+                return Declared(stored.options, now.options)
+            stored = now
         raise ScriptDefect(f"the options of queue {queue} change with every call")
 
     def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
@@ -256,18 +285,17 @@ class Store:
         """All who come at the same time share one introduction, and go on together."""
         task = self._introducing.get(queue)
         if task is None:
-            task = asyncio.create_task(self._write_options(queue, QueueOptions(), _NONE))
+            task = asyncio.create_task(self._write_options(queue, _NEW, _NONE))
             self._introducing[queue] = task
             task.add_done_callback(lambda _: self._introducing.pop(queue))
         return await asyncio.shield(task)
 
-    async def _write_options(
-        self, queue: QueueName, options: QueueOptions, over: str, version: str = ""
-    ) -> InForce:
-        whole = msgspec.json.encode(options)
-        args = (whole, options.packed(), version or version_of(whole), over)
-        stored, found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
-        in_force = InForce(_decoded(queue, stored), found.decode())
+    async def _write_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
+        whole = msgspec.json.encode(wanted.options)
+        version = wanted.version or version_of(whole)
+        args = (whole, wanted.options.packed(), version, over, wanted.declared)
+        found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
+        in_force = _in_force(queue, *found)
         self._in_force[queue] = in_force
         await self._list(queue)
         return in_force
@@ -294,6 +322,15 @@ class Store:
                 return  # full, or not allowed
             else:
                 listed = options
+
+
+def _unnamed(known: InForce) -> InForce:
+    """The same under a version that its options give it: whoever restores them, they are equal."""
+    return msgspec.structs.replace(known, version="")
+
+
+def _in_force(queue: str, stored: bytes, version: bytes, declared: bytes | None) -> InForce:
+    return InForce(_decoded(queue, stored), version.decode(), declared or b"")
 
 
 def _decoded(queue: str, stored: bytes) -> QueueOptions:

@@ -349,7 +349,7 @@ OUTBOX_UNREADABLE = LogEvent(
 
 QUEUE_CONFIGURED = LogEvent(
     "queue.configured",
-    "The queue was given the options that its handlers ask for.",
+    "The queue was given the options that its handlers declare.",
     ("queue", "reason"),
 )
 DUTY_FAILED = LogEvent(

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from random import uniform
 from typing import Any
 
-import msgspec
-
 from towpath.clock import hours, seconds
 from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
@@ -69,28 +67,21 @@ async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | N
 
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
-    handlers = [it for it in app.handlers if it.queue == queue]
-    stored: list[QueueOptions] = []
-
-    def wanted(options: QueueOptions) -> QueueOptions:
-        stored.append(options)
-        return _wanted(options, handlers)
-
-    now = await app.engine.change_options(queue, wanted)
-    if now != stored[-1]:
-        log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(stored[-1], now))
+    wanted = _wanted([it for it in app.handlers if it.queue == queue])
+    before, now = await app.engine.declare(queue, **wanted)
+    if now != before:
+        log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(before, now))
 
 
-def _wanted(stored: QueueOptions, handlers: list[Handler[Any, Any, Any]]) -> QueueOptions:
+def _wanted(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
     """The handler without a name speaks for its queue; results are kept as long as any asks."""
     kept = [it.options.keep for it in handlers if it.options.keep is not None]
-    changes: dict[str, Any] = {"keep": max(kept) if kept else stored.keep or KEEP}
+    wanted: dict[str, Any] = {"keep": max(kept, default=KEEP)}
     for handler in handlers:
-        if handler.named is None and handler.options.retry is not None:
-            changes["retry"] = handler.options.retry
-        if handler.named is None and handler.options.max_attempts is not None:
-            changes["max_attempts"] = handler.options.max_attempts
-    return msgspec.structs.replace(stored, **changes)
+        for name in ("retry", "max_attempts"):
+            if handler.named is None and (value := getattr(handler.options, name)) is not None:
+                wanted[name] = value
+    return wanted
 
 
 def _changes(stored: QueueOptions, wanted: QueueOptions) -> str:
