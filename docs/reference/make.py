@@ -1,40 +1,25 @@
 """Writes the reference pages that can be read off the code: `make docs`."""
 
-import ast
 import inspect
 import logging
-import textwrap
-from itertools import pairwise
+from importlib import import_module
+from itertools import groupby
 from pathlib import Path
-from types import ModuleType
+from pkgutil import walk_packages
 
+import towpath
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.tables import database_page
 from towpath import errors
 from towpath.apps.application import applications
-from towpath.apps.reviews import errors as reviews_errors
-from towpath.apps.reviews.reviewers import errors as reviewers_errors
-from towpath.calls import errors as calls_errors
 from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
 from towpath.files import PUBLIC, replace_file
-from towpath.forges import errors as forges_errors
-from towpath.ledger import errors as ledger_errors
-from towpath.processes import command as commands
+from towpath.options import sentences_of
 from towpath.telemetry import events, measures
 
 HERE = Path(__file__).parent
-MODULES = (
-    errors,
-    ledger_errors,
-    calls_errors,
-    forges_errors,
-    commands,
-    reviews_errors,
-    reviewers_errors,
-)
-
 
 ERRORS = """# Errors
 
@@ -100,25 +85,34 @@ are read from the queues at each scrape.
 
 
 def errors_page() -> str:
-    """One table per module, one row per error, in the order of the module."""
-    return ERRORS + "".join(_errors_of(module) for module in MODULES)
-
-
-def _errors_of(module: ModuleType) -> str:
-    kinds = [kind for kind in vars(module).values() if inspect.isclass(kind)]
-    return ERRORS_OF.format(module=f"`{module.__name__}`") + "".join(
-        f"| `{kind.__name__}` | `{kind.code}` | {_first_line(kind)} | {kind.remedy} "
-        f"| {kind.retry} |\n"
-        for kind in kinds
-        if kind.__module__ == module.__name__
-        and issubclass(kind, TowpathError)
-        and kind is not TowpathError
+    """One table per module, one row per error: those of the engine first, then by their modules."""
+    kinds = sorted(
+        _errors(), key=lambda kind: (kind.__module__ != errors.__name__, kind.__module__)
     )
+    return ERRORS + "".join(
+        ERRORS_OF.format(module=f"`{module}`") + "".join(map(_error, found))
+        for module, found in groupby(kinds, key=lambda kind: kind.__module__)
+    )
+
+
+def _errors() -> list[type[TowpathError]]:
+    """Every error of every module of the package, in the order of its module."""
+    found: list[type] = []
+    for info in walk_packages(towpath.__path__, "towpath."):
+        if not info.name.endswith("__main__"):
+            kinds = vars(import_module(info.name)).values()
+            found += [it for it in kinds if inspect.isclass(it) and it.__module__ == info.name]
+    return [it for it in found if issubclass(it, TowpathError) and it is not TowpathError]
+
+
+def _error(kind: type[TowpathError]) -> str:
+    told = (f"`{kind.__name__}`", f"`{kind.code}`", _first_line(kind), kind.remedy, str(kind.retry))
+    return f"| {' | '.join(told)} |\n"
 
 
 def options_page() -> str:
     """One row per option of a queue, with its default and its sentence."""
-    sentences, defaults = _field_sentences(QueueOptions), QueueOptions()
+    sentences, defaults = sentences_of(QueueOptions), QueueOptions()
     return OPTIONS + "".join(
         f"| `{name}` | `{getattr(defaults, name)}` | {sentences[name]} |\n"
         for name in QueueOptions.__struct_fields__
@@ -150,23 +144,6 @@ def _code(words: tuple[str, ...]) -> str:
 
 def _first_line(kind: type) -> str:
     return (inspect.getdoc(kind) or "").partition("\n")[0]
-
-
-def _field_sentences(kind: type) -> dict[str, str]:
-    """The text under each field of a class."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
-    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
-    found: dict[str, str] = {}
-    for field, text in pairwise(body):
-        match field, text:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(sentence))),
-            ):
-                found[name] = " ".join(sentence.split())
-            case _:
-                pass
-    return found
 
 
 if __name__ == "__main__":

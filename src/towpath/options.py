@@ -47,7 +47,8 @@ class Mark(NamedTuple):
     read: Callable[[object], object] | None = None
     """Reads what people write, where the type alone does not say how."""
     also: tuple[str, ...] = ()
-    """Other names that set it: variables in capitals, settings in small letters."""
+    """Other names that set it: settings, which begin with the group's own name; in capitals,
+    variables of any name, for the core alone: a group is looked at when its name is said."""
     shared: str = ""
     """The setting that it is handed from, if it is none of its own."""
 
@@ -62,8 +63,8 @@ def _words(value: object) -> object:
 def _variables(value: object) -> object:
     """`ONE, TWO`, or a list: the variables of this process by those names, where they are set."""
     names = listed(value)
-    if not isinstance(names, list | tuple):
-        return value
+    if not isinstance(names, list) or not all(isinstance(it, str) for it in cast("Any", names)):
+        raise ValueError("must be names of variables")
     return {name: os.environ[name] for name in cast("list[str]", names) if name in os.environ}
 
 

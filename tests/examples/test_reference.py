@@ -1,12 +1,62 @@
 """The reference pages say what the code says: `make docs` writes them."""
 
+import re
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
 from docs.reference.tables import database_page
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, SOURCE, python_files
+from towpath.apps import BUILT_IN
+from towpath.cli.config import groups
+from towpath.errors import TowpathError
+from towpath.settings import Core, leaves
+from towpath.settings.sources import Leaf
 
 REFERENCE = ROOT / "docs" / "reference"
+LEAVES = list(leaves(groups(Core())))
+
+
+def errors_of(kind: type[TowpathError]) -> Iterator[type[TowpathError]]:
+    """The errors below *kind*, as far as their modules are loaded."""
+    for below in kind.__subclasses__():
+        yield below
+        yield from errors_of(below)
+
+
+def test_every_error_is_on_its_page() -> None:
+    """Found by the files there are: nobody keeps a list of them."""
+    for path in python_files(SOURCE):
+        names = path.relative_to(SOURCE.parent).with_suffix("").parts
+        if names[-1] != "__main__":
+            import_module(".".join(names).removesuffix(".__init__"))
+    ours = [it for it in errors_of(TowpathError) if it.__module__.startswith("towpath.")]
+    page = (REFERENCE / "errors.md").read_text()
+    assert len(ours) > 90
+    missing = [it for it in ours if f"| `{it.__name__}` | `{it.code}` |" not in page]
+    assert not missing
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=[leaf.name for leaf in LEAVES])
+def test_every_setting_and_every_secret_is_on_its_page(leaf: Leaf) -> None:
+    page, secrets = (REFERENCE / "settings.md").read_text().split("## Secrets")
+    assert f"| `{leaf.name}` |" in page
+    assert all(f"`{variable}`" in page for variable in leaf.variables)
+    named = [f"`{variable}_FILE`" in secrets for variable in leaf.variables]
+    assert all(named) if leaf.field.mark.secret else not any(named)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *(name[:-1] for name in BUILT_IN)])
+def test_the_pages_writer_names_no_application(name: str) -> None:
+    for path in REFERENCE.glob("*.py"):
+        names = {
+            part for word in re.findall(r"[\w.]+", path.read_text()) for part in word.split(".")
+        }
+        assert name not in names - {"message"}, path
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:

@@ -20,6 +20,9 @@ from towpath.options import Allowed, Command, Options, Secret, Signing, Variable
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
+WITHIN = minutes(10)
+
+
 class ReviewsOptions(Options, frozen=True, kw_only=True):
     """Reviews: whose webhooks are taken, who reviews, where reviews are posted."""
 
@@ -42,7 +45,7 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
     secrets: Signing = ()
     allow: Allowed = ()
 
-    within: Duration = minutes(10)
+    within: Duration = WITHIN
     """How long one review may take."""
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
     """How often a review is tried before it is dead."""

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from towpath.apps.reviews.model import REVIEW_MOST, Review, ReviewTask
+from towpath.apps.reviews.options import WITHIN
 from towpath.apps.reviews.reviewers.errors import (
     ReviewerError,
     ReviewerFailed,
@@ -34,7 +35,7 @@ from towpath.apps.reviews.reviewers.errors import (
     verdict,
 )
 from towpath.apps.reviews.reviewers.port import printed
-from towpath.clock import Duration, duration_ms, milliseconds, minutes
+from towpath.clock import Duration, duration_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.processes.command import (
@@ -50,7 +51,6 @@ from towpath.worker.context import Context
 
 NEVER_AGAIN = 65
 """EX_DATAERR of sysexits.h: the exit code that says that no other attempt can help."""
-WITHIN = minutes(10)
 
 _PREFIX = "TOWPATH_REVIEW_"
 _INHERITED = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}
