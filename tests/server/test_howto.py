@@ -13,6 +13,7 @@ from textwrap import dedent
 import pytest
 
 from tests.architecture.sources import ROOT
+from tests.cli.command import Command
 from tests.server.serving import PATIENCE, Serving, up
 from tests.waiting import eventually
 from tests.warm import COMMAND
@@ -97,3 +98,8 @@ def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> No
         assert client.get(path).json()["result"] == "here"
         assert client.get("/readyz").json()["parts"]["pings"] == {"ok": True}
         assert "towpath_pings_asked_total 1.0" in client.get("/metrics").text
+        assert "/api/v1/pings" in client.get("/openapi.json").json()["paths"]
+        towpath = Command(it.said["store"], tmp_path)
+        assert towpath("pings", "count").out == "0\n"
+        assert "pings.word" in towpath("config").out
+        assert "messages, reviews, pings" in towpath("doctor").out
