@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from towpath.embedded import Connection, EmbeddedServer, Reply
-from towpath.embedded.resp import Word, fields
+from towpath.embedded.process import Word, fields
 
 
 class Cost(msgspec.Struct, frozen=True):

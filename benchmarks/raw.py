@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from benchmarks.bench import PAYLOAD, Bench
 from benchmarks.measure import Cost
-from towpath.embedded.resp import encode
+from towpath.embedded.process import encode
 
 SMALL = "redis.call('SET', KEYS[1], ARGV[1]) return redis.call('INCR', KEYS[2])"
 """Two writes, one of them of 100 bytes."""

@@ -11,7 +11,7 @@ import msgspec
 
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import fields
+from towpath.embedded.process import fields
 
 CPU_INFO = Path("/proc/cpuinfo")
 

@@ -20,7 +20,7 @@ from benchmarks.peers.environments import command, variables
 from benchmarks.peers.roster import ROOT, Peer
 from benchmarks.peers.side.family import kill_family
 from towpath.embedded import EmbeddedServer, Listen
-from towpath.embedded.resp import fields
+from towpath.embedded.process import fields
 
 Facts: TypeAlias = dict[str, Any]
 _LOOK_EVERY = 0.002

@@ -20,8 +20,8 @@ from towpath.apps.messages.http import CanSend, MessageIn, QueuedOut
 from towpath.apps.reviews.http import TakenOut
 from towpath.apps.reviews.model import ReviewState
 from towpath.ledger.ledger import Ledger
-from towpath.loop import new_loop
 from towpath.server.run import listen, serve
+from towpath.supervise import new_loop
 from towpath.telemetry.logs import Log
 from towpath.web.auth import Door
 from towpath.web.limits import Rates

@@ -45,11 +45,9 @@ if TYPE_CHECKING:
     from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
     from towpath.engine.states import State
     from towpath.errors import FellBehind, TowpathError
-    from towpath.worker.context import Context
+    from towpath.worker.context import AttemptStopped, Context, Discard, Middleware, Retry, Snooze
     from towpath.worker.handler import HandlerOptions
-    from towpath.worker.middleware import AttemptStopped, Middleware
     from towpath.worker.schedule import Cron, Every, Missed
-    from towpath.worker.verdicts import Discard, Retry, Snooze
     from towpath.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -137,9 +135,9 @@ _HOMES = (
     "towpath.app.ticket",
     "towpath.worker.context",
     "towpath.worker.handler",
-    "towpath.worker.middleware",
+    "towpath.worker.context",
     "towpath.worker.schedule",
-    "towpath.worker.verdicts",
+    "towpath.worker.context",
     "towpath.worker.worker",
     "towpath.app.app",
 )

@@ -32,7 +32,7 @@ from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin
 
 import msgspec
 
-from towpath.durations import parse_duration
+from towpath.clock import parse_duration
 from towpath.errors import InvalidOption
 
 HIDDEN = "(hidden)"

@@ -11,7 +11,9 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Self, TypeVar, cast
 from weakref import WeakSet
 
 from towpath.clock import Duration, seconds, steady
@@ -148,3 +150,11 @@ def troubles() -> dict[str, str]:
     Empty = all of them run.
     """
     return {it.name: it.trouble for it in list(_known) if it.in_trouble()}
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, where it is installed (`towpath[fast]`)."""
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if find_spec("uvloop") is not None:
+        make = cast("Any", import_module("uvloop")).new_event_loop
+    return make()

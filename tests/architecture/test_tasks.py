@@ -35,10 +35,9 @@ AWAITED = {
     "worker/crew.py": "a group: the worker ends with its error; an attempt is settled by its end",
     "worker/duties.py": "awaited to its end",
     "worker/heartbeat.py": "the worker ends with its error",
-    "worker/processes.py": "awaited by the pool",
     "worker/recurring.py": "a group: the worker ends with its error",
     "worker/runner.py": "awaited to its end",
-    "worker/threads.py": "its attempt, or its future, gets what it raises",
+    "worker/places.py": "its attempt, or its future, gets what it raises; or awaited by the pool",
     "worker/worker.py": "awaited: the worker ends with its error",
 }
 """Where tasks and threads are made without the supervisor, and who sees them end."""

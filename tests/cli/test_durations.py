@@ -3,7 +3,7 @@
 import pytest
 
 from towpath import Duration, days, hours, milliseconds, minutes, seconds
-from towpath.durations import parse_duration, readable, spelled
+from towpath.clock import parse_duration, readable, spelled
 from towpath.errors import InvalidOption
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from towpath.embedded import Connection, EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 
 APART = b"probe:"
 """Keys of the tests' own instruments, which are no part of what is compared."""

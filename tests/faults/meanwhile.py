@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.waiting import eventually_async
 from towpath.embedded import Connection, EmbeddedServer
-from towpath.embedded.resp import ask_fields
+from towpath.embedded.process import ask_fields
 
 
 async def meanwhile(fact: Callable[[], bool], *, within: float = 10.0) -> None:

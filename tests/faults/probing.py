@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.codec import unpack_raw
 from towpath.engine.script import ARGS, Scripts, pieces_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tests.waiting import eventually
 from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer
-from towpath.embedded.resp import items, text
+from towpath.embedded.process import items, text
 
 _HOST = "127.0.0.1"
 _WITHIN_MS = 5000

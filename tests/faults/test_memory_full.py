@@ -10,7 +10,7 @@ from tests.faults.scenes import CASES, Case, scene_on
 from tests.servers import newest, oldest
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import ask_fields
+from towpath.embedded.process import ask_fields
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Complete, Fail, Release, Renew, new_job
 from towpath.engine.options import QueueOptions

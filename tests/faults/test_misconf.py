@@ -9,7 +9,7 @@ from tests.faults.meanwhile import errors_told, meanwhile
 from tests.waiting import eventually
 from towpath.clock import milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import ask_fields
+from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import ServerUnreachable

@@ -15,7 +15,7 @@ from tests.waiting import eventually_async
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.embedded.groups import SLOTS
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.script import Scripts

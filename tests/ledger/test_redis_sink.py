@@ -12,7 +12,7 @@ from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcel
 from tests.waiting import eventually_async
 from towpath.clock import milliseconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidName, InvalidOption

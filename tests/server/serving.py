@@ -20,7 +20,7 @@ import httpx
 
 from tests.server.described import Description
 from tests.warm import COMMAND, Program
-from towpath.embedded.resp import ask
+from towpath.embedded.process import ask
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
 from towpath.ledger.ledger import Ledger

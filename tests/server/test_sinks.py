@@ -17,7 +17,7 @@ from tests.server.serving import PATIENCE, Serving, begin, serve, up
 from tests.waiting import eventually
 from towpath.calls import Purpose, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import ask
+from towpath.embedded.process import ask
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.outbox import OutboxCounts
 

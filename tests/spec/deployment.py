@@ -8,7 +8,7 @@ from typing import Self
 
 from towpath.clock import instant
 from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer, Reply
-from towpath.embedded.resp import Word, fields, items
+from towpath.embedded.process import Word, fields, items
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "connect-over-tls.md"
 USER, PASSWORD = "towpath", "of-the-tests"

@@ -7,7 +7,7 @@ import pytest
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, ids_of
 from towpath.clock import ZERO
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Complete, NewJob, new_job

@@ -7,7 +7,7 @@ import pytest
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of
 from towpath.clock import ManualClock, milliseconds, seconds
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, NewJob, Submitted
 from towpath.engine.script import Scripts

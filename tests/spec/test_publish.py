@@ -5,7 +5,7 @@ import pytest
 from tests.spec.deployment import Deployment
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine

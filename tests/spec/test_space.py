@@ -10,7 +10,7 @@ from tests.spec import letters, parcels
 from tests.spec.deployment import USER, Deployment
 from towpath.clock import ManualClock, instant, seconds
 from towpath.embedded import EmbeddedServer, ServerBinary
-from towpath.embedded.resp import fields
+from towpath.embedded.process import fields
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call

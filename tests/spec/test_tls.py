@@ -17,7 +17,7 @@ from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.embedded.groups import SERVICE
 from towpath.embedded.home import LOOPBACK, free_port
-from towpath.embedded.resp import fields, items
+from towpath.embedded.process import fields, items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.tls import Tls, Verify

@@ -20,7 +20,7 @@ from tests.stored.writing import write_store
 from towpath import Engine, ManualClock, Towpath
 from towpath.clock import wall_ms
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.ledger.ledger import Ledger
 
 KEPT = Path(__file__).parent / "kept"

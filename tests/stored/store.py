@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from towpath.embedded import EmbeddedServer, Reply
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 
 _READ: dict[Reply, tuple[str, ...]] = {
     b"string": ("GET",),

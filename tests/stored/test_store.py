@@ -35,7 +35,7 @@ from towpath import (
 from towpath.apps.messages.queue import MessageQueue
 from towpath.apps.reviews.queue import ReviewQueue
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.errors import CallStale, FiringTaken, LeaseLost, QueueFull
 
 LEASE = seconds(30)

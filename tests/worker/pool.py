@@ -17,8 +17,7 @@ from pydantic import BaseModel
 from tests.waiting import eventually
 from towpath.app.app import Towpath
 from towpath.clock import hours, minutes
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Retry, Snooze
+from towpath.worker.context import Context, Discard, Retry, Snooze
 
 app = Towpath("")
 LATER = datetime(2100, 1, 1, tzinfo=UTC)

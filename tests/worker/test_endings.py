@@ -21,8 +21,8 @@ from towpath.clock import hours, seconds
 from towpath.engine.model import Job
 from towpath.engine.retry import Fixed, Never
 from towpath.engine.states import State
+from towpath.worker.context import Discard, Retry, Snooze
 from towpath.worker.handler import HandlerOptions, Place
-from towpath.worker.verdicts import Discard, Retry, Snooze
 
 Speaker = AppHandler[str, Any, Any]
 

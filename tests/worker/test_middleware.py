@@ -14,10 +14,8 @@ from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.retry import Never
 from towpath.engine.states import State
-from towpath.worker.context import Context
+from towpath.worker.context import Context, Discard, Middleware, Snooze
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.middleware import Middleware
-from towpath.worker.verdicts import Discard, Snooze
 
 
 class Noting(Middleware):

@@ -27,8 +27,7 @@ from towpath.errors import (
 from towpath.ledger.errors import LedgerMissing, LedgerOutdated
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Snooze
+from towpath.worker.context import Context, Discard, Snooze
 
 AT_ONCE = Fixed(milliseconds(1))
 

@@ -13,8 +13,7 @@ from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
 from towpath.errors import TowpathError
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Retry, Snooze
+from towpath.worker.context import Context, Retry, Snooze
 
 AT_ONCE = Fixed(milliseconds(1))
 

@@ -13,7 +13,7 @@ from tests.worker.running import SOON, Lines, slots, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import ask_fields
+from towpath.embedded.process import ask_fields
 from towpath.engine.model import new_job
 from towpath.engine.options import QueueOptions
 from towpath.errors import HandlerInvalid, InvalidOption

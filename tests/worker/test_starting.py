@@ -12,7 +12,7 @@ from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen
 from towpath.embedded.groups import SLOTS
-from towpath.embedded.resp import ask_fields
+from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef

@@ -24,9 +24,8 @@ from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.telemetry import logs
-from towpath.worker.context import Context
+from towpath.worker.context import Context, Discard, Snooze
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.verdicts import Discard, Snooze
 from towpath.worker.worker import Worker
 
 

@@ -10,8 +10,7 @@ from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Snooze
+from towpath.worker.context import Context, Snooze
 
 QUEUE = "shop"
 

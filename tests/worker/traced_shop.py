@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.telemetry.traced import described
 from towpath.app.app import Towpath
 from towpath.clock import hours
-from towpath.worker.verdicts import Snooze
+from towpath.worker.context import Snooze
 from towpath.worker.worker import Worker
 
 app = Towpath("")

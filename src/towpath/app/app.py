@@ -31,9 +31,8 @@ from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.context import Context
+from towpath.worker.context import Context, Middleware
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.middleware import Middleware
 from towpath.worker.recorded import Recorder
 from towpath.worker.recurring import Recurrence, Recurrences, fire_due, keep_firing
 from towpath.worker.schedule import Missed, Schedule, schedule

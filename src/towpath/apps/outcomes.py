@@ -12,7 +12,7 @@ from towpath.calls.answer import Answer, require_taken
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge, CallFailed, CallRefused
 from towpath.clock import ZERO
 from towpath.errors import RetryAdvice
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 import httpcore
@@ -238,12 +238,7 @@ class Caller:
             self._pool = await self._owned.enter_async_context(self._new_pool())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._pool = None
         await self._owned.aclose()
 

@@ -90,8 +90,7 @@ def shown_of(settings: Settings, leaf: Leaf) -> str:
 
 def shown(value: object, *, hidden: bool = False) -> str:
     """A value as it would be written in a file; if *hidden*, only that there is one."""
-    from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
-    from towpath.durations import spelled  # noqa: PLC0415 -- the same
+    from towpath.clock import Duration, spelled  # noqa: PLC0415 -- slow to import
     from towpath.options import HIDDEN  # noqa: PLC0415 -- the same
 
     match value:

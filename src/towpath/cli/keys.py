@@ -89,8 +89,11 @@ async def revoke(
 
 
 def _ends(expires: str | None) -> datetime | None:
-    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- a help text needs none
-    from towpath.durations import parse_duration  # noqa: PLC0415
+    from towpath.clock import (  # noqa: PLC0415 -- a help text needs none
+        instant,
+        parse_duration,
+        wall_ms,
+    )
 
     return None if expires is None else instant(wall_ms()) + parse_duration("expires", expires)
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from towpath.clock import readable
 from towpath.console.arguments import chosen_queues
 from towpath.console.output import Output
-from towpath.durations import readable
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.model import Job, Said

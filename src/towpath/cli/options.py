@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from towpath.clock import Duration
-from towpath.durations import parse_duration
+from towpath.clock import Duration, parse_duration
 from towpath.engine import spelling
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.errors import InvalidOption

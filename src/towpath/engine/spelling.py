@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from towpath.clock import Duration
-from towpath.durations import parse_duration, spelled
+from towpath.clock import Duration, parse_duration, spelled
 from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -26,21 +26,32 @@ from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.engine.model import Job, JobRef
+from towpath.engine.engine import Engine
+from towpath.engine.model import (
+    FIELDS,
+    NO_HEADERS,
+    Exchanged,
+    Job,
+    JobRef,
+    NewJob,
+    Renew,
+    Settlement,
+    Submitted,
+)
 from towpath.engine.record import STATES
 from towpath.engine.states import State
-from towpath.errors import JobNotFound
+from towpath.errors import JobNotFound, TowpathError
 from towpath.ids import JobId
 from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
-from towpath.testing.watched import Notes, Ran, WatchedEngine
-from towpath.worker.middleware import Middleware
+from towpath.worker.context import Middleware
 from towpath.worker.options import DEFAULTS
 from towpath.worker.recurring import fire_due
 from towpath.worker.worker import Worker
 
 if TYPE_CHECKING:
     from towpath.ledger.database.tables import Tables
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -230,3 +241,76 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
     def reason(self) -> str | None:
         """Why its last attempt failed, or why it is dead."""
         return self.job.reason
+
+
+class Ran(NamedTuple):
+    """A job that was run, and its state after that attempt."""
+
+    job: JobRef
+    state: State
+
+
+class TakenIn(NamedTuple):
+    """A job that was submitted, as it was then."""
+
+    queue: str
+    handler: str | None
+    """Which of its queue's handlers it is for."""
+    payload: bytes
+
+
+class Notes:
+    """What went through the engines of one app, in order; written in any thread."""
+
+    def __init__(self) -> None:
+        self.taken_in: list[TakenIn] = []
+        self.ran: list[Ran] = []
+
+    def took(self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object) -> None:
+        """Of a submit: one that was refused, or had been there before, is not noted."""
+        if isinstance(answer, Submitted) and not answer.existed:
+            self.taken_in.append(TakenIn(queue, headers.get("handler"), payload))
+
+    def took_all(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
+        for job, answer in zip(jobs, answers, strict=True):
+            packed = (job.more or {}).get("headers")
+            self.took(
+                queue, job.payload, FIELDS["headers"].kind.read(packed) if packed else {}, answer
+            )
+
+
+class WatchedEngine(Engine):
+    """Made by an app that stands on a bench."""
+
+    def __init__(self, notes: Notes, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._notes = notes
+
+    async def submit(self, queue: str, payload: bytes, **options: Any) -> Submitted:
+        answer = await super().submit(queue, payload, **options)
+        self._notes.took(queue, payload, options.get("headers") or NO_HEADERS, answer)
+        return answer
+
+    async def submit_many(
+        self, queue: str, jobs: Iterable[NewJob], **how: Any
+    ) -> list[Submitted | TowpathError]:
+        wanted = list(jobs)
+        answers = await super().submit_many(queue, wanted, **how)
+        self._notes.took_all(queue, wanted, answers)
+        return answers
+
+    async def fire(
+        self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
+    ) -> list[Submitted]:
+        answers = await super().fire(queue, name, jobs, **how)
+        self._notes.took_all(queue, jobs, answers)
+        return answers
+
+    async def exchange(
+        self, queue: str, settlements: Sequence[Settlement], **how: Any
+    ) -> Exchanged:
+        answer = await super().exchange(queue, settlements, **how)
+        for settlement, outcome in zip(settlements, answer.outcomes, strict=True):
+            if isinstance(outcome, State) and not isinstance(settlement, Renew):
+                self._notes.ran.append(Ran(settlement.lease.job, outcome))
+        return answer

@@ -27,10 +27,9 @@ import msgspec
 from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
 from towpath.errors import PayloadInvalid, PayloadTooLarge
-from towpath.worker.context import Context
+from towpath.worker.context import Context, Discard, Retry, Snooze
 from towpath.worker.endings import first_leaf, only_leaf, reason_of, words_of, writable
 from towpath.worker.handler import Handler
-from towpath.worker.verdicts import Discard, Retry, Snooze
 
 LENGTH = struct.Struct(">I")
 _LONGEST_TRACE = 20_000

@@ -1,18 +1,25 @@
-"""What a handler is told about the job in its hands, and what it may say meanwhile."""
+"""What code of the user's sees of an attempt: a handler its job, and middleware what is around it.
+
+A handler may leave notes meanwhile, and raise how its attempt ends; anything else that it raises is
+a failure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, days, seconds, wall_ms
+from towpath.clock import Duration, days, duration_ms, instant_ms, seconds, wall_ms
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import PayloadInvalid
 from towpath.ids import JobId, LaneKey, QueueName, Token, queue_name
+
+if TYPE_CHECKING:
+    from towpath.worker.attempt import Stop
 
 Tell = Callable[[bytes], None]
 """Where a progress note goes."""
@@ -114,3 +121,77 @@ class Context:
                 raise PayloadInvalid("progress", str(error)) from error
         self.noted = True
         self._tell(check_size("progress", note, LARGEST_NOTE))
+
+
+class Verdict(Exception):
+    """How the attempt ends, in the handler's own words."""
+
+
+class Retry(Verdict):
+    """Try again after *after*; without it the retry policy decides. The attempt counts.
+
+    `raise Retry("the printer is out of paper", after=minutes(5))`
+    """
+
+    def __init__(
+        self,
+        reason: str = "the handler asked for another attempt",
+        *,
+        after: Duration | None = None,
+    ) -> None:
+        super().__init__(reason)
+        if after is not None:
+            duration_ms("after", after)
+        self.reason, self.after = str(reason or ""), after
+
+
+class Discard(Verdict):
+    """No other attempt can help: the job is dead, with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = str(reason or "")
+
+
+class Snooze(Verdict):
+    """Not now: come back at this time, or after this long. The attempt does not count."""
+
+    def __init__(self, until: datetime | Duration) -> None:
+        super().__init__(f"until {until}")
+        if isinstance(until, datetime):
+            instant_ms("until", until)
+        else:
+            duration_ms("until", until)
+        self.until = until
+
+
+class AttemptStopped(Exception):
+    """The attempt had to end before its handler: *why* is its time limit, somebody who cancelled
+    the job, a lost lease, or the worker's end.
+    """
+
+    def __init__(self, why: Stop) -> None:
+        super().__init__(f"the attempt was stopped: {why}")
+        self.why = why
+
+
+class Middleware:
+    """Override what you need. Runs in the worker's event loop, in the order given; `after` and
+    `error` in the reverse order. What it raises counts as if the handler had raised it.
+
+    Whoever was told `before` is told `after` or `error`, unless the whole process is killed.
+    """
+
+    async def before(self, ctx: Context) -> None:
+        """The handler is about to be called."""
+
+    async def after(self, ctx: Context, result: Any) -> None:
+        """The handler has returned *result*."""
+
+    async def error(self, ctx: Context, error: Exception) -> None:
+        """The handler has raised *error*, Retry, Discard and Snooze included.
+
+        Or it was ended from outside: then *error* is AttemptStopped; a RuntimeError stands for
+        SystemExit and its like. In these cases how the attempt ends is decided: what is raised
+        here is only logged, and all of the middleware together has a second.
+        """

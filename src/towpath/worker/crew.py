@@ -18,19 +18,16 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Notes, Stop
+from towpath.worker.context import Middleware
 from towpath.worker.endings import handler_missing, sendable, stopped
-from towpath.worker.fetch import LOOK_EVERY, Feeder
+from towpath.worker.fetch import LOOK_EVERY, Feeder, Readings
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
-from towpath.worker.middleware import Middleware
-from towpath.worker.processes import Processes
-from towpath.worker.readings import Readings
-from towpath.worker.recorded import RecordedRuns
-from towpath.worker.registry import Registry
+from towpath.worker.places import Processes, Threads
+from towpath.worker.recorded import RecordedRuns, Registry
 from towpath.worker.report import Ended, Report
 from towpath.worker.runner import Runner
 from towpath.worker.slots import Slots
-from towpath.worker.threads import Threads
 
 _TO_NOTICE = 5.0
 """Seconds in which a handler in a process may end by itself once its job was cancelled."""

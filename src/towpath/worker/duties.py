@@ -17,7 +17,7 @@ from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.worker.handler import Handler
-from towpath.worker.registry import Registry
+from towpath.worker.recorded import Registry
 
 KEEP = hours(1)
 """How long the runtime keeps finished jobs where nobody said anything."""

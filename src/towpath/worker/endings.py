@@ -15,7 +15,7 @@ from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Settlemen
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.verdicts import Discard, Retry, Snooze, Verdict
+from towpath.worker.context import Discard, Retry, Snooze, Verdict
 
 LONGEST_MESSAGE = 1000
 _ANY = QueueOptions(max_payload=LARGEST_PAYLOAD)

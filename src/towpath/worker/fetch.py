@@ -21,6 +21,7 @@ from random import uniform
 from towpath.clock import ZERO, Duration, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts
 from towpath.engine.model import (
     Bury,
     Call,
@@ -31,9 +32,10 @@ from towpath.engine.model import (
     Release,
     Settlement,
 )
-from towpath.errors import PayloadTooLarge, ServerError, ServerUnreachable
+from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
 from towpath.supervise import detached
+from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.report import Ended
 from towpath.worker.slots import Slots
@@ -307,3 +309,53 @@ def _fitting(settlement: Settlement, limit: int) -> Settlement:
         reason = f"ResultTooLarge: {len(settlement.result)} bytes, at most {limit} are kept"
         return Bury(settlement.lease, reason)
     return settlement
+
+
+_WITHIN = 2.0
+
+
+class Readings:
+    """Answers a scrape, from the scraper's own thread."""
+
+    def __init__(self, engine: Engine, feeders: Sequence[Feeder], slots: Slots) -> None:
+        self._engine, self._feeders, self._slots = engine, feeders, slots
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def close(self) -> None:
+        """The worker ends: there is nothing to read any more."""
+        self._closed = True
+
+    def read(self) -> Reading:
+        """How everything stands. Raises TowpathError, TimeoutError."""
+        if self._closed:
+            raise EngineClosed("the worker has ended")
+        asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        return asked.result(_WITHIN)
+
+    async def _read(self) -> Reading:
+        slots = self._slots
+        return Reading(
+            queues=[await self._queue(feeder) for feeder in self._feeders],
+            slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
+        )
+
+    async def _queue(self, feeder: Feeder) -> QueueReading:
+        counts = await self._engine.counts(feeder.queue)
+        return queue_reading(feeder.queue, counts, leases=feeder.held)
+
+
+def queue_reading(queue: str, counts: Counts, *, leases: int = 0) -> QueueReading:
+    """How a queue stands whose jobs were counted just now."""
+    return QueueReading(
+        queue=queue,
+        depth={
+            "ready": counts.ready,
+            "delayed": counts.delayed,
+            "waiting": counts.waiting,
+            "leased": counts.leased,
+            "dead": counts.dead,
+        },
+        oldest=counts.oldest.total_seconds() if counts.oldest else 0.0,
+        leases=leases,
+    )

@@ -14,9 +14,8 @@ from towpath.engine.check import whole
 from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
-from towpath.worker.context import Context
+from towpath.worker.context import Context, Discard
 from towpath.worker.payload import Form, WithDefault, form
-from towpath.worker.verdicts import Discard
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -2,26 +2,31 @@
 
 Before its handler runs, an attempt begins in the row; before the server hears how it ended, the
 row does. So what Redis forgets, the row knows, and what the row says has ended is not run again.
+`Registry` is what a worker needs to know of its app, its records among that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import random, uniform
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from towpath.clock import seconds
+from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
 from towpath.errors import RetryAdvice, TowpathError
 from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.context import Middleware
 from towpath.worker.endings import reason_of, stopped
+from towpath.worker.handler import Handler
 
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""
@@ -123,3 +128,42 @@ class RecordedRuns:
             error=type(error).__qualname__,
             reason=str(error),
         )
+
+
+class Registry(Protocol):
+    """An app: handlers, and the way to the server."""
+
+    version: str
+    metrics: Metrics
+    middleware: tuple[Middleware, ...]
+
+    @property
+    def handlers(self) -> Sequence[Handler[Any, Any, Any]]:
+        """All of them."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """The app's own, while it is entered."""
+        ...
+
+    def new_engine(self, limits: Limits | None = None) -> Engine:
+        """Another way to the same server, for another thread."""
+        ...
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where records are kept, for handlers that have them."""
+        ...
+
+    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
+        """Fire the recurring work of *queues* until cancelled."""
+        ...
+
+    async def fire_due(self, queues: Iterable[str], log: Log) -> None:
+        """Fire those of them that are due now."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: object) -> None: ...

@@ -15,13 +15,10 @@ from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import JobLine, Log, current_job
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import Context
+from towpath.worker.context import AttemptStopped, Context, Middleware, Snooze, Verdict
 from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
-from towpath.worker.middleware import AttemptStopped, Middleware
-from towpath.worker.processes import Processes
-from towpath.worker.threads import Threads
-from towpath.worker.verdicts import Snooze, Verdict
+from towpath.worker.places import Processes, Threads
 
 _LAST_WORDS = 1.0
 """Seconds for middleware to hear of an end that waits for nobody."""

@@ -7,27 +7,29 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import IntEnum
+from types import FrameType
 from typing import cast
 
 from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
 from towpath.errors import HandlerInvalid, ServerError
 from towpath.ids import QueueName, queue_name, worker_name
-from towpath.loop import new_loop
+from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.worker.context import Middleware
 from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_configuring, keep_sweeping_others
 from towpath.worker.heartbeat import PATIENCE
-from towpath.worker.middleware import Middleware
 from towpath.worker.options import DEFAULTS
-from towpath.worker.registry import Registry
+from towpath.worker.places import Unjoined
+from towpath.worker.recorded import Registry
 from towpath.worker.report import Report
-from towpath.worker.signals import Signals
-from towpath.worker.threads import Unjoined
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
@@ -293,3 +295,45 @@ def _weights(
             raise HandlerInvalid("(none)", rule=f"no handler for queue {name}; there are: {known}")
         chosen[name] = whole("weight", weights[queue], 1, 1_000) if weights else own[name]
     return chosen
+
+
+class Signals:
+    """What was heard so far; read by the heartbeat's thread too."""
+
+    def __init__(self, numbers: Sequence[signal.Signals], stop: Callable[[str], None]) -> None:
+        self._numbers, self._stop = numbers, stop
+        self.words = ""
+        self._first, self._times = 0.0, 0
+
+    def overdue(self, now: float, grace: float) -> bool:
+        """Whether a worker that goes on by now does so against a signal."""
+        return self._times > 1 or (self._times == 1 and now - self._first >= grace)
+
+    @contextmanager
+    def heard(self) -> Generator[None]:
+        """Listen while the body runs. Only a program's main thread may; in others, without effect.
+
+        Not with the loop's own add_signal_handler: that tells nobody before the loop runs again.
+        A handler that blocks inside of C code and never looks up keeps this from hearing as well.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def hear(number: int, _: FrameType | None) -> None:
+            self._hear(signal.Signals(number), loop)
+
+        before = {number: signal.signal(number, hear) for number in self._numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _hear(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._times:
+            self._first, self.words = steady(), f"{number.name} came"
+        self._times += 1
+        with suppress(RuntimeError):  # a closed loop has nothing left to stop
+            loop.call_soon_threadsafe(self._stop, f"{number.name} came")

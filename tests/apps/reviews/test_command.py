@@ -27,7 +27,7 @@ from towpath.apps.reviews.reviewers.errors import (
 )
 from towpath.clock import ZERO
 from towpath.errors import InvalidOption
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 TELL = """
 import json, os, sys

@@ -18,8 +18,7 @@ from towpath.apps.reviews.reviewers.errors import ReviewerTimedOut, ReviewTooLar
 from towpath.clock import milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Retry
+from towpath.worker.context import Context, Retry
 
 HANGS = "sleep 1000 & echo $$ $! > {pids}.new; mv {pids}.new {pids}; wait"
 

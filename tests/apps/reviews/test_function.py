@@ -16,7 +16,7 @@ from towpath.apps.reviews.model import Review, ReviewTask, Verdict
 from towpath.apps.reviews.reviewers.function import FunctionReviewer, ReviewFunction
 from towpath.clock import seconds
 from towpath.errors import InvalidOption
-from towpath.worker.verdicts import Discard, Retry, Snooze
+from towpath.worker.context import Discard, Retry, Snooze
 
 
 async def reviewed(function: Any) -> Review:

@@ -15,7 +15,7 @@ from towpath.apps.reviews.posting.port import Posted
 from towpath.calls import Caller, CallRefused
 from towpath.clock import minutes, seconds, wall_ms
 from towpath.errors import InvalidOption
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 REVIEWS = "/repos/octo/repo/pulls/7/reviews"
 STATUSES = f"/repos/octo/repo/statuses/{HEAD}"

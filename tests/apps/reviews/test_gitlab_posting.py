@@ -14,7 +14,7 @@ from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Posted
 from towpath.calls import Caller
 from towpath.clock import seconds
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 PROJECT = "/api/v4/projects/group%2Fsub%2Frepo"
 NOTES = f"{PROJECT}/merge_requests/7/notes"

@@ -30,8 +30,7 @@ from towpath.engine.channel import Limits
 from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Context, Discard, Retry
 
 SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
 _JOB = "UPDATE towpath_jobs SET "

@@ -14,7 +14,7 @@ from towpath.apps.reviews.model import ReviewTask
 from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.errors import InvalidOption
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 SECRET = new_secret()
 HERE = ["127.0.0.0/8"]

@@ -11,7 +11,7 @@ from tests.spec.deployment import Deployment
 from towpath.apps.reviews.queue import TASK_OPTIONS, ReviewQueue, TaskNotHeld
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.resp import items
+from towpath.embedded.process import items
 from towpath.engine.engine import Engine
 from towpath.engine.model import HIGH, LOW, NORMAL
 from towpath.engine.options import QueueOptions

@@ -28,8 +28,7 @@ from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
 from towpath.engine.model import Job
 from towpath.errors import JobNotFound
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Snooze
+from towpath.worker.context import Context, Discard, Snooze
 
 _JSON = {"content-type": "application/json"}
 _LONGEST_LOOK, _SOON = minutes(5), seconds(5)

@@ -24,8 +24,7 @@ from towpath.clock import ZERO, hours, minutes, seconds
 from towpath.engine.retry import Exponential
 from towpath.ledger.errors import RecordNotDead, RecordNotFound
 from towpath.ledger.records.record import Record, RecordState
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Discard, Snooze
+from towpath.worker.context import Context, Discard, Snooze
 
 _SLACK = seconds(10)
 REVIEW_RETRY = Exponential(first=seconds(10), factor=3, longest=minutes(30))

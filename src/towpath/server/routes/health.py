@@ -20,7 +20,7 @@ from towpath.web.auth import CanRead
 from towpath.web.fields import Answer, example
 from towpath.web.parts import PartOut, TheEngine, checked
 from towpath.web.problems import documented
-from towpath.worker.readings import queue_reading
+from towpath.worker.fetch import queue_reading
 
 PLACE = "server"
 _WITHIN = 2.0

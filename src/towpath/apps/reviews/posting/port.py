@@ -11,7 +11,7 @@ import msgspec
 from towpath.apps.outcomes import calling
 from towpath.apps.reviews.model import Review, ReviewTask
 from towpath.forges.client import ForgeClient
-from towpath.worker.verdicts import Discard
+from towpath.worker.context import Discard
 
 
 class Posted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from towpath.clock import Duration
 from towpath.errors import RetryAdvice, TowpathError
-from towpath.worker.verdicts import Discard, Retry
+from towpath.worker.context import Discard, Retry
 
 
 class ReviewerError(TowpathError):

@@ -10,9 +10,8 @@ from typing import Any
 from towpath.apps.reviews.model import Review, ReviewTask
 from towpath.apps.reviews.reviewers.port import returned
 from towpath.errors import InvalidOption
-from towpath.worker.context import Context
-from towpath.worker.threads import Threads
-from towpath.worker.verdicts import Retry
+from towpath.worker.context import Context, Retry
+from towpath.worker.places import Threads
 
 ReviewFunction = Callable[[ReviewTask], Any]
 """Returns a Review, its text, a dict of its fields, or an awaitable of one of these."""

@@ -13,8 +13,7 @@ import msgspec
 
 from towpath.apps.reviews.errors import ReviewInvalid
 from towpath.apps.reviews.model import Review, ReviewTask, read_review
-from towpath.worker.context import Context
-from towpath.worker.verdicts import Retry
+from towpath.worker.context import Context, Retry
 
 
 class Reviewer(Protocol):
