@@ -281,7 +281,9 @@ class Caller:
         body: bytes | None = None,
     ) -> Answer:
         """Any other request, and its answer. Refuses and fails as `post` does."""
-        pool, target = self._opened(), self._guard.target(url)
+        if (pool := self._pool) is None:
+            raise CallerClosed
+        target = self._guard.target(url)
         sent = request_headers(headers, authority=target.authority)
         with _silence():
             async with (
@@ -311,23 +313,17 @@ class Caller:
                     raise AnswerTooLarge(str(target), status=got.status, limit=self._largest)
             return Answer(got.status, answer_headers(got.headers), bytes(whole))
 
-    def _opened(self) -> httpcore.AsyncConnectionPool:
-        if self._pool is None:
-            raise CallerClosed
-        return self._pool
-
     def _new_pool(self) -> httpcore.AsyncConnectionPool:
+        resolve = self._resolve
+        if resolve is None:
+            resolve = SystemResolver()
+            self._owned.callback(resolve.close)
         return httpcore.AsyncConnectionPool(
             ssl_context=self._tls or httpx.create_ssl_context(),
             max_connections=None,
             keepalive_expiry=_IDLE,
-            network_backend=GuardedNetwork(self._guard, self._resolve or self._system_resolver()),
+            network_backend=GuardedNetwork(self._guard, resolve),
         )
-
-    def _system_resolver(self) -> Resolver:
-        system = SystemResolver()
-        self._owned.callback(system.close)
-        return system
 
     @asynccontextmanager
     async def _failures_of(self, target: Target) -> AsyncGenerator[None]:

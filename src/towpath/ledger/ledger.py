@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from towpath.ledger.records.sessions import Transaction
 
 T = TypeVar("T")
-W = TypeVar("W")
 
 LIMIT = seconds(5)
 """How long to wait for the database."""
@@ -154,7 +153,13 @@ class Ledger:
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         """What *query* answers. On SQLite it runs in a thread. Raises LedgerError."""
-        return await self._do(self._store.read, query)
+
+        def checked(connection: Connection) -> T:
+            self._require_fit(connection)
+            return query(connection)
+
+        with self._at_work():
+            return await self._store.read(checked)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
         """Do *change* and commit; its answer. Nothing of it stays if it raises.
@@ -173,33 +178,24 @@ class Ledger:
         """
 
         def noted(connection: Connection) -> Write[tuple[T, bool, list[int]]]:
+            self._require_fit(connection)
             write = decide(connection)
             return lambda it: (write(it), was_put(it), were_made(it))
 
-        answer, put, made = await self._do(self._store.write, noted)
+        with self._at_work():
+            answer, put, made = await self._store.write(noted)
         if put:
             self.outbox.nudge()
         if made:
             self.jobs.committed(made)
         return answer
 
-    async def _do(
-        self,
-        how: Callable[[Callable[[Connection], W]], Awaitable[T]],
-        work: Callable[[Connection], W],
-    ) -> T:
-        """Do *work*; the first time, only if the schema fits."""
-        with self._at_work():
-            if self._fits:
-                return await how(work)
-            answer = await how(lambda connection: self._checked(connection, work))
-        self._fits = True
-        return answer
-
-    def _checked(self, connection: Connection, work: Callable[[Connection], T]) -> T:
-        for line in self._lines:
-            line.require(connection)
-        return work(connection)
+    def _require_fit(self, connection: Connection) -> None:
+        """See that the schema fits: the first time, and after a probe. Raises LedgerError."""
+        if not self._fits:
+            for line in self._lines:
+                line.require(connection)
+            self._fits = True
 
     @contextmanager
     def _at_work(self) -> Generator[None]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -144,15 +144,11 @@ class Applications:
                     if application.service
                     else host
                 )
-                tasks = cast("Tasks", application.load(application.tasks, _no_tasks))(service)
-                for name, run in tasks.items():
+                tasks: Tasks | None = application.load(application.tasks)
+                for name, run in tasks(service).items() if tasks else ():
                     task = Background(f"{application.name}: {name}", run, log=host.log).start()
                     stack.push_async_callback(task.stop)
             yield services
-
-
-def _no_tasks(_: Any) -> dict[str, Any]:
-    return {}
 
 
 # ── paths ────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ from towpath.web.fields import (
     Seconds,
     Text,
     Token,
+    alike,
     example,
     from_base64,
     note,
@@ -109,6 +110,10 @@ class _JobHead(Answer):
     state: str
 
 
+_BYTES = {"payload", "result", "progress"}
+_OWN_WORDS = {"queue"} | _BYTES | {f"{name}_base64" for name in _BYTES}
+
+
 class JobOut(telling(_JobHead)):
     """A job as it is now."""
 
@@ -132,19 +137,8 @@ class JobOut(telling(_JobHead)):
     @classmethod
     def of(cls, job: Job) -> JobOut:
         return cls(
-            id=job.id,
             queue=job.ref.queue,
-            state=job.state,
-            attempts=job.attempts,
-            submitted_at=job.submitted_at,
-            due_at=job.due_at,
-            claimed_at=job.claimed_at,
-            expires_at=job.expires_at,
-            ended_at=job.ended_at,
-            worker=job.worker,
-            cancel_requested=job.cancel_requested,
-            reason=job.reason,
-            **told(job),
+            **alike(cls, job, but=_OWN_WORDS),
             **shown("payload", job.payload),
             **shown("result", job.result or b""),
             **shown("progress", job.progress or b""),
@@ -329,16 +323,8 @@ class CountsOut(Answer):
     def of(cls, queue: str, counts: Counts) -> CountsOut:
         return cls(
             queue=queue,
-            ready=counts.ready,
-            delayed=counts.delayed,
-            waiting=counts.waiting,
-            leased=counts.leased,
-            dead=counts.dead,
-            kept=counts.kept,
-            lanes=counts.lanes,
-            paused=counts.paused,
             oldest=counts.oldest.total_seconds() if counts.oldest is not None else None,
-            totals=counts.totals,
+            **alike(cls, counts, but={"queue", "oldest"}),
         )
 
 

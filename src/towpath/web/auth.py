@@ -55,23 +55,21 @@ class Door:
         self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._needs_none(scope):
+        needs_none = (
+            scope["type"] != "http"
+            or scope["path"] in self._open
+            or (scope["path"] in self._signed and scope["method"] == "POST")
+        )
+        if not needs_none:
             try:
                 key = await self._checked(scope)
-            except Refused as refused:
-                await refused.response()(scope, receive, send)
-                return
-            except TowpathError as error:
+            except (Refused, TowpathError) as error:
                 await of_error(error)(scope, receive, send)
                 return
             scope[_KEY] = key
             scope[_RECHECK] = partial(self._keys.check, _secret(scope))
             keep_as_sent(scope)
         await self._app(scope, receive, send)
-
-    def _needs_none(self, scope: Scope) -> bool:
-        path = scope["path"]
-        return path in self._open or (path in self._signed and scope["method"] == "POST")
 
     async def _checked(self, scope: Scope) -> KeyInfo:
         """The key of the request. 401 without a valid one, 429 above its rate."""

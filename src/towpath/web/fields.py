@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Collection
 from datetime import datetime
 from itertools import accumulate
 from typing import Annotated, Any
@@ -60,6 +61,11 @@ class Answer(BaseModel):
     """An answer's body."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def alike(kind: type[Answer], thing: object, *, but: Collection[str]) -> dict[str, Any]:
+    """The fields of *kind* that *thing* has under the same names; all *but* these."""
+    return {name: getattr(thing, name) for name in kind.model_fields if name not in but}
 
 
 def example(**values: Any) -> ConfigDict:

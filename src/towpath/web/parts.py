@@ -37,6 +37,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     lease: Duration
     count: int
     wait: Duration
+    lane: str | None = None
 
 
 class Poll:
@@ -51,31 +52,38 @@ class Poll:
         self._engine, self._request, self._draining = engine, request, draining
         self._sessions = sessions
 
-    async def claim(self, wish: Wish) -> list[Lease]:
-        """Up to `count` leases; none when the time is over."""
+    async def claim(self, wish: Wish, call: Call | None) -> list[Lease]:
+        """Up to `count` leases; none when the time is over. Of what has a *call*, nothing is given
+        back: who left may ask again under its name.
+        """
+        if wish.lane is not None or not wish.wait:
+            return await self._ask(wish, call, wish.wait)
         async with self._ends() as (left, drains):
+            if call is not None:
+                return await self._named(wish, call, left, drains)
             leases = await self._look_until(wish, left, drains)
             if leases and left.done():
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
 
-    async def claim_named(self, wish: Wish, call: Call) -> list[Lease]:
-        """The same under the caller's name. Who left may ask again, so nothing is given back."""
-        async with self._ends() as (left, drains):
-            claiming = asyncio.ensure_future(self._named(wish, call, wish.wait))
-            await _first(claiming, left, drains)
-            if claiming.done():
-                return claiming.result()
-            await _end(claiming)
-            # It may have claimed just then: the same name tells.
-            return [] if left.done() else await self._named(wish, call, milliseconds(1))
+    async def _named(
+        self, wish: Wish, call: Call, left: asyncio.Future[None], drains: asyncio.Future[Any]
+    ) -> list[Lease]:
+        claiming = asyncio.ensure_future(self._ask(wish, call, wish.wait))
+        await _first(claiming, left, drains)
+        if claiming.done():
+            return claiming.result()
+        await _end(claiming)
+        # It may have claimed just then: the same name tells.
+        return [] if left.done() else await self._ask(wish, call, milliseconds(1))
 
-    async def _named(self, wish: Wish, call: Call, wait: Duration) -> list[Lease]:
+    async def _ask(self, wish: Wish, call: Call | None, wait: Duration) -> list[Lease]:
         return await self._engine.claim(
             wish.queue,
             worker=wish.worker,
             lease=wish.lease,
             count=wish.count,
+            lane=wish.lane,
             wait=wait,
             call=call,
         )

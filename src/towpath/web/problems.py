@@ -117,8 +117,11 @@ def problem(
     )
 
 
-def of_error(error: TowpathError) -> JSONResponse:
+def of_error(error: TowpathError | Refused) -> JSONResponse:
     """The problem that an error of ours is."""
+    if isinstance(error, Refused):
+        told, ways_out = error.detail, error.headers
+        return problem(error.status, error.code, told, remedy=error.remedy, headers=ways_out)
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
     headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
@@ -157,26 +160,23 @@ class Refused(Exception):
         self.status, self.code, self.detail = status, code, detail
         self.remedy, self.headers = remedy, headers
 
-    def response(self) -> JSONResponse:
-        return problem(
-            self.status, self.code, self.detail, remedy=self.remedy, headers=self.headers
-        )
-
 
 def install(app: FastAPI) -> None:
     """Every error of *app* leaves it as a problem."""
 
     async def ours(_: Request, error: Exception) -> JSONResponse:
-        return of_error(cast("TowpathError", error))
-
-    async def refused(_: Request, error: Exception) -> JSONResponse:
-        return cast("Refused", error).response()
+        return of_error(cast("TowpathError | Refused", error))
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
-        return _invalid(cast("RequestValidationError", error))
+        unfit = cast("RequestValidationError", error).errors()
+        detail, found = misfits(cast("list[dict[str, Any]]", unfit))
+        return problem(422, "invalid_input", detail, remedy="Follow /openapi.json.", errors=found)
 
     async def plain(_: Request, error: Exception) -> JSONResponse:
-        return _plain(cast("HTTPException", error))
+        refusal = cast("HTTPException", error)
+        status, detail = refusal.status_code, str(refusal.detail)
+        code, remedy = _PLAIN.get(status, ("refused", None))
+        return problem(status, code, detail, remedy=remedy, headers=refusal.headers)
 
     async def defect(_: Request, error: Exception) -> JSONResponse:
         """Nothing of the error is told: it may quote what is secret."""
@@ -184,7 +184,7 @@ def install(app: FastAPI) -> None:
         return problem(500, "defect", text, remedy="Report it; try again later.")
 
     app.add_exception_handler(TowpathError, ours)
-    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(Refused, ours)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, plain)
     app.add_exception_handler(Exception, defect)
@@ -207,22 +207,13 @@ def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
     return Misfits("; ".join(told), found)
 
 
-def _invalid(error: RequestValidationError) -> JSONResponse:
-    detail, found = misfits(cast("list[dict[str, Any]]", error.errors()))
-    return problem(422, "invalid_input", detail, remedy="Follow /openapi.json.", errors=found)
-
-
-_TITLES = {404: "not_found", 405: "method_not_allowed"}
-_WAYS_OUT = {
-    404: "See /openapi.json for the paths that there are.",
-    405: "See /openapi.json for the methods of this path; the header Allow names them.",
+_PLAIN = {
+    404: ("not_found", "See /openapi.json for the paths that there are."),
+    405: (
+        "method_not_allowed",
+        "See /openapi.json for the methods of this path; the header Allow names them.",
+    ),
 }
-
-
-def _plain(error: HTTPException) -> JSONResponse:
-    status = error.status_code
-    code, remedy = _TITLES.get(status, "refused"), _WAYS_OUT.get(status)
-    return problem(status, code, str(error.detail), remedy=remedy, headers=error.headers)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

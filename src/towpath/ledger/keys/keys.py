@@ -103,7 +103,7 @@ class Keys:
         wanted = digest(checked_secret(secret))
         while (found := await self._find(wanted)) is None:
             row = self._row(new_id(), secret, name=name, scopes=scopes, queues=queues)
-            await self._insert_once(row)
+            await self._ledger.write(lambda it, row=row: _insert_once(it, row))
         self._forget(wanted)
         if found.ended(instant(self._wall())):
             raise KeyEnded(found.id)
@@ -263,13 +263,11 @@ class Keys:
             "last_used_at": None,
         }
 
-    async def _insert_once(self, row: dict[str, Any]) -> None:
-        def change(connection: Connection) -> None:
-            # Another process may be faster; whoever is, the caller looks at what is there.
-            with suppress(IntegrityError), connection.begin_nested():
-                connection.execute(insert(api_keys), row)
 
-        await self._ledger.write(change)
+def _insert_once(connection: Connection, row: dict[str, Any]) -> None:
+    # Another process may be faster; whoever is, the caller looks at what is there.
+    with suppress(IntegrityError), connection.begin_nested():
+        connection.execute(insert(api_keys), row)
 
 
 def _info(row: Mapping[Any, Any] | RowMapping) -> KeyInfo:

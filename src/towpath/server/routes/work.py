@@ -37,7 +37,7 @@ _OVER_HTTP = "http"
     responses={204: {"description": "There is nothing to do."}, **documented(409)},
 )
 async def claim(
-    queue: Queue, body: ClaimIn, engine: TheEngine, poll: ThePoll, named: Named, _: CanWork
+    queue: Queue, body: ClaimIn, poll: ThePoll, named: Named, _: CanWork
 ) -> ClaimedOut | Response:
     """Lease up to `count` jobs: highest priority first, oldest first within it.
 
@@ -50,20 +50,9 @@ async def claim(
         lease=seconds(body.lease),
         count=body.count,
         wait=seconds(body.wait),
+        lane=body.lane,
     )
-    call = named.call() if named else None
-    if body.lane is not None or not body.wait:
-        leases = await engine.claim(
-            queue,
-            worker=wish.worker,
-            lease=wish.lease,
-            count=wish.count,
-            lane=body.lane,
-            wait=wish.wait,
-            call=call,
-        )
-    else:
-        leases = await (poll.claim_named(wish, call) if call else poll.claim(wish))
+    leases = await poll.claim(wish, named.call() if named else None)
     if not leases:
         return Response(status_code=204)
     return ClaimedOut(jobs=[LeaseOut.of(lease) for lease in leases])

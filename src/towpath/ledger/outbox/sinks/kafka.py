@@ -133,7 +133,7 @@ class _Round:
         # Kafka refuses a whole batch of messages: which of them it meant, each alone shows.
         for event in self._suspects:
             if not self.trouble:
-                self._produce(event, partial(self._answered_alone, event))
+                self._produce(event, partial(self._answered, event, alone=True))
                 self._flush(limit)
 
     def stop(self) -> None:
@@ -177,18 +177,15 @@ class _Round:
             return False
         return True
 
-    def _answered(self, event: Event, error: KafkaError | None, _: object) -> None:
+    def _answered(
+        self, event: Event, error: KafkaError | None, _: object, *, alone: bool = False
+    ) -> None:
         if error is None:
             self.outcomes[event.seq] = None
-            self._next(event.key)
-        elif error.name() in _REFUSALS:
+            if not alone:
+                self._next(event.key)
+        elif error.name() in _REFUSALS and not alone:
             self._suspects.append(event)
-        else:
-            self._failed(event, error)
-
-    def _answered_alone(self, event: Event, error: KafkaError | None, _: object) -> None:
-        if error is None:
-            self.outcomes[event.seq] = None
         else:
             self._failed(event, error)
 
