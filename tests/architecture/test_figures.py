@@ -8,7 +8,7 @@ from textwrap import dedent
 from tests.architecture.figures import shape, submitting
 from tests.architecture.sources import SOURCE, python_files
 
-FILES = 209
+FILES = 208
 FRAMES_OF_A_SUBMIT = 8
 MODULES_OF_A_SUBMIT = 10
 SMALL_WITH_ONE_IMPORTER = 2

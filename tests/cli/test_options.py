@@ -3,7 +3,7 @@
 import pytest
 
 from towpath import Exponential, Fixed, LanePolicy, Listed, Never, QueueOptions, hours, seconds
-from towpath.cli.options import changed, written
+from towpath.cli.queues import changed, written
 from towpath.errors import InvalidOption
 
 

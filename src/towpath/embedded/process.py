@@ -5,6 +5,8 @@ needs no client library, and only the engine imports one.
 """
 
 import asyncio
+import atexit
+import os
 import signal
 import socket
 import subprocess
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from towpath.embedded.errors import CommandRefused, ServerDidNotStart
+from towpath.embedded.errors import CommandRefused, ServerDidNotStart, ServerNotRunning
 from towpath.processes.launch import launch
 
 Address: TypeAlias = Path | tuple[str, int]
@@ -251,3 +253,42 @@ class ServerProcess:
             log.seek(max(self._log_start, size - _TAIL_BYTES))
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-_TAIL_LINES:])
+
+
+class Owned(Running):
+    """One server of this process's own. It ends with this process at the latest."""
+
+    def __init__(self) -> None:
+        self._process: ServerProcess | None = None
+        self._owner = os.getpid()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it again at the same address."""
+        self.stop()
+        self.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    @property
+    def pid(self) -> int:
+        return self._running_process().pid
+
+    def _running_process(self) -> ServerProcess:
+        if self._process is None or not self._process.alive:
+            raise ServerNotRunning
+        return self._process
+
+    def _own(self) -> None:
+        self._owner = os.getpid()
+        atexit.register(self._stop_at_exit)
+
+    def _disown(self) -> None:
+        self._process = None
+        atexit.unregister(self._stop_at_exit)
+
+    def _stop_at_exit(self) -> None:
+        # A forked child has a copy of this object, but not the server.
+        if os.getpid() == self._owner:
+            self.stop()

@@ -1,6 +1,5 @@
 """A private Valkey or Redis server: what `towpath up` and the tests start."""
 
-import atexit
 import os
 import signal
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
-from towpath.embedded.errors import ServerDidNotStart, ServerNotRunning
+from towpath.embedded.errors import ServerDidNotStart
 from towpath.embedded.home import (
     DURABLE,
     LOOPBACK,
@@ -24,7 +23,7 @@ from towpath.embedded.home import (
     rendered,
 )
 from towpath.embedded.lock import Holder, Lock, locked
-from towpath.embedded.process import Address, Reply, Running, ServerProcess, Word, ask
+from towpath.embedded.process import Address, Owned, Reply, ServerProcess, Word, ask
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 10.0
@@ -32,7 +31,7 @@ _PORT_TRIES = 10
 ANY_FREE_PORT = 0
 
 
-class EmbeddedServer(Running):
+class EmbeddedServer(Owned):
     """A server of this process's own, reachable from this machine only.
 
     With *data*, a directory, everything acknowledged is on disk (`appendfsync always`), and no
@@ -54,6 +53,7 @@ class EmbeddedServer(Running):
         options: Mapping[str, str] | None = None,
         binary: ServerBinary | None = None,
     ) -> None:
+        super().__init__()
         self.binary = binary or find_server()
         self._home = Home(data)
         self._keeps_data = data is not None
@@ -61,8 +61,6 @@ class EmbeddedServer(Running):
         self._port = port
         self._may_choose_port = listen.on_port and port == ANY_FREE_PORT
         self._options = dict(options or {})
-        self._process: ServerProcess | None = None
-        self._owner = os.getpid()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -72,8 +70,7 @@ class EmbeddedServer(Running):
         Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
         """
         if not self.running:
-            self._owner = os.getpid()
-            atexit.register(self._stop_at_exit)
+            self._own()
             with self._right_to_run() as lock:
                 self._start_on_some_port(lock)
         return self
@@ -82,17 +79,11 @@ class EmbeddedServer(Running):
         """Ask the server to end, kill it after *within* seconds; returns when it has ended."""
         if self._process is not None and self._process.alive:
             self._process.stop(within=within)
-        self._process = None
-        atexit.unregister(self._stop_at_exit)
+        self._disown()
 
     def kill(self) -> None:
         """SIGKILL: what a crash of the server looks like. Returns when it has ended."""
         self._running_process().kill()
-
-    def restart(self) -> None:
-        """Stop it if it runs, and start it again at the same address."""
-        self.stop()
-        self.start()
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open and nothing answers, as on a frozen machine."""
@@ -103,14 +94,6 @@ class EmbeddedServer(Running):
         self._running_process().send(signal.SIGCONT)
 
     # -- facts -----------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.alive
-
-    @property
-    def pid(self) -> int:
-        return self._running_process().pid
 
     @property
     def log(self) -> Path:
@@ -197,13 +180,3 @@ class EmbeddedServer(Running):
     def _holder(self, server: int) -> Holder:
         socket = str(self.socket) if self._listen.on_socket else ""
         return Holder(owner=os.getpid(), server=server, socket=socket, port=self._port)
-
-    def _running_process(self) -> ServerProcess:
-        if self._process is None or not self._process.alive:
-            raise ServerNotRunning
-        return self._process
-
-    def _stop_at_exit(self) -> None:
-        # A forked child has a copy of this object, but not the server.
-        if os.getpid() == self._owner:
-            self.stop()

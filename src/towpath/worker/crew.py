@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -61,7 +61,7 @@ class Crew:
         self._app, self._terms, self._exhausted = app, terms, exhausted
         self._overdue, self._leave = overdue, leave
         self._log, self._metrics = log, metrics
-        self._handlers = _by_header(app)
+        self._handlers = {(it.queue, it.named): it for it in app.handlers}
         self._held: dict[Attempt, Feeder] = {}
         self._draining = False
         self._started = 0
@@ -81,10 +81,13 @@ class Crew:
             processes=self._processes,
             middleware=terms.middleware,
             note=self._notes.send,
-            largest=self._largest,
+            largest=engine.largest_payload,
             log=self._log,
         )
-        self._runs = self._recorded() if any(_has_record(it) for it in self._app.handlers) else None
+        self._runs: RecordedRuns | None = None
+        if any(it.options.record for it in self._app.handlers):
+            recorder = self._app.recorder
+            self._runs = RecordedRuns(recorder, engine, self._log, self._runner.run)
         self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
         limits = Limits(
             answer=terms.lease / 5,
@@ -115,10 +118,6 @@ class Crew:
                 attempt.task.cancel()
         await self._processes.close()
         self._threads.close()
-
-    async def _largest(self, queue: str, size: int) -> int:
-        """Bytes of a result that the queue keeps; asked for anew if *size* seems too much."""
-        return await self._app.engine.largest_payload(queue, size)
 
     async def heart_fails(self) -> None:
         """Raise what ended the heartbeat, if something does."""
@@ -181,7 +180,7 @@ class Crew:
         for attempt in list(self._held):
             self.stop(attempt, Stop.DRAINED)
         await self._have_ended(self._held)
-        left = [it for it in self._held if _in_thread(it)]
+        left = [it for it in self._held if it.handler and it.handler.place is Place.THREAD]
         for attempt in left:
             if attempt.task is not None:
                 attempt.task.cancel()
@@ -227,13 +226,9 @@ class Crew:
             return stopped(attempt)  # it ended while it could not begin
         attempt.begin()
         self.report.started(attempt)
-        if self._runs is not None and attempt.handler and _has_record(attempt.handler):
+        if self._runs is not None and attempt.handler and attempt.handler.options.record:
             return await self._runs.run(attempt)
         return await self._runner.run(attempt)
-
-    def _recorded(self) -> RecordedRuns:
-        app = self._app
-        return RecordedRuns(app.recorder, app.engine, self._log, self._runner.run)
 
     async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
         """The same behind those of its handler that run already; its time begins with its turn."""
@@ -347,21 +342,6 @@ class Crew:
     def _known(self, queue: str) -> list[str]:
         return [it.named or f"{it.name} (without a name)" for it in self._app.handlers
                 if it.queue == queue]  # fmt: skip
-
-
-def _in_thread(attempt: Attempt) -> bool:
-    return attempt.handler is not None and attempt.handler.place is Place.THREAD
-
-
-def _has_record(handler: Handler[Any, Any, Any]) -> bool:
-    return handler.options.record
-
-
-Handlers = Mapping[tuple[str, str | None], Handler[Any, Any, Any]]
-
-
-def _by_header(app: Registry) -> Handlers:
-    return {(it.queue, it.named): it for it in app.handlers}
 
 
 def _limits(app: Registry) -> dict[Handler[Any, Any, Any] | None, asyncio.Semaphore]:

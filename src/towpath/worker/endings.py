@@ -169,13 +169,10 @@ def _where(error: BaseException) -> str:
     last = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if last is None or not _is_standard(file):
+        is_standard = file.startswith(_STANDARD) and "site-packages" not in file
+        if last is None or not is_standard:
             last = f" ({Path(file).name}:{line} in {frame.f_code.co_name})"
     return writable(last or "")
-
-
-def _is_standard(file: str) -> bool:
-    return file.startswith(_STANDARD) and "site-packages" not in file
 
 
 def first_leaf(error: BaseException) -> tuple[BaseException, int]:

@@ -144,7 +144,7 @@ class Feeder:
     async def run(self) -> None:
         """Until it was stopped and nothing is left to settle."""
         try:
-            while not self._finished():
+            while not self._stopping or self._outbox or self._share.held:
                 self._wake.clear()
                 batch = self._next_batch()
                 self._asked = self._next_claim(batch)
@@ -163,9 +163,6 @@ class Feeder:
             self._share.wants = False
             self._answer_call()
             self._look_no_more()
-
-    def _finished(self) -> bool:
-        return self._stopping and not self._outbox and not self._share.held
 
     def _answer_call(self) -> None:
         """Who was called for work and can't take any lets another one do so."""
@@ -229,7 +226,7 @@ class Feeder:
         answered: one effect. None if it was refused and there is nothing to settle.
         """
         settlements = [settlement for _, settlement in batch]
-        call, self.asked_at = self._named(), steady()
+        call, self.asked_at = Call(self._channel, next(self._numbers)), steady()
         failed = unknown = False
         while True:
             sent, self._looks, asked = steady(), 0, self._asked
@@ -273,9 +270,6 @@ class Feeder:
             self._resting.cancel()
             self._resting = None
             self._wake.set()
-
-    def _named(self) -> Call:
-        return Call(self._channel, next(self._numbers))
 
     # ── waiting for work ─────────────────────────────────────────────────────────────────
 
