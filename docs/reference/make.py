@@ -11,6 +11,7 @@ import towpath
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.tables import database_page
+from docs.reference.tree import PAGE, architecture_page
 from towpath import errors
 from towpath.apps.application import applications
 from towpath.engine.options import QueueOptions
@@ -155,3 +156,4 @@ if __name__ == "__main__":
     replace_file(HERE / "http-api.md", http_page(), mode=PUBLIC)
     replace_file(HERE / "log-events.md", log_events_page(), mode=PUBLIC)
     replace_file(HERE / "metrics.md", metrics_page(), mode=PUBLIC)
+    replace_file(PAGE, architecture_page(), mode=PUBLIC)

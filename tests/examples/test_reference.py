@@ -10,6 +10,7 @@ from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
 from docs.reference.tables import database_page
+from docs.reference.tree import PAGE, architecture_page
 from tests.architecture.sources import ROOT, SOURCE, python_files
 from towpath.apps import BUILT_IN
 from towpath.cli.config import groups
@@ -89,3 +90,7 @@ def test_the_page_of_the_database_is_up_to_date() -> None:
 
 def test_the_page_of_the_http_api_is_up_to_date() -> None:
     assert (REFERENCE / "http-api.md").read_text() == http_page()
+
+
+def test_the_tree_of_the_architecture_is_up_to_date() -> None:
+    assert PAGE.read_text() == architecture_page()
