@@ -1,12 +1,12 @@
 """The command and an engine on the same server."""
 
-from collections.abc import AsyncIterator
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine
+from towpath.clock import ServerClock
 from towpath.embedded import EmbeddedServer
 
 
@@ -16,6 +16,15 @@ def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    async with Engine(server.url) as engine:
-        yield engine
+def clock() -> ServerClock:
+    """The one that the command goes by."""
+    return ServerClock()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory, and none of the variables."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith(("TOWPATH_", "REDIS_")):
+            monkeypatch.delenv(name)

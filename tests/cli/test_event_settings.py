@@ -1,6 +1,5 @@
 """The settings of events: which sinks, options as people write them, and no secret ever shown."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,8 @@ from towpath.settings import Settings
 from towpath.settings import load as loaded
 from towpath.settings.sources import Origin
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 CANARY = "canary-d94a"
 SINKS = "TOWPATH_EVENTS__SINKS"
 OPTIONS = "TOWPATH_EVENTS__KAFKA_OPTIONS"
@@ -20,15 +21,6 @@ OPTIONS = "TOWPATH_EVENTS__KAFKA_OPTIONS"
 def load() -> Settings:
     """All settings, with the groups that the command line knows."""
     return loaded(registry=groups)
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith(("TOWPATH_", "REDIS_")):
-            monkeypatch.delenv(name)
 
 
 def options() -> dict[str, str]:

@@ -16,10 +16,9 @@ SECRET = re.compile(r"tp_([a-z0-9]{10})_[\w-]{43}", re.ASCII)
 
 
 @pytest.fixture
-def keys(towpath: Command) -> Command:
+def keys(towpath: Command, prepared_file_url: str) -> Command:
     """The command, with a database that is up to date."""
-    url = towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
-    asyncio.run(migrated(url))
+    towpath.env["DATABASE_URL"] = prepared_file_url
     return towpath
 
 

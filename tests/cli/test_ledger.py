@@ -11,13 +11,12 @@ from towpath.ledger.records.record import RecordState
 
 
 @pytest.fixture
-def records(towpath: Command) -> Command:
+def records(towpath: Command, prepared_file_url: str) -> Command:
     """The command, with a database that is up to date and has three open records."""
-    url = towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
+    url = towpath.env["DATABASE_URL"] = prepared_file_url
 
     async def make() -> None:
         async with Ledger(url) as ledger:
-            await ledger.migrate()
             for id in ("a", "b"):
                 await ledger.jobs.submit("mails", b"1", id=id)
             await ledger.jobs.submit("letters", b"1", id="c")

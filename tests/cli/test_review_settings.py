@@ -1,7 +1,6 @@
 """The settings of reviews: commands as words, secrets in files, and none of them ever shown."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from towpath.settings import Settings
 from towpath.settings import load as loaded
 from towpath.settings.sources import Origin
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 CANARY = "canary-51c7"
 SECRET = ("github_secrets", "gitlab_secrets", "github_token", "gitlab_token", "reviewer_url")
 
@@ -20,15 +21,6 @@ SECRET = ("github_secrets", "gitlab_secrets", "github_token", "gitlab_token", "r
 def load() -> Settings:
     """All settings, with the groups that the command line knows."""
     return loaded(registry=groups)
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith(("TOWPATH_", "REDIS_")):
-            monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(

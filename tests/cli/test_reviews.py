@@ -19,17 +19,11 @@ HEAD = "a1" * 20
 
 
 @pytest.fixture
-def reviews(towpath: Command) -> Command:
+def reviews(towpath: Command, prepared_file_url: str) -> Command:
     """The command, with a database that is up to date and a Redis that is away."""
-    url = towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
+    towpath.env["DATABASE_URL"] = prepared_file_url
     towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
-    asyncio.run(migrated(url))
     return towpath
-
-
-async def migrated(url: str) -> None:
-    async with Ledger(url) as ledger:
-        await ledger.migrate()
 
 
 def end(

@@ -1,6 +1,5 @@
 """Settings: who decides, what is refused, what stays hidden."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,9 @@ from towpath.errors import InvalidOption
 from towpath.settings import Settings, load
 from towpath.settings.sources import Origin
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 CANARY = "canary-8f2e"
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith(("TOWPATH_", "REDIS_")):
-            monkeypatch.delenv(name)
 
 
 def shown(settings: Settings, name: str) -> str:

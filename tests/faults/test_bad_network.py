@@ -28,12 +28,6 @@ HOLES = [Hole.REQUESTS, Hole.REPLIES]
 
 
 @pytest.fixture
-async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
-    async with Proxy(server.address, Faults()) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
     """Another engine, which the proxy does not trouble."""
     async with Engine(server.url) as engine:

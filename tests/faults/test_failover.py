@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -34,18 +33,6 @@ LIMITS = Limits(answer=seconds(2), give_up=seconds(25))
 MEMORY, DISK, ONE_REPLICA = map(Durability.parse, ("memory", "disk", "replica:1"))
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def group() -> Iterator[EmbeddedSentinel]:
-    with EmbeddedSentinel(replicas=1) as group:
-        yield group
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
-        yield cluster
 
 
 class TestSentinel:
@@ -188,16 +175,20 @@ async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
 
 class TestACluster:
     async def test_an_engine_goes_on_when_a_master_is_killed(
-        self, cluster: EmbeddedCluster
+        self, replicated_cluster: EmbeddedCluster
     ) -> None:
         """Under load, with submits that a replica confirms; none of those is lost."""
-        at = slot_of(cluster, f"{{{QUEUE}}}:queue") * len(cluster.masters) // SLOTS
-        async with Engine(cluster.url, limits=LIMITS) as engine:
+        at = (
+            slot_of(replicated_cluster, f"{{{QUEUE}}}:queue")
+            * len(replicated_cluster.masters)
+            // SLOTS
+        )
+        async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
             await engine.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, ONE_REPLICA)
             async with under_load(load):
                 await load.more(200)
-                cluster.masters[at].kill()
+                replicated_cluster.masters[at].kill()
                 acknowledged, given = frozenset(load.submitted), len(load.tokens)
                 before = max(load.tokens)
                 await eventually_async(lambda: is_answering(engine), within=40)
@@ -206,19 +197,19 @@ class TestACluster:
             assert min([*load.tokens[given:], *(it.token for it in leases)]) > before
 
     async def test_a_slot_that_changes_hands_under_load_loses_nothing(
-        self, cluster: EmbeddedCluster
+        self, replicated_cluster: EmbeddedCluster
     ) -> None:
         """Also calls that are between their write and its confirmation go on, and nobody who
         talks to the same servers about other queues gets an answer that was not for him.
         """
-        async with Engine(cluster.url, limits=LIMITS) as engine:
+        async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
             await engine.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, ONE_REPLICA)
             neighbours = asyncio.create_task(keep_submitting(engine))
             async with under_load(load):
                 for _ in range(4):
                     await load.more(50)
-                    slot = MovingSlot(cluster, f"{{{QUEUE}}}:queue")
+                    slot = MovingSlot(replicated_cluster, f"{{{QUEUE}}}:queue")
                     slot.begin()
                     slot.finish()
                 await load.more(50)

@@ -4,7 +4,6 @@ Killing is the easy fault: the kernel tells every client. Nobody tells that a se
 """
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -31,18 +30,6 @@ LONG = minutes(2)
 """Longer than a test lasts: what waits for so long waits for ever."""
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def group() -> Iterator[EmbeddedSentinel]:
-    with EmbeddedSentinel(replicas=1) as group:
-        yield group
-
-
-@pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
-    with EmbeddedCluster(masters=3, replicas=1, node_timeout=1.0) as cluster:
-        yield cluster
 
 
 def master_of(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
@@ -89,14 +76,14 @@ class TestASentinelPrimary:
 
 
 class TestAClusterMaster:
-    async def test_is_failed_over_from(self, cluster: EmbeddedCluster) -> None:
-        async with Engine(cluster.url) as engine:
-            await goes_on(engine, master_of(cluster, QUEUE))
+    async def test_is_failed_over_from(self, replicated_cluster: EmbeddedCluster) -> None:
+        async with Engine(replicated_cluster.url) as engine:
+            await goes_on(engine, master_of(replicated_cluster, QUEUE))
 
     async def test_keeps_no_one_from_waiting_for_work_and_for_results(
-        self, cluster: EmbeddedCluster
+        self, replicated_cluster: EmbeddedCluster
     ) -> None:
-        await nobody_waits_for_ever(cluster.url, master_of(cluster, QUEUE))
+        await nobody_waits_for_ever(replicated_cluster.url, master_of(replicated_cluster, QUEUE))
 
 
 class TestOneServer:

@@ -103,8 +103,8 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(server: EmbeddedServer, database: str) -> AsyncIterator[Shop]:
-    async with Ledger(database) as ledger, Engine(server.url) as engine:
+async def shop(server: EmbeddedServer, url: str) -> AsyncIterator[Shop]:
+    async with Ledger(url) as ledger, Engine(server.url) as engine:
         await ledger.migrate()
         yield Shop(server, ledger, engine)
 

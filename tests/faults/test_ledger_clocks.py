@@ -20,12 +20,12 @@ EACH = 20
 
 
 async def test_all_records_end_once_and_none_before_its_time(
-    server: EmbeddedServer, database: str, tmp_path: Path
+    server: EmbeddedServer, url: str, tmp_path: Path
 ) -> None:
-    async with Ledger(database) as ledger:
+    async with Ledger(url) as ledger:
         await ledger.migrate()
         await make_records(ledger)
-        with office(server.url, database, tmp_path, workers=0) as clerks:
+        with office(server.url, url, tmp_path, workers=0) as clerks:
             for error in (-HOUR, HOUR):
                 clerks.hire(clock_error=error)
             await meanwhile(lambda: len(clerks.entries("clock")) == 2, within=60)

@@ -8,12 +8,9 @@ import asyncio
 import shutil
 import signal
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-
-import pytest
 
 from tests.faults.disk import small_disk
 from tests.faults.record_run import SLOW, Run, run_of
@@ -30,13 +27,6 @@ from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
 
 MANY = 2_000
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[PostgresServer]:
-    """A server that a test may break."""
-    with PostgresServer() as server:
-        yield server
 
 
 async def test_postgres_crashes_and_comes_back(

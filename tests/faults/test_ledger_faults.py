@@ -23,9 +23,9 @@ MANY, SOME, KILLS = 2_000, 400, 3
 
 class TestRedis:
     async def test_forgets_everything(
-        self, server: EmbeddedServer, database: str, tmp_path: Path
+        self, server: EmbeddedServer, url: str, tmp_path: Path
     ) -> None:
-        async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
+        async with run_of(MANY, server.url, url, tmp_path, workers=2) as run:
             server.ask("FLUSHALL")
             await run.make_the_rest()
             await run.first_attempts_end()
@@ -45,15 +45,15 @@ class TestRedis:
         with pytest.raises(AssertionError, match="was completed by"):
             await forgetting()
 
-    async def test_dies_and_comes_back_empty(self, database: str, tmp_path: Path) -> None:
+    async def test_dies_and_comes_back_empty(self, url: str, tmp_path: Path) -> None:
         with EmbeddedServer() as server:
-            async with run_of(MANY, server.url, database, tmp_path) as run:
+            async with run_of(MANY, server.url, url, tmp_path) as run:
                 await killed(server, run)
                 await run.first_attempts_end()
 
-    async def test_dies_and_comes_back_with_its_data(self, database: str, tmp_path: Path) -> None:
+    async def test_dies_and_comes_back_with_its_data(self, url: str, tmp_path: Path) -> None:
         with EmbeddedServer(data=tmp_path / "data") as server:
-            async with run_of(MANY, server.url, database, tmp_path) as run:
+            async with run_of(MANY, server.url, url, tmp_path) as run:
                 await killed(server, run)
 
 
@@ -66,10 +66,10 @@ async def killed(server: EmbeddedServer, run: Run) -> None:
 
 
 async def test_workers_are_killed_at_random(
-    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+    server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
+    async with run_of(MANY, server.url, url, tmp_path, workers=2) as run:
         await run.make_the_rest()
         for number in range(KILLS):
             await run.some_completed(0.8 * (number + chance.random()) / KILLS)
@@ -77,14 +77,14 @@ async def test_workers_are_killed_at_random(
 
 
 async def test_who_makes_them_is_killed(
-    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+    server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     """What it was told is made, is; and what it was not told ends too, if it was made."""
     chance = random.Random(seed)
-    async with Ledger(database, limit=seconds(1)) as ledger:
+    async with Ledger(url, limit=seconds(1)) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        with office(server.url, database, tmp_path, workers=1) as clerks:
+        with office(server.url, url, tmp_path, workers=1) as clerks:
             run = Run(ledger, clerks, MANY)
             maker = clerks.let_make(0, 100_000)
             share = chance.randrange(100, MANY)

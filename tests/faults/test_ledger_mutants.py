@@ -32,9 +32,9 @@ async def file(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 
 async def test_any_order_of_steps_keeps_every_promise(
-    server: EmbeddedServer, database: str, seed: int
+    server: EmbeddedServer, url: str, seed: int
 ) -> None:
-    async with Ledger(database) as ledger:
+    async with Ledger(url) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
         await Walk(ledger, server, seed).run(STEPS)

@@ -26,8 +26,8 @@ MANY = 2_000
 TABLES = ("towpath_jobs", "audit")
 
 
-async def test_of_an_older_database(server: EmbeddedServer, database: str, tmp_path: Path) -> None:
-    async with run_of(MANY, server.url, database, tmp_path, workers=2) as run:
+async def test_of_an_older_database(server: EmbeddedServer, url: str, tmp_path: Path) -> None:
+    async with run_of(MANY, server.url, url, tmp_path, workers=2) as run:
         await run.make_the_rest()
         await run.ledger.write(_back_up)
         await run.some_completed(0.9)
@@ -69,10 +69,10 @@ async def _ended_but_for_what_ran(run: Run) -> None:
     await eventually_async(none_left, within=60)
 
 
-async def test_of_an_older_redis(database: str, tmp_path: Path) -> None:
+async def test_of_an_older_redis(url: str, tmp_path: Path) -> None:
     data, old = tmp_path / "data", tmp_path / "old"
     with EmbeddedServer(data=data) as server:
-        async with run_of(MANY, server.url, database, tmp_path) as run:
+        async with run_of(MANY, server.url, url, tmp_path) as run:
             server.kill()
             shutil.copytree(data, old, ignore=shutil.ignore_patterns("*.sock"))
             server.start()
@@ -90,10 +90,10 @@ def test_by_itself_it_is_seen_within_a_minute() -> None:
 
 
 async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
-    server: EmbeddedServer, database: str
+    server: EmbeddedServer, url: str
 ) -> None:
     """A worker had the job, and found no row for it: it is dead, and has never run."""
-    async with Ledger(database) as ledger, Engine(server.url) as engine:
+    async with Ledger(url) as ledger, Engine(server.url) as engine:
         await ledger.migrate()
         recorder = LedgerRecorder(ledger.jobs)
         ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())

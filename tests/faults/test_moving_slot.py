@@ -8,7 +8,7 @@ no move.
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
@@ -69,19 +69,6 @@ TRIED = [case for case in CASES if case.name == case.script]
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster of this module's own: a move that went wrong must not trouble other tests."""
-    with EmbeddedCluster(masters=3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def empty_cluster(own_cluster: EmbeddedCluster) -> EmbeddedCluster:
-    flush(own_cluster)
-    return own_cluster
-
-
-@pytest.fixture(scope="module")
 def expected() -> dict[str, Census]:
     """What each case comes to without a move, once it is known."""
     return {}
@@ -89,11 +76,11 @@ def expected() -> dict[str, Census]:
 
 @pytest.mark.parametrize("split", SPLITS)
 async def test_calls_during_the_move_are_whole(
-    empty_cluster: EmbeddedCluster, expected: dict[str, Census], split: str
+    own_cluster: EmbeddedCluster, expected: dict[str, Census], split: str
 ) -> None:
-    expected.update(expected or await at_rest(empty_cluster))
-    async with scenes_on(empty_cluster) as scenes:
-        moves = [Move(empty_cluster, case, scene) for case, scene in scenes]
+    expected.update(expected or await at_rest(own_cluster))
+    async with scenes_on(own_cluster) as scenes:
+        moves = [Move(own_cluster, case, scene) for case, scene in scenes]
         with giving_up(moves):
             for move in moves:
                 move.begin(SPLITS[split])
@@ -101,7 +88,7 @@ async def test_calls_during_the_move_are_whole(
             half_written = {it.case.name for it in moves if it.is_half_written()}
             for move in moves:
                 move.slot.finish()
-        wait_until_agreed(empty_cluster)
+        wait_until_agreed(own_cluster)
         found = {move.case.name: await move.outcome() for move in moves}
     assert half_written == set()
     assert {name for name in found if found[name] != expected[name]} == set()

@@ -17,11 +17,6 @@ from towpath.engine.script import Scripts
 from towpath.errors import TowpathError
 
 
-@pytest.fixture(scope="module")
-def observed() -> Scripts:
-    return probed()
-
-
 def test_every_writing_script_is_tried() -> None:
     assert sorted({case.script for case in CASES}) == WRITING
 

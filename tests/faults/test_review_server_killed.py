@@ -85,13 +85,13 @@ def delivery(number: int) -> Delivery:
 
 @pytest.mark.timeout(240)
 async def test_every_promised_review_ends_once(
-    server: EmbeddedServer, database: str, tmp_path: Path, seed: int
+    server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    async with Ledger(database) as ledger:
+    async with Ledger(url) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        site = Site(tmp_path, server.url, database)
+        site = Site(tmp_path, server.url, url)
         forge = Forge(site)
         try:
             delivering = asyncio.create_task(forge.deliver_all())

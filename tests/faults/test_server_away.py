@@ -54,14 +54,6 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     logging.getLogger("towpath").removeHandler(handler)
 
 
-@pytest.fixture
-def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server that has an address and does not run."""
-    with EmbeddedServer(data=tmp_path, listen=Listen.PORT) as server:
-        server.stop()
-        yield server
-
-
 async def fails_at_once(engine: Engine) -> None:
     """Return when its server is known to be away."""
 
@@ -75,38 +67,40 @@ async def fails_at_once(engine: Engine) -> None:
 
 
 class TestOneServerThatIsAway:
-    async def test_is_no_reason_not_to_begin(self, away: EmbeddedServer, told: list[str]) -> None:
+    async def test_is_no_reason_not_to_begin(
+        self, stopped_server: EmbeddedServer, told: list[str]
+    ) -> None:
         """It is said once; the first calls wait for it, and work when it is back."""
-        async with Engine(away.url) as engine:
+        async with Engine(stopped_server.url) as engine:
             assert told == ["server.unreachable"]
             with pytest.raises(ServerUnreachable):
                 _ = engine.facts
             with pytest.raises(ServerUnreachable):
                 await engine.check()
             submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=DISK))
-            await asyncio.to_thread(away.start)
+            await asyncio.to_thread(stopped_server.start)
             assert not (await submit).existed
             assert told == ["server.unreachable", "server.back"]
             assert (await engine.check()).durability == DISK
             assert engine.facts.durability == DISK
 
     async def test_makes_calls_fail_at_once_after_one_was_given_up(
-        self, away: EmbeddedServer, told: list[str]
+        self, stopped_server: EmbeddedServer, told: list[str]
     ) -> None:
-        async with Engine(away.url, limits=HASTY) as engine:
+        async with Engine(stopped_server.url, limits=HASTY) as engine:
             with pytest.raises(ServerUnreachable, match="no answer within 1"):
                 await engine.submit(QUEUE, b"x")
             await fails_at_once(engine)
-            await asyncio.to_thread(away.start)
+            await asyncio.to_thread(stopped_server.start)
             await meanwhile(lambda: told == ["server.unreachable", "server.back"])
             await engine.submit(QUEUE, b"x")
         assert told == ["server.unreachable", "server.back"]
 
     async def test_is_found_back_beside_callers_who_try_again_without_a_pause(
-        self, away: EmbeddedServer
+        self, stopped_server: EmbeddedServer
     ) -> None:
         """A refusal at once lets others have their turn: the probe is one of them."""
-        async with Engine(away.url, limits=HASTY) as engine:
+        async with Engine(stopped_server.url, limits=HASTY) as engine:
             await fails_at_once(engine)
             others_had_a_turn = asyncio.Event()
             asyncio.get_running_loop().call_soon(others_had_a_turn.set)
@@ -116,13 +110,15 @@ class TestOneServerThatIsAway:
             assert others_had_a_turn.is_set()
 
     async def test_is_asked_again_whether_it_is_fit(
-        self, away: EmbeddedServer, told: list[str]
+        self, stopped_server: EmbeddedServer, told: list[str]
     ) -> None:
         """What came back may evict jobs: nothing is written there until that was changed."""
-        async with Engine(away.url) as engine:
+        async with Engine(stopped_server.url) as engine:
             submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
             with EmbeddedServer(
-                listen=Listen.PORT, port=away.port, options={"maxmemory-policy": "allkeys-lru"}
+                listen=Listen.PORT,
+                port=stopped_server.port,
+                options={"maxmemory-policy": "allkeys-lru"},
             ) as other:
                 await asyncio.gather(submit, return_exceptions=True)
 
@@ -262,13 +258,13 @@ async def _answers(engine: Engine, queue: str) -> bool:
 
 class TestTheClassOfAServer:
     async def test_is_asked_anew_of_one_that_was_started_again(
-        self, away: EmbeddedServer, tmp_path: Path
+        self, stopped_server: EmbeddedServer, tmp_path: Path
     ) -> None:
-        away.start()
-        async with Engine(away.url) as engine:
+        stopped_server.start()
+        async with Engine(stopped_server.url) as engine:
             await engine.submit(QUEUE, b"x", durability=DISK)
-            away.stop()
-            with EmbeddedServer(listen=Listen.PORT, port=away.port):
+            stopped_server.stop()
+            with EmbeddedServer(listen=Listen.PORT, port=stopped_server.port):
                 with pytest.raises(DurabilityUnavailable):
                     await engine.submit(QUEUE, b"x", durability=DISK)
                 await eventually_async(lambda: _is_memory(engine))

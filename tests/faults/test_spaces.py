@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -27,20 +27,6 @@ SOON = Limits(answer=seconds(1), give_up=seconds(2), channels=20)
 LATE = Limits(answer=seconds(0.3), give_up=seconds(60))
 
 
-@pytest.fixture(scope="module")
-def own_cluster() -> Iterator[EmbeddedCluster]:
-    """A cluster of this module's own: a move that went wrong must not trouble other tests."""
-    with EmbeddedCluster(masters=3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(own_cluster: EmbeddedCluster) -> EmbeddedCluster:
-    for master in own_cluster.masters:
-        master.ask("FLUSHALL")
-    return own_cluster
-
-
 def ids_on(cluster: EmbeddedCluster, master: int, count: int) -> list[str]:
     """Ids of records that one of the masters has."""
     ids = (f"p-{number}" for number in range(10_000))
@@ -63,40 +49,42 @@ SPLITS: dict[str, Callable[[str], bool]] = {
 """Which keys of a record have moved already."""
 
 
-async def test_calls_while_the_slot_of_a_record_moves_are_whole(cluster: EmbeddedCluster) -> None:
+async def test_calls_while_the_slot_of_a_record_moves_are_whole(
+    own_cluster: EmbeddedCluster,
+) -> None:
     """What is read is not half of it either; and a stream of events has a slot, too."""
-    async with Engine(cluster.url, limits=SOON) as engine:
+    async with Engine(own_cluster.url, limits=SOON) as engine:
         space = engine.space("parcel", parcels.SCRIPTS)
-        parcels_of = dict(zip(SPLITS, ids_on(cluster, 0, len(SPLITS)), strict=True))
+        parcels_of = dict(zip(SPLITS, ids_on(own_cluster, 0, len(SPLITS)), strict=True))
         for id in parcels_of.values():
             await space.at(id).run("hold")
             await store(space.at(id), 1, b"old")
         await engine.publish("moved", [{"n": "1"}], cap=10)
-        slots = {name: MovingSlot(cluster, f"{{{id}}}") for name, id in parcels_of.items()}
-        stream = MovingSlot(cluster, "towpath:stream:moved")
+        slots = {name: MovingSlot(own_cluster, f"{{{id}}}") for name, id in parcels_of.items()}
+        stream = MovingSlot(own_cluster, "towpath:stream:moved")
         try:
             for name, slot in slots.items():
                 slot.begin()
                 slot.move([key for key in slot.left() if SPLITS[name](key.decode())])
             stream.begin()
             stream.move(stream.left())
-            before = dumps(cluster.masters, "*")
+            before = dumps(own_cluster.masters, "*")
             during = await asyncio.gather(
                 *(store(space.at(id), 1, b"new") for id in parcels_of.values()),
                 *(space.at(id).read("piece", number=1) for id in parcels_of.values()),
                 engine.publish("moved", [{"n": "2"}], cap=10),
                 return_exceptions=True,
             )
-            after = dumps(cluster.masters, "*")
+            after = dumps(own_cluster.masters, "*")
             for slot in (*slots.values(), stream):
                 slot.finish()
         finally:
             for slot in (*slots.values(), stream):
                 slot.abandon()
-        wait_until_agreed(cluster)
+        wait_until_agreed(own_cluster)
         assert {type(it) for it in during} == {ServerUnreachable}
         assert after == before
-    async with Engine(cluster.url) as engine:
+    async with Engine(own_cluster.url) as engine:
         space = engine.space("parcel", parcels.SCRIPTS)
         for id in parcels_of.values():
             assert await store(space.at(id), 1, b"newer") == [1, 5]
@@ -105,17 +93,17 @@ async def test_calls_while_the_slot_of_a_record_moves_are_whole(cluster: Embedde
 
 
 async def test_with_one_key_declared_half_a_record_is_seen(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: here both keys are one, and a piece seems not to be there."""
-    [id] = ids_on(cluster, 0, 1)
-    async with Engine(cluster.url, limits=SOON) as engine:
+    [id] = ids_on(own_cluster, 0, 1)
+    async with Engine(own_cluster.url, limits=SOON) as engine:
         parcel = engine.space("parcel", parcels.SCRIPTS).at(id)
         await parcel.run("hold")
         await store(parcel, 1, b"old")
         keys = parcel._keys  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the planted fault
         monkeypatch.setattr(keys, "never", keys.first)
-        slot = MovingSlot(cluster, f"{{{id}}}")
+        slot = MovingSlot(own_cluster, f"{{{id}}}")
         slot.begin()
         try:
             assert await parcel.read("piece", number=1) is None
@@ -158,13 +146,13 @@ async def test_a_call_whose_replies_are_swallowed_counts_once(server: EmbeddedSe
 
 
 async def test_a_frozen_master_costs_the_records_of_others_nothing(
-    cluster: EmbeddedCluster,
+    own_cluster: EmbeddedCluster,
 ) -> None:
-    [theirs], [ours] = ids_on(cluster, 1, 1), ids_on(cluster, 2, 1)
-    async with Engine(cluster.url, limits=SOON) as engine:
+    [theirs], [ours] = ids_on(own_cluster, 1, 1), ids_on(own_cluster, 2, 1)
+    async with Engine(own_cluster.url, limits=SOON) as engine:
         space = engine.space("parcel", parcels.SCRIPTS)
         await asyncio.gather(space.at(ours).run("hold"), space.at(theirs).run("hold"))
-        cluster.masters[1].pause()
+        own_cluster.masters[1].pause()
         try:
             calls = [asyncio.create_task(space.at(theirs).run("hold")) for _ in range(10)]
             held = [await space.at(ours).run("hold") for _ in range(20)]
@@ -172,7 +160,7 @@ async def test_a_frozen_master_costs_the_records_of_others_nothing(
             answers = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(it) for it in answers} == {ServerUnreachable}
         finally:
-            cluster.masters[1].unpause()
+            own_cluster.masters[1].unpause()
         await eventually_async(lambda: _is_held(space.at(theirs)))
         facts = (await space.at(theirs).read("state"))[1]
         # Each call that was given up has happened once or not at all.

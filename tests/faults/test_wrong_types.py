@@ -21,11 +21,6 @@ PASSED_OVER = {"events", "wake"}
 CHECKED = TYPES.keys() - OVERWRITTEN - PASSED_OVER
 
 
-@pytest.fixture(scope="module")
-def observed() -> Scripts:
-    return probed()
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 async def test_a_key_of_the_wrong_type_stops_the_call_before_it_writes(
     server: EmbeddedServer, observed: Scripts, case: Case

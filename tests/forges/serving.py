@@ -115,7 +115,7 @@ class ForgeServer:
 
 
 @asynccontextmanager
-async def forge() -> AsyncGenerator[ForgeServer]:
+async def running_forge() -> AsyncGenerator[ForgeServer]:
     it = ForgeServer()
     server = await asyncio.start_server(it.connected, LOOPBACK, 0)
     it.port = server.sockets[0].getsockname()[1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, forge
+from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, running_forge
 from tests.waiting import eventually_async
 from towpath.calls import Caller, CallFailed
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge, RefusedForGood
@@ -22,16 +22,16 @@ LISTED = f"{ISSUES}?per_page=2"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ForgeServer]:
-    async with forge() as server:
-        server.kept[ISSUES] = [{"number": number} for number in range(1, 6)]
-        yield server
+def forge(forge: ForgeServer) -> ForgeServer:
+    """With some issues."""
+    forge.kept[ISSUES] = [{"number": number} for number in range(1, 6)]
+    return forge
 
 
 @pytest.fixture
-async def client(server: ForgeServer) -> AsyncIterator[ForgeClient]:
+async def client(forge: ForgeServer) -> AsyncIterator[ForgeClient]:
     async with Caller(allow=["127.0.0.0/8"], timeout=seconds(30)) as caller:
-        yield ForgeClient.github(caller, token=TOKEN, api=server.url)
+        yield ForgeClient.github(caller, token=TOKEN, api=forge.url)
 
 
 def says(server: ForgeServer, status: int, message: str = "", **headers: str) -> None:
@@ -47,70 +47,70 @@ async def numbers(client: ForgeClient, path: str = LISTED, **options: Any) -> li
 
 
 class TestALongList:
-    async def test_is_read_page_by_page(self, client: ForgeClient, server: ForgeServer) -> None:
+    async def test_is_read_page_by_page(self, client: ForgeClient, forge: ForgeServer) -> None:
         assert await numbers(client) == [1, 2, 3, 4, 5]
-        assert [asked.query.get("page", ["1"]) for asked in server.asked] == [["1"], ["2"], ["3"]]
+        assert [asked.query.get("page", ["1"]) for asked in forge.asked] == [["1"], ["2"], ["3"]]
 
     async def test_is_read_by_numbers_of_pages_as_gitlab_gives_them(
-        self, client: ForgeClient, server: ForgeServer, monkeypatch: pytest.MonkeyPatch
+        self, client: ForgeClient, forge: ForgeServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def number_of(_: str, size: int, page: int) -> tuple[tuple[str, str], ...]:
             return (("x-next-page", str(page)), ("x-per-page", str(size)))
 
-        monkeypatch.setattr(server, "more", number_of)
+        monkeypatch.setattr(forge, "more", number_of)
         assert await numbers(client, f"{LISTED}&state=all") == [1, 2, 3, 4, 5]
-        assert {tuple(asked.query["state"]) for asked in server.asked} == {("all",)}
+        assert {tuple(asked.query["state"]) for asked in forge.asked} == {("all",)}
 
     async def test_ends_where_the_reader_says(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         assert await numbers(client, most=2) == [1, 2, 3, 4]
-        assert len(server.asked) == 2
+        assert len(forge.asked) == 2
 
     async def test_takes_the_token_nowhere_else(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         """The links of the server lead to another host: only their queries are followed."""
-        async with forge() as other:
+        async with running_forge() as other:
             link = f'<{other.url}{ISSUES}?per_page=2&page=2>; rel="next"'
-            server.rules.append(
+            forge.rules.append(
                 lambda asked: None if "page" in asked.query else Reply(200, [], (("link", link),))
             )
             assert await numbers(client) == [3, 4, 5]
             assert other.asked == []
 
     async def test_that_goes_in_circles_has_an_end(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
-        link = f'<{server.url}{ISSUES}?page=1>; rel="next"'
-        server.rules.append(lambda _: Reply(200, [{"number": 1}], (("link", link),)))
+        link = f'<{forge.url}{ISSUES}?page=1>; rel="next"'
+        forge.rules.append(lambda _: Reply(200, [{"number": 1}], (("link", link),)))
         assert await numbers(client) == [1] * 20
 
     @pytest.mark.parametrize("content", [{"message": "no list"}, [1, 2], "text"])
     async def test_that_is_none_is_refused(
-        self, client: ForgeClient, server: ForgeServer, content: Any
+        self, client: ForgeClient, forge: ForgeServer, content: Any
     ) -> None:
-        server.rules.append(lambda _: Reply(200, content))
+        forge.rules.append(lambda _: Reply(200, content))
         with pytest.raises(AnswerRefused, match="GitHub answered 200: no list"):
             await numbers(client)
 
 
 class TestWhatHasNotChanged:
-    async def test_is_not_sent_again(self, client: ForgeClient, server: ForgeServer) -> None:
+    async def test_is_not_sent_again(self, client: ForgeClient, forge: ForgeServer) -> None:
         page = await client.page(LISTED)
         assert page is not None
         assert page.etag.startswith('W/"')
         assert await client.page(LISTED, etag=page.etag) is None
-        server.kept[ISSUES][0]["number"] = 7
+        forge.kept[ISSUES][0]["number"] = 7
         changed = await client.page(LISTED, etag=page.etag)
         assert changed is not None
         assert changed.entries[0] == {"number": 7}
         assert changed.etag != page.etag
 
     async def test_is_no_answer_to_who_did_not_ask(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
-        says(server, 304)
+        says(forge, 304)
         with pytest.raises(RefusedForGood, match="304"):
             await client.page(LISTED)
 
@@ -133,32 +133,32 @@ class TestALimitOfRequests:
     async def test_is_kept_to(
         self,
         client: ForgeClient,
-        server: ForgeServer,
+        forge: ForgeServer,
         status: int,
         said: dict[str, str],
         most: Duration,
     ) -> None:
-        says(server, status, **said)
+        says(forge, status, **said)
         with pytest.raises(AnswerRefused, match=f"GitHub answered {status}") as raised:
             await client.get(ISSUES)
         assert seconds(30) < raised.value.after <= most
-        server.rules.clear()
+        forge.rules.clear()
         for call in (client.get(ISSUES), client.post(ISSUES, {}), numbers(client)):
             with pytest.raises(AnswerRefused, match="limit of requests") as held:
                 await call
             assert ZERO < held.value.after <= raised.value.after
             assert held.value.retry is RetryAdvice.LATER
-        assert len(server.asked) == 1  # it is left alone
+        assert len(forge.asked) == 1  # it is left alone
 
     async def test_that_has_ended_is_forgotten(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         past = str(wall_ms() // 1000 - 10)
-        says(server, 403, x_ratelimit_remaining="0", x_ratelimit_reset=past)
+        says(forge, 403, x_ratelimit_remaining="0", x_ratelimit_reset=past)
         with pytest.raises(AnswerRefused) as raised:
             await client.get(ISSUES)
         assert raised.value.after == seconds(1)
-        server.rules.clear()
+        forge.rules.clear()
 
         async def is_asked_again() -> bool:
             with suppress(AnswerRefused):
@@ -169,80 +169,80 @@ class TestALimitOfRequests:
 
     @pytest.mark.parametrize("reset", ["", "soon", "٣", "9" * 40])
     async def test_that_can_t_be_read_has_an_end_too(
-        self, client: ForgeClient, server: ForgeServer, reset: str
+        self, client: ForgeClient, forge: ForgeServer, reset: str
     ) -> None:
         named = (
             ("x-ratelimit-remaining", "0"),
             ("x-ratelimit-reset", reset.encode().decode("latin-1")),
         )
-        server.rules.append(lambda _: Reply(429, {}, named))
+        forge.rules.append(lambda _: Reply(429, {}, named))
         with pytest.raises(AnswerRefused) as raised:
             await client.get(ISSUES)
         assert raised.value.after <= days(1)
 
-    async def test_is_not_every_refusal(self, client: ForgeClient, server: ForgeServer) -> None:
-        says(server, 403, "Resource not accessible", x_ratelimit_remaining="4999")
+    async def test_is_not_every_refusal(self, client: ForgeClient, forge: ForgeServer) -> None:
+        says(forge, 403, "Resource not accessible", x_ratelimit_remaining="4999")
         with pytest.raises(AnswerRefused, match="403: Resource not accessible") as raised:
             await client.get(ISSUES)
         assert raised.value.after == ZERO
-        server.rules.clear()
+        forge.rules.clear()
         assert (await client.get(LISTED)).status == 200
 
 
 class TestAForge:
     @pytest.mark.parametrize("status", [500, 502, 503])
     async def test_that_is_in_trouble_may_take_it_later(
-        self, client: ForgeClient, server: ForgeServer, status: int
+        self, client: ForgeClient, forge: ForgeServer, status: int
     ) -> None:
-        says(server, status)
+        says(forge, status)
         with pytest.raises(AnswerRefused) as raised:
             await client.get(ISSUES)
         assert type(raised.value) is AnswerRefused
-        server.rules.clear()
+        forge.rules.clear()
         assert (await client.get(LISTED)).status == 200
 
     @pytest.mark.parametrize("status", [404, 410, 422])
     async def test_that_does_not_know_it_never_will(
-        self, client: ForgeClient, server: ForgeServer, status: int
+        self, client: ForgeClient, forge: ForgeServer, status: int
     ) -> None:
-        says(server, status, f"Not Found {TOKEN}")
+        says(forge, status, f"Not Found {TOKEN}")
         with pytest.raises(RefusedForGood, match=f"{status}: Not Found …"):
             await client.get(ISSUES)
 
-    async def test_that_is_slow_is_left(self, server: ForgeServer) -> None:
+    async def test_that_is_slow_is_left(self, forge: ForgeServer) -> None:
         never = asyncio.Event()
-        server.rules.append(lambda _: Reply(200, [], waits=never))
+        forge.rules.append(lambda _: Reply(200, [], waits=never))
         async with Caller(allow=["127.0.0.0/8"], timeout=milliseconds(300)) as caller:
-            client = ForgeClient.github(caller, token=TOKEN, api=server.url)
+            client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
             with pytest.raises(CallFailed, match="no whole answer"):
                 await client.get(ISSUES)
 
-    async def test_that_hangs_up_is_left(self, client: ForgeClient, server: ForgeServer) -> None:
-        server.hangs_up_after_posts = True
+    async def test_that_hangs_up_is_left(self, client: ForgeClient, forge: ForgeServer) -> None:
+        forge.hangs_up_after_posts = True
         with pytest.raises(CallFailed):
             await client.post(ISSUES, {"title": "x"})
 
-    async def test_that_says_too_much_is_not_read(self, server: ForgeServer) -> None:
+    async def test_that_says_too_much_is_not_read(self, forge: ForgeServer) -> None:
         async with Caller(allow=["127.0.0.0/8"], largest_answer=10) as caller:
-            client = ForgeClient.github(caller, token=TOKEN, api=server.url)
+            client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
             with pytest.raises(AnswerTooLarge):
                 await client.get(LISTED)
             assert await client.find(ISSUES, "mark", field="body") is None
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
     async def test_is_told_of_changes(
-        self, client: ForgeClient, server: ForgeServer, method: str
+        self, client: ForgeClient, forge: ForgeServer, method: str
     ) -> None:
         answer = await client.send(method, f"{ISSUES}/1/labels", {"labels": ["P1"]})
         client.require_taken(answer)
-        [asked] = server.asked
+        [asked] = forge.asked
         assert (asked.method, asked.content) == (method, {"labels": ["P1"]})
 
     async def test_gets_the_token_and_shows_none(
-        self, client: ForgeClient, server: ForgeServer
+        self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         await client.get(LISTED)
-        [asked] = server.asked
+        [asked] = forge.asked
         assert isinstance(asked, Asked)
         assert asked.headers["authorization"] == f"Bearer {TOKEN}"
         assert TOKEN not in repr(client)

@@ -1,11 +1,15 @@
 """Records and leases for them, as tests need them."""
 
+from towpath.clock import seconds
+from towpath.engine.channel import Limits
 from towpath.engine.model import Lease, job_ref
 from towpath.ids import Token
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import Record
 
 REVIEWS = "reviews"
+SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
+"""For an engine that is to know soon that its server is away."""
 
 
 def lease(record: Record, token: int) -> Lease:

@@ -9,7 +9,7 @@ from itertools import islice
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from tests.ledger.hands import Hands
+from tests.ledger.manual_time import ManualTime
 from tests.waiting import eventually_async
 from towpath import milliseconds, minutes, seconds
 from towpath.ledger.keys.key import FRESH, MOST_WRONG, Entry, KnownKeys, digest
@@ -71,12 +71,12 @@ class TestChecking:
         assert await asyncio.gather(*others) == [info] * 4
 
     async def test_asks_again_beside_the_requests_before_the_answer_is_stale(
-        self, ledger: Ledger, hands: Hands
+        self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         """A key that is in use never waits for the database."""
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         assert await ledger.keys.check(secret.get_secret_value()) == info
-        hands.advance(seconds(4))
+        manual_time.advance(seconds(4))
         with Statements() as sent:
 
             async def renewed() -> bool:
@@ -86,26 +86,26 @@ class TestChecking:
             await eventually_async(renewed)
 
     async def test_tells_of_a_revocation_elsewhere_within_five_seconds(
-        self, ledger: Ledger, url: str, hands: Hands
+        self, ledger: Ledger, url: str, manual_time: ManualTime
     ) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         assert await ledger.keys.check(secret.get_secret_value()) == info
         async with Ledger(url) as other:
             await other.keys.revoke(info.id)
-        hands.advance(FRESH)
+        manual_time.advance(FRESH)
         assert seconds(5) >= FRESH
         assert await ledger.keys.check(secret.get_secret_value()) is None
 
     async def test_counts_the_five_seconds_from_before_the_question(
-        self, ledger: Ledger, hands: Hands
+        self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         """An answer that was long under way is not fresh for five more seconds."""
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         checking = asyncio.create_task(ledger.keys.check(secret.get_secret_value()))
         await asyncio.sleep(0)
-        hands.advance(seconds(4))
+        manual_time.advance(seconds(4))
         assert await checking == info
-        hands.advance(seconds(1))
+        manual_time.advance(seconds(1))
         with Statements() as sent:
             await ledger.keys.check(secret.get_secret_value())
         assert len(sent.about_keys()) == 1
@@ -151,40 +151,42 @@ class TestRemembering:
             assert await ledger.keys.check(secret.get_secret_value()) == info
             assert len(sent.about_keys()) == before
 
-    def test_is_bounded_in_both_kinds(self, hands: Hands) -> None:
+    def test_is_bounded_in_both_kinds(self, manual_time: ManualTime) -> None:
         keys = KnownKeys(most_real=3, most_wrong=2)
         for n in range(1000):
-            keys.put(Entry(digest(str(n)), None, 0, hands.ticks()))
+            keys.put(Entry(digest(str(n)), None, 0, manual_time.ticks()))
         assert len(keys) == 2
-        assert keys.find(digest("999"), hands.ticks()) is not None
-        assert keys.find(digest("997"), hands.ticks()) is None
+        assert keys.find(digest("999"), manual_time.ticks()) is not None
+        assert keys.find(digest("997"), manual_time.ticks()) is None
 
 
 class TestUses:
     async def test_are_noted_once_for_many_and_not_by_the_check(
-        self, ledger: Ledger, hands: Hands
+        self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         one = await ledger.keys.create("one", scopes=["read"])
         await ledger.keys.create("other", scopes=["read"])
         with Statements() as sent:
             for _ in range(100):
                 await ledger.keys.check(one.secret.get_secret_value())
-                hands.advance(milliseconds(10))
+                manual_time.advance(milliseconds(10))
             assert [it for it in sent.about_keys() if "UPDATE" in it] == []
             await ledger.keys.note_uses()
             await ledger.keys.note_uses()
             assert len([it for it in sent.about_keys() if "UPDATE" in it]) == 1
         noted = {info.name: info.last_used_at for info in await ledger.keys.list()}
-        assert noted == {"one": hands.clock.now - milliseconds(10), "other": None}
+        assert noted == {"one": manual_time.clock.now - milliseconds(10), "other": None}
 
-    async def test_are_not_noted_backwards(self, ledger: Ledger, url: str, hands: Hands) -> None:
+    async def test_are_not_noted_backwards(
+        self, ledger: Ledger, url: str, manual_time: ManualTime
+    ) -> None:
         """A process whose clock is behind does not undo what another has noted."""
         _, secret = await ledger.keys.create("one", scopes=["read"])
-        async with Ledger(url, wall=lambda: 1_000, ticks=hands.ticks) as behind:
+        async with Ledger(url, wall=lambda: 1_000, ticks=manual_time.ticks) as behind:
             await behind.keys.check(secret.get_secret_value())
             await ledger.keys.check(secret.get_secret_value())
             await ledger.keys.note_uses()
-        assert [info.last_used_at for info in await ledger.keys.list()] == [hands.clock.now]
+        assert [info.last_used_at for info in await ledger.keys.list()] == [manual_time.clock.now]
 
     async def test_are_noted_by_themselves_and_at_the_end(self, url: str) -> None:
         async with Ledger(url, noted_every=milliseconds(5)) as ledger:

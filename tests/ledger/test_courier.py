@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -25,11 +25,8 @@ from towpath.telemetry.metrics import Metrics
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """A ledger with one sink, on each kind of database."""
-    async with Ledger(url, sinks=["events"]) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": ["events"]}
 
 
 class TestCarrying:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 
-import pytest
 from sqlalchemy import func, select
 
 from tests.calls.receivers import receiving
@@ -80,12 +79,6 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
             couriers.end()
         assert await ledger.outbox.refused("events") == []
     assert first_arrivals(await arrived()) == expected(KEYS, ROUNDS * EACH)
-
-
-@pytest.fixture
-def seed() -> int:
-    """Another one each time; shown where a test fails."""
-    return random.randrange(1 << 32)
 
 
 class TestNothingIsLostAndEveryKeyIsInOrder:

@@ -1,7 +1,8 @@
 """Several couriers of one sink: one sends at a time, and another takes over from one that died."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
@@ -19,11 +20,8 @@ from towpath.ledger.outbox.outgoing import CourierOptions
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    """A ledger with one sink, on each kind of database."""
-    async with Ledger(url, sinks=["events"]) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": ["events"]}
 
 
 class TestSeveralCouriers:

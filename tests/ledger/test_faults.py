@@ -2,12 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.ledger.hands import Hands
+from tests.ledger.manual_time import ManualTime
 from tests.postgres import PostgresServer
 from towpath import milliseconds, seconds
 from towpath.ledger.errors import LedgerRefused, LedgerUnreachable
@@ -15,20 +14,13 @@ from towpath.ledger.keys.key import FRESH
 from towpath.ledger.ledger import Ledger
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[PostgresServer]:
-    """A server that a test may break."""
-    with PostgresServer() as server:
-        yield server
-
-
 class TestAPostgresThatGoesAway:
     async def test_is_said_and_is_over_by_itself(
-        self, own_postgres: PostgresServer, hands: Hands
+        self, own_postgres: PostgresServer, manual_time: ManualTime
     ) -> None:
         """A key in use goes on for as long as its answer is fresh."""
         url = own_postgres.new_database("jobs")
-        async with Ledger(url, wall=hands.wall, ticks=hands.ticks) as ledger:
+        async with Ledger(url, wall=manual_time.wall, ticks=manual_time.ticks) as ledger:
             await ledger.migrate()
             info, secret = await ledger.keys.create("shop", scopes=["read"])
             assert await ledger.keys.check(secret.get_secret_value()) == info
@@ -38,7 +30,7 @@ class TestAPostgresThatGoesAway:
             with pytest.raises(LedgerUnreachable) as refusal:
                 await ledger.probe()
             assert str(refusal.value)
-            hands.advance(FRESH)
+            manual_time.advance(FRESH)
             with pytest.raises(LedgerUnreachable):
                 await ledger.keys.check(secret.get_secret_value())
 
@@ -76,10 +68,10 @@ class TestAPostgresThatGoesAway:
             assert await ledger.keys.check("some-key") is None
 
     async def test_uses_are_noted_after_it_is_back(
-        self, own_postgres: PostgresServer, hands: Hands
+        self, own_postgres: PostgresServer, manual_time: ManualTime
     ) -> None:
         url = own_postgres.new_database("jobs")
-        async with Ledger(url, wall=hands.wall, ticks=hands.ticks) as ledger:
+        async with Ledger(url, wall=manual_time.wall, ticks=manual_time.ticks) as ledger:
             await ledger.migrate()
             _, secret = await ledger.keys.create("shop", scopes=["read"])
             await ledger.keys.check(secret.get_secret_value())
@@ -87,7 +79,7 @@ class TestAPostgresThatGoesAway:
             await ledger.keys.note_uses()
             await asyncio.to_thread(own_postgres.start)
             await ledger.keys.note_uses()
-            assert [it.last_used_at for it in await ledger.keys.list()] == [hands.clock.now]
+            assert [it.last_used_at for it in await ledger.keys.list()] == [manual_time.clock.now]
 
 
 async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:

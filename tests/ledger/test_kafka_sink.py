@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,8 @@ async def sink(broker: KafkaBroker) -> AsyncIterator[KafkaSink]:
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    async with Ledger(url, sinks=["kafka"]) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": ["kafka"]}
 
 
 def event(key: str, number: int, seq: int, *, padding: int = 0) -> Event:

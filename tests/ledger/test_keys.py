@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.ledger.hands import Hands
+from tests.ledger.manual_time import ManualTime
 from towpath import days, hours, seconds
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import KeyEnded, KeyNotFound
@@ -42,8 +42,8 @@ class TestCreatingAKey:
             assert re.fullmatch(pattern, secret.get_secret_value(), re.ASCII)
         assert len({info.id for info, _ in made}) == 3
 
-    async def test_keeps_what_was_asked_for(self, ledger: Ledger, hands: Hands) -> None:
-        until = hands.clock.now + days(90)
+    async def test_keeps_what_was_asked_for(self, ledger: Ledger, manual_time: ManualTime) -> None:
+        until = manual_time.clock.now + days(90)
         info, _ = await ledger.keys.create(
             "Anna's laptop", scopes=["work", "read"], queues=["mails*", "r?ports"], expires_at=until
         )
@@ -52,7 +52,7 @@ class TestCreatingAKey:
             name="Anna's laptop",
             scopes=frozenset({Scope.WORK, Scope.READ}),
             queues=("mails*", "r?ports"),
-            created_at=hands.clock.now,
+            created_at=manual_time.clock.now,
             expires_at=until,
         )
         assert await ledger.keys.list() == [info]
@@ -152,33 +152,37 @@ class TestAKey:
         assert not key(queues=("a*",)).covers("a" * 65)
         assert key(queues=("*",)).covers("a" * 65)
 
-    async def test_ends_at_its_time(self, ledger: Ledger, hands: Hands) -> None:
+    async def test_ends_at_its_time(self, ledger: Ledger, manual_time: ManualTime) -> None:
         """Also while it is remembered."""
-        until = hands.clock.now + seconds(2)
+        until = manual_time.clock.now + seconds(2)
         info, secret = await ledger.keys.create("shop", scopes=["read"], expires_at=until)
-        hands.advance(seconds(1.999))
+        manual_time.advance(seconds(1.999))
         assert await ledger.keys.check(secret.get_secret_value()) == info
-        hands.advance(seconds(0.001))
+        manual_time.advance(seconds(0.001))
         assert await ledger.keys.check(secret.get_secret_value()) is None
-        hands.advance(hours(1))
+        manual_time.advance(hours(1))
         assert await ledger.keys.check(secret.get_secret_value()) is None
 
 
 class TestRevokingAKey:
-    async def test_ends_it_at_once_and_for_good(self, ledger: Ledger, hands: Hands) -> None:
+    async def test_ends_it_at_once_and_for_good(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         assert await ledger.keys.check(secret.get_secret_value()) == info
-        hands.advance(seconds(1))
+        manual_time.advance(seconds(1))
         revoked = await ledger.keys.revoke(info.id)
-        assert revoked.revoked_at == hands.clock.now
+        assert revoked.revoked_at == manual_time.clock.now
         for _ in range(3):
             assert await ledger.keys.check(secret.get_secret_value()) is None
-            hands.advance(seconds(10))
+            manual_time.advance(seconds(10))
 
-    async def test_a_second_time_changes_nothing(self, ledger: Ledger, hands: Hands) -> None:
+    async def test_a_second_time_changes_nothing(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
         info, _ = await ledger.keys.create("shop", scopes=["read"])
         first = await ledger.keys.revoke(info.id)
-        hands.advance(seconds(60))
+        manual_time.advance(seconds(60))
         assert await ledger.keys.revoke(info.id) == first
 
     async def test_is_refused_for_a_key_that_is_not_there(self, ledger: Ledger) -> None:
@@ -199,9 +203,11 @@ class TestEnsuringAKey:
         assert info.may(Scope.ADMIN)
         assert await ledger.keys.check(CHOSEN) == info
 
-    async def test_leaves_one_that_is_there_as_it_is(self, ledger: Ledger, hands: Hands) -> None:
+    async def test_leaves_one_that_is_there_as_it_is(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
         first = await ledger.keys.ensure(CHOSEN, name="first", scopes=["read"])
-        hands.advance(days(1))
+        manual_time.advance(days(1))
         assert await ledger.keys.ensure(CHOSEN, name="second") == first
         assert await ledger.keys.list() == [first]
 

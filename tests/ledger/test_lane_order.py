@@ -5,16 +5,16 @@ Whatever happens on the way to Redis: the row decides whose turn it is, not who 
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from tests.ledger.records import SHORT
 from tests.waiting import eventually_async
 from towpath import Engine, QueueOptions, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.engine.channel import Limits
 from towpath.engine.model import Complete, Fail, Lease, Settlement
 from towpath.engine.options import LanePolicy
 from towpath.ledger.ledger import Ledger
@@ -23,16 +23,9 @@ from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 CHAT = "chat"
-SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
 SOON = seconds(0.02)
 
 End = Callable[[Lease], Settlement]
-
-
-@pytest.fixture
-async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    async with Engine(server.url, limits=SHORT) as engine:
-        yield engine
 
 
 @pytest.fixture

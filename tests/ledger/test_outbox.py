@@ -1,7 +1,7 @@
 """The outbox: events are there if, and only if, the change that they tell of is."""
 
 import json
-from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from sqlalchemy import text, update
 from sqlalchemy.engine import Connection
 
 from tests.ledger.facts import all_gone, pending
-from tests.ledger.hands import Hands
+from tests.ledger.manual_time import ManualTime
 from tests.ledger.parcels import QUICK, parcel, put
 from tests.ledger.shelves import Shelf
 from towpath.clock import ManualClock, seconds
@@ -22,11 +22,8 @@ from towpath.ledger.outbox.outbox import OutboxCounts
 
 
 @pytest.fixture
-async def ledger(url: str, hands: Hands) -> AsyncIterator[Ledger]:
-    """A ledger with one sink, on each kind of database."""
-    async with Ledger(url, sinks=["events"], wall=hands.wall) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options(manual_time: ManualTime) -> dict[str, Any]:
+    return {"sinks": ["events"], "wall": manual_time.wall}
 
 
 class _Undo(Exception):
@@ -123,15 +120,17 @@ class TestAnEvent:
 
 
 class TestCounting:
-    async def test_tells_how_far_behind_a_sink_is(self, ledger: Ledger, hands: Hands) -> None:
+    async def test_tells_how_far_behind_a_sink_is(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
         assert await ledger.outbox.counts() == {"events": OutboxCounts()}
-        began = hands.clock.now
+        began = manual_time.clock.now
         await put(ledger, parcel("a", 1))
-        hands.advance(seconds(7))
+        manual_time.advance(seconds(7))
         await put(ledger, parcel("a", 2))
         counts = (await ledger.outbox.counts())["events"]
         assert counts == OutboxCounts(pending=2, refused=0, oldest_at=began)
-        assert counts.lag(hands.clock.now) == seconds(7)
+        assert counts.lag(manual_time.clock.now) == seconds(7)
 
     async def test_tells_of_sinks_that_nobody_serves_any_more(self, ledger: Ledger) -> None:
         await put(ledger, parcel("a", 1))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -83,13 +83,6 @@ class TestACourierThatComesTooLate:
                 await gate.reached.wait()
                 await all_gone(ledger)
         assert gate.ids == ["a/1", "a/2"]
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[PostgresServer]:
-    """A server that a test may break."""
-    with PostgresServer() as server:
-        yield server
 
 
 class TestADatabaseThatGoesAway:

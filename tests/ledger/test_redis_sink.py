@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,10 +25,8 @@ BRIEF = Limits(answer=milliseconds(200), give_up=milliseconds(400))
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    async with Ledger(url, sinks=["events"]) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": ["events"]}
 
 
 def stream(server: EmbeddedServer, name: str = "events") -> list[dict[str, bytes]]:

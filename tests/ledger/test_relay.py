@@ -1,7 +1,7 @@
 """The relay: every open record is in Redis, whatever happened to either."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from tests.ledger.records import SHORT
 from tests.ledger.shop import named
 from tests.waiting import eventually_async
 from tests.worker.test_isolation import Shards, running_shards, shards
@@ -27,13 +28,6 @@ from towpath.telemetry.logs import Log
 
 __all__ = ["running_shards", "shards"]
 REVIEWS = "reviews"
-SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
-
-
-@pytest.fixture
-async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    async with Engine(server.url, limits=SHORT) as engine:
-        yield engine
 
 
 @pytest.fixture

@@ -37,10 +37,10 @@ def _submitted(app: Towpath) -> float | None:
 
 class TestAJobInATransaction:
     async def test_runs_once_it_commits_with_its_handler_and_policy(
-        self, app: Towpath, sell: Sell, bill: Any, engine: AsyncEngine, ledger: Ledger
+        self, app: Towpath, sell: Sell, bill: Any, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app, working(app):
-            async with AsyncSession(engine) as session:
+            async with AsyncSession(orders) as session:
                 await order(session, 7)
                 good = await sell.submit(7, in_transaction=session, id="s-7")
                 bad = await sell.submit(-1, in_transaction=session)
@@ -53,9 +53,9 @@ class TestAJobInATransaction:
         assert await rows(ledger, "orders") == 1
 
     async def test_has_all_options_that_a_job_may_have(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
-        async with app, AsyncSession(engine) as session:
+        async with app, AsyncSession(orders) as session:
             old = await sell.submit(1, in_transaction=session, subject="order", version=1)
             new = await sell.submit(
                 2, in_transaction=session, id="new", priority=90, lane="anna", delay=minutes(5),
@@ -74,9 +74,9 @@ class TestAJobInATransaction:
         assert "PT120S" in record.options
 
     async def test_is_pending_before_the_commit(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
-        async with app, AsyncSession(engine) as session:
+        async with app, AsyncSession(orders) as session:
             ticket = await sell.submit(7, in_transaction=session)
             assert await ticket.state() is State.PENDING
             assert (await ticket.record()).state is RecordState.PENDING  # type: ignore[attr-defined]
@@ -89,9 +89,9 @@ class TestAJobInATransaction:
             assert await ticket.cancel() is State.CANCELLED
 
     async def test_can_be_waited_for_while_somebody_else_commits(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
-        async with app, working(app), AsyncSession(engine) as session:
+        async with app, working(app), AsyncSession(orders) as session:
             ticket = await sell.submit(7, in_transaction=session)
             waiting = asyncio.create_task(ticket.result(within=SOON))
             await asyncio.sleep(0)
@@ -99,15 +99,15 @@ class TestAJobInATransaction:
             assert await waiting == 14
 
     async def test_never_was_after_a_rollback(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine, ledger: Ledger
+        self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app:
-            async with AsyncSession(engine) as session:
+            async with AsyncSession(orders) as session:
                 undone = await sell.submit(1, in_transaction=session)
                 await session.rollback()
-            async with AsyncSession(engine) as session:
+            async with AsyncSession(orders) as session:
                 closed = await sell.submit(2, in_transaction=session)
-            async with engine.connect() as connection:
+            async with orders.connect() as connection:
                 left = await sell.submit(3, in_transaction=connection)
             for ticket in (undone, closed, left):
                 assert await ticket.state() is State.GONE
@@ -116,9 +116,9 @@ class TestAJobInATransaction:
         assert await rows(ledger) == 0
 
     async def test_behind_a_savepoint_is_undone_alone(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine, ledger: Ledger
+        self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
-        async with app, AsyncSession(engine) as session:
+        async with app, AsyncSession(orders) as session:
             await order(session, 7)
             before = await sell.submit(1, in_transaction=session)
             savepoint = await session.begin_nested()
@@ -133,11 +133,11 @@ class TestAJobInATransaction:
         assert _submitted(app) == 2
 
     async def test_of_a_bare_connection_or_a_scoped_session_runs_too(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
-        sessions = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+        sessions = async_scoped_session(async_sessionmaker(orders), asyncio.current_task)
         async with app, working(app):
-            async with engine.begin() as connection:
+            async with orders.begin() as connection:
                 first = await sell.submit(1, in_transaction=connection)
                 assert await first.state() is State.PENDING
             second = await sell.submit(2, in_transaction=sessions)
@@ -147,9 +147,9 @@ class TestAJobInATransaction:
             assert await second.result(within=SOON) == 4
 
     async def test_many_are_all_there_or_none(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine, ledger: Ledger
+        self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
-        async with app, working(app), AsyncSession(engine) as session:
+        async with app, working(app), AsyncSession(orders) as session:
             await sell.submit_many([1, 2, 3], in_transaction=session)
             await session.rollback()
             assert await rows(ledger) == 0
@@ -158,7 +158,7 @@ class TestAJobInATransaction:
             results = [await it.result(within=SOON) for it in tickets]  # type: ignore[union-attr]
         assert results == [2, 4, 6]
 
-    async def test_needs_no_redis(self, url: str, engine: AsyncEngine) -> None:
+    async def test_needs_no_redis(self, url: str, orders: AsyncEngine) -> None:
         with EmbeddedServer() as server:
             server.kill()
             app = Towpath(server.url, ledger=url)
@@ -168,7 +168,7 @@ class TestAJobInATransaction:
                 return number * 2
 
             async with app:
-                async with AsyncSession(engine) as session:
+                async with AsyncSession(orders) as session:
                     ticket = await sell.submit(7, in_transaction=session)
                     await session.commit()
                 server.start()
@@ -177,7 +177,7 @@ class TestAJobInATransaction:
                     assert await ticket.result(within=SOON) == 14
 
     async def test_keeps_the_order_of_the_commits_in_its_lane(
-        self, app: Towpath, engine: AsyncEngine
+        self, app: Towpath, orders: AsyncEngine
     ) -> None:
         ran: list[int] = []
 
@@ -187,7 +187,7 @@ class TestAJobInATransaction:
 
         async with app, working(app):
             for number in range(0, 60, 3):
-                async with AsyncSession(engine) as session:
+                async with AsyncSession(orders) as session:
                     await order(session, number)
                     await note.submit(number, in_transaction=session, lane="anna")
                     savepoint = await session.begin_nested()
@@ -209,15 +209,15 @@ class TestASavepoint:
     """That is undone does not keep Redis waiting for the rest."""
 
     async def test_leaves_what_was_made_before_it(
-        self, server: EmbeddedServer, engine: AsyncEngine, ledger: Ledger
+        self, server: EmbeddedServer, orders: AsyncEngine, ledger: Ledger
     ) -> None:
-        assert await self._queued(server, engine, ledger) == 2
+        assert await self._queued(server, orders, ledger) == 2
 
     async def test_that_forgets_it_is_found(
-        self, server: EmbeddedServer, engine: AsyncEngine, ledger: Ledger
+        self, server: EmbeddedServer, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         with planted(SAVEPOINT_FORGETS):
-            assert await self._queued(server, engine, ledger) == 1
+            assert await self._queued(server, orders, ledger) == 1
 
     @staticmethod
     async def _queued(server: EmbeddedServer, engine: AsyncEngine, ledger: Ledger) -> int:
@@ -290,8 +290,8 @@ class TestWithoutAnEventLoop:
 class TestBytes:
     """For those who have no handler: a queue's name and bytes."""
 
-    async def test_are_a_record_if_it_commits(self, engine: AsyncEngine, ledger: Ledger) -> None:
-        async with AsyncSession(engine) as session:
+    async def test_are_a_record_if_it_commits(self, orders: AsyncEngine, ledger: Ledger) -> None:
+        async with AsyncSession(orders) as session:
             recorded = await ledger.submit(session, REVIEWS, b"1", id="a")
             assert recorded.record.state is RecordState.PENDING
             with pytest.raises(RecordNotFound):
@@ -299,11 +299,11 @@ class TestBytes:
             await session.commit()
         assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
 
-    async def test_and_not_if_it_does_not(self, engine: AsyncEngine, ledger: Ledger) -> None:
-        async with AsyncSession(engine) as session:
+    async def test_and_not_if_it_does_not(self, orders: AsyncEngine, ledger: Ledger) -> None:
+        async with AsyncSession(orders) as session:
             await ledger.submit(session, REVIEWS, b"1", id="a")
             await session.rollback()
-        async with engine.begin() as connection:
+        async with orders.begin() as connection:
             await ledger.submit(connection, REVIEWS, b"1", id="b")
             await connection.rollback()
         assert await rows(ledger) == 0

@@ -80,9 +80,9 @@ class TestAnotherDatabase:
 
 
 class TestRefusing:
-    async def test_a_handler_without_a_record(self, app: Towpath, engine: AsyncEngine) -> None:
+    async def test_a_handler_without_a_record(self, app: Towpath, orders: AsyncEngine) -> None:
         plain = app.handler("plain")(lambda: None)
-        async with app, AsyncSession(engine) as session:
+        async with app, AsyncSession(orders) as session:
             with pytest.raises(InvalidOption, match="record=True"):
                 await plain.submit(in_transaction=session)
             with pytest.raises(InvalidOption, match="record=True"):
@@ -91,13 +91,13 @@ class TestRefusing:
             plain.blocking.submit(in_transaction=session)
 
     async def test_what_is_no_transaction(
-        self, app: Towpath, sell: Sell, blocking: Engine, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, blocking: Engine, orders: AsyncEngine
     ) -> None:
-        anything: list[Any] = ["session", engine, blocking]
+        anything: list[Any] = ["session", orders, blocking]
         async with app:
             with Session(blocking) as session, pytest.raises(InvalidOption, match="blocking"):
                 await sell.submit(1, in_transaction=session)  # type: ignore[arg-type]
-            async with AsyncSession(engine) as session:
+            async with AsyncSession(orders) as session:
                 with pytest.raises(InvalidOption, match="await"):
                     sell.blocking.submit(1, in_transaction=session)  # type: ignore[arg-type]
             for wrong in anything:
@@ -107,9 +107,9 @@ class TestRefusing:
                     sell.blocking.submit(1, in_transaction=wrong)
 
     async def test_what_would_commit_by_itself(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine, ledger: Ledger
+        self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
-        at_once = engine.execution_options(isolation_level="AUTOCOMMIT")
+        at_once = orders.execution_options(isolation_level="AUTOCOMMIT")
         async with app, AsyncSession(at_once) as session:
             with pytest.raises(InvalidOption, match="AUTOCOMMIT"):
                 await sell.submit(1, in_transaction=session)
@@ -121,10 +121,10 @@ class TestRefusing:
                 await sell.submit(1, in_transaction=session)
 
     async def test_a_durability_and_a_wrong_payload(
-        self, app: Towpath, sell: Sell, engine: AsyncEngine
+        self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
         wrong: Callable[..., Any] = sell.submit
-        async with app, AsyncSession(engine) as session:
+        async with app, AsyncSession(orders) as session:
             with pytest.raises(InvalidOption, match="on disk"):
                 await wrong(1, in_transaction=session, durability="disk")
             with pytest.raises(ValueError, match="payload of sell"):

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,8 @@ async def caller() -> AsyncIterator[Caller]:
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    async with Ledger(url, sinks=["webhook"]) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": ["webhook"]}
 
 
 def event(key: str, number: int, seq: int) -> Event:

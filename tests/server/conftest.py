@@ -16,11 +16,9 @@ from towpath.ledger.ledger import Ledger
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
-    async with ledger:
-        await ledger.migrate()
-    return Ledger(f"sqlite:///{tmp_path}/ledger.db")
+async def ledger(prepared_file_url: str) -> Ledger:
+    """One that the server opens."""
+    return Ledger(prepared_file_url)
 
 
 @pytest.fixture
@@ -64,6 +62,18 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     home = tmp_path_factory.mktemp("serve")
     with EmbeddedServer() as store, serve(home, store.url, **limits) as it:
         yield it
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def store(home: Path) -> Iterator[EmbeddedServer]:
+    """A Valkey of the module's own, that may be frozen and killed."""
+    with EmbeddedServer(data=home / "valkey") as server:
+        yield server
 
 
 @pytest.fixture

@@ -19,18 +19,6 @@ SLACK = 1.5
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("away")
-
-
-@pytest.fixture(scope="module")
-def store(home: Path) -> Iterator[EmbeddedServer]:
-    """A Valkey that may be frozen and killed."""
-    with EmbeddedServer(data=home / "valkey") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
     with serve(home, store.url) as it:
         yield it

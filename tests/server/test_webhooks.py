@@ -43,18 +43,6 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("webhooks")
-
-
-@pytest.fixture(scope="module")
-def store(home: Path) -> Iterator[EmbeddedServer]:
-    """A Valkey that may be killed."""
-    with EmbeddedServer(data=home / "valkey") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
     """A server that takes webhooks, and has nobody who reviews."""
     with serve(home, store.url, **SECRETS) as it:

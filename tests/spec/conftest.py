@@ -29,14 +29,8 @@ def deployment(running_deployment: Deployment) -> Iterator[Deployment]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def engine(deployment: Deployment, clock: ManualClock) -> AsyncIterator[Engine]:
-    async with Engine(deployment.url, clock=clock) as engine:
-        yield engine
+def engine_url(deployment: Deployment) -> str:
+    return deployment.url
 
 
 @pytest.fixture

@@ -1,22 +1,17 @@
 """The store and the database that commit 47ef80a has left, loaded anew for each test."""
 
 import json
-from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ledger.conftest import running_postgres
 from tests.stored import database, store
 from tests.stored.make import KEPT
 from tests.stored.recording import SINKS
-from towpath import Engine, ManualClock
+from towpath import ManualClock
 from towpath.embedded import EmbeddedServer
-from towpath.ledger.ledger import Ledger
-
-__all__ = ["running_postgres"]
 
 
 @pytest.fixture(scope="session")
@@ -40,9 +35,8 @@ def loaded(request: pytest.FixtureRequest) -> EmbeddedServer:
 
 
 @pytest.fixture
-async def engine(loaded: EmbeddedServer, clock: ManualClock) -> AsyncIterator[Engine]:
-    async with Engine(loaded.url, clock=clock) as engine:
-        yield engine
+def engine_url(loaded: EmbeddedServer) -> str:
+    return loaded.url
 
 
 # ── with the database ────────────────────────────────────────────────────────────────────
@@ -66,7 +60,5 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, facts: dict[str, Any]) -
 
 
 @pytest.fixture
-async def ledger(url: str) -> AsyncIterator[Ledger]:
-    async with Ledger(url, sinks=SINKS) as ledger:
-        await ledger.migrate()
-        yield ledger
+def ledger_options() -> dict[str, Any]:
+    return {"sinks": SINKS}

@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.faults.conftest import seed
 from tests.worker.running import Lines
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
-
-__all__ = ["seed"]
 
 
 @pytest.fixture

@@ -33,12 +33,8 @@ AT_ONCE = Fixed(milliseconds(1))
 
 
 @pytest.fixture
-async def url(tmp_path: Path) -> str:
-    """A database that is up to date."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    async with Ledger(url) as ledger:
-        await ledger.migrate()
-    return url
+def url(prepared_file_url: str) -> str:
+    return prepared_file_url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any, cast
@@ -23,17 +23,6 @@ from towpath.worker.schedule import Cron, Every, Missed
 
 QUEUE = "reports"
 HOURLY = "hourly"
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-async def engine(server: EmbeddedServer, clock: ManualClock) -> AsyncIterator[Engine]:
-    async with Engine(server.url, clock=clock) as engine:
-        yield engine
 
 
 def hourly(**changes: Any) -> Recurrence:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,11 @@ from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.states import State
-from towpath.testing.proxy import Faults, Hole, Proxy
+from towpath.testing.proxy import Hole, Proxy
 from towpath.worker.context import Context
 from towpath.worker.worker import ExitCode, Worker
 
 QUICK = Limits(answer=seconds(0.3), give_up=seconds(0.6))
-
-
-@pytest.fixture
-async def proxy(server: EmbeddedServer) -> AsyncIterator[Proxy]:
-    async with Proxy(server.address, Faults()) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Workers and apps that start while a server is away, full, or has a queue that is broken."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +8,7 @@ from tests.faults.slots import slot_of
 from tests.worker.running import SOON, Lines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
-from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen
+from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.embedded.groups import SLOTS
 from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
@@ -23,19 +21,11 @@ from towpath.worker.worker import Worker
 HASTY = Limits(answer=milliseconds(300), give_up=seconds(1))
 
 
-@pytest.fixture
-def away(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A server that has an address and does not run."""
-    with EmbeddedServer(data=tmp_path, listen=Listen.PORT) as server:
-        server.stop()
-        yield server
-
-
 class TestAServerThatIsAway:
     async def test_is_waited_for_by_an_app_and_its_worker(
-        self, away: EmbeddedServer, lines: Lines
+        self, stopped_server: EmbeddedServer, lines: Lines
     ) -> None:
-        app = Towpath(away.url)
+        app = Towpath(stopped_server.url)
 
         @app.handler("shop")
         async def sell(n: int) -> int:
@@ -46,14 +36,14 @@ class TestAServerThatIsAway:
             async with working(app):
                 await lines.next("worker.started")
                 submit = asyncio.create_task(sell.submit(1))
-                await asyncio.to_thread(away.start)
+                await asyncio.to_thread(stopped_server.start)
                 assert await (await submit).result(within=SOON) == 1
                 await lines.next("server.back")
                 assert (await app.engine.options("shop")).keep == hours(1)
         assert len(lines.of("server.unreachable")) == 1
 
-    async def test_ends_a_worker_that_wants_to_leave(self, away: EmbeddedServer) -> None:
-        app = Towpath(away.url, limits=HASTY)
+    async def test_ends_a_worker_that_wants_to_leave(self, stopped_server: EmbeddedServer) -> None:
+        app = Towpath(stopped_server.url, limits=HASTY)
         app.add("shop", _nothing, app.handler("other")(_nothing).options)
         with pytest.raises(ServerUnreachable):
             await Worker(app).drain()

@@ -1,6 +1,6 @@
 """Consumers in a worker: messages pushed to a URL, answers delivered to the message's own."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.apps.messages.sending import SECRET, send
-from tests.calls.receivers import Reader, Receiver, Writer, answering, http, receiving
+from tests.calls.receivers import Reader, Receiver, Writer, answering, http
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import working
@@ -26,7 +26,7 @@ from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
 from towpath.calls.signature import Purpose, derived, verify
-from towpath.clock import ManualClock, seconds
+from towpath.clock import ManualClock, ServerClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Job, job_ref
@@ -37,16 +37,9 @@ SOON = seconds(20)
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving(Receiver()) as it:
-        yield it
-
-
-@pytest.fixture
-async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    """On the server's own clock, as workers are."""
-    async with Engine(server.url) as engine:
-        yield engine
+def clock() -> ServerClock:
+    """As workers have it."""
+    return ServerClock()
 
 
 @asynccontextmanager

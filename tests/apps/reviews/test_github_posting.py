@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.apps.reviews.reviewing import HEAD, a_comment, a_push, a_review, a_task
-from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, forge, refuses
+from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, refuses
 from towpath.apps.reviews.model import BODY_MOST, Severity, Verdict
 from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.port import Posted
@@ -22,30 +21,18 @@ STATUSES = f"/repos/octo/repo/statuses/{HEAD}"
 
 
 @pytest.fixture
-async def github() -> AsyncIterator[ForgeServer]:
-    async with forge() as it:
-        yield it
-
-
-@pytest.fixture
-async def caller() -> AsyncIterator[Caller]:
-    async with Caller(allow=["127.0.0.0/8"]) as it:
-        yield it
-
-
-@pytest.fixture
-def poster(caller: Caller, github: ForgeServer) -> GitHubPoster:
-    return GitHubPoster(caller, token=TOKEN, api=github.url)
+def poster(caller: Caller, forge: ForgeServer) -> GitHubPoster:
+    return GitHubPoster(caller, token=TOKEN, api=forge.url)
 
 
 class TestAPullRequest:
     async def test_gets_a_review_with_comments_at_their_lines(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         said = a_review(a_comment(), a_comment("b.py", None, severity=Severity.ERROR))
         posted = await poster.post(a_task(), said, key="one")
         assert posted == Posted(url="https://forge.example/0")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert (review["commit_id"], review["event"]) == (HEAD, "REQUEST_CHANGES")
         assert review["comments"] == [
             {"path": "src/a.py", "line": 3, "side": "RIGHT", "body": "**warning** This is unused."}
@@ -58,70 +45,70 @@ class TestAPullRequest:
         assert mark.startswith("<!-- towpath:")
 
     async def test_is_asked_as_github_wants_it(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         await poster.post(a_task(), a_review(), key="one")
-        for asked in github.asked:
+        for asked in forge.asked:
             assert asked.headers["accept"] == "application/vnd.github+json"
             assert asked.headers["user-agent"] == "towpath"
             assert asked.path == REVIEWS
 
-    async def test_gets_it_once(self, poster: GitHubPoster, github: ForgeServer) -> None:
+    async def test_gets_it_once(self, poster: GitHubPoster, forge: ForgeServer) -> None:
         first = await poster.post(a_task(), a_review(), key="one")
         again = await poster.post(a_task(), a_review(), key="one")
         assert again == Posted(url=first.url, existed=True)
-        assert len(github.posts) == 1
+        assert len(forge.posts) == 1
 
     async def test_gets_it_once_though_the_answer_was_lost(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.hangs_up_after_posts = True
+        forge.hangs_up_after_posts = True
         with pytest.raises(Retry):
             await poster.post(a_task(), a_review(), key="one")
-        github.hangs_up_after_posts = False
+        forge.hangs_up_after_posts = False
         assert (await poster.post(a_task(), a_review(), key="one")).existed
-        assert len(github.kept[REVIEWS]) == 1
+        assert len(forge.kept[REVIEWS]) == 1
 
     async def test_gets_another_one_for_another_review(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         await poster.post(a_task(), a_review(), key="one")
         await poster.post(a_task(), a_review(), key="two")
         await poster.post(a_task(head="c3" * 20), a_review(), key="one")
-        assert len(github.kept[REVIEWS]) == 3
+        assert len(forge.kept[REVIEWS]) == 3
 
     async def test_is_looked_through_page_by_page(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.kept[REVIEWS] = [{"body": None} for _ in range(120)]
+        forge.kept[REVIEWS] = [{"body": None} for _ in range(120)]
         await poster.post(a_task(), a_review(), key="one")
         assert (await poster.post(a_task(), a_review(), key="one")).existed
-        assert len(github.posts) == 1
+        assert len(forge.posts) == 1
 
     async def test_with_too_many_reviews_to_look_through_gets_one_more(
-        self, caller: Caller, github: ForgeServer
+        self, caller: Caller, forge: ForgeServer
     ) -> None:
-        github.kept[REVIEWS] = [{"body": "x" * 60_000} for _ in range(40)]
-        poster = GitHubPoster(caller, token=TOKEN, api=github.url)
+        forge.kept[REVIEWS] = [{"body": "x" * 60_000} for _ in range(40)]
+        poster = GitHubPoster(caller, token=TOKEN, api=forge.url)
         assert not (await poster.post(a_task(), a_review(), key="one")).existed
 
 
 class TestAnApproval:
     async def test_is_a_comment_unless_it_may_be_one(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         """An approval may be all that a protected branch waits for."""
         await poster.post(a_task(), a_review(verdict=Verdict.APPROVE), key="one")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert review["event"] == "COMMENT"
         assert review["body"].startswith("**Nothing to change**")
 
     async def test_is_one_if_the_operator_wants_it(
-        self, caller: Caller, github: ForgeServer
+        self, caller: Caller, forge: ForgeServer
     ) -> None:
-        poster = GitHubPoster(caller, token=TOKEN, api=github.url, may_approve=True)
+        poster = GitHubPoster(caller, token=TOKEN, api=forge.url, may_approve=True)
         await poster.post(a_task(), a_review(verdict=Verdict.APPROVE), key="one")
-        assert github.kept[REVIEWS][0]["event"] == "APPROVE"
+        assert forge.kept[REVIEWS][0]["event"] == "APPROVE"
 
 
 def outside_of_the_diff(asked: Asked) -> Reply | None:
@@ -141,53 +128,53 @@ def one_s_own(asked: Asked) -> Reply | None:
 
 class TestAReviewThatGitHubRefuses:
     async def test_has_all_comments_in_its_text_instead(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(outside_of_the_diff)
+        forge.rules.append(outside_of_the_diff)
         said = a_review(a_comment(), a_comment(line=99, body="Far\naway."))
         await poster.post(a_task(), said, key="one")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert "comments" not in review
         assert review["event"] == "REQUEST_CHANGES"
         assert "- `src/a.py:3` **warning** This is unused.\n" in review["body"]
         assert "- `src/a.py:99` **warning** Far\n  away.\n" in review["body"]
 
     async def test_is_a_comment_on_one_s_own_pull_request(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(one_s_own)
+        forge.rules.append(one_s_own)
         await poster.post(a_task(), a_review(a_comment()), key="one")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert review["event"] == "COMMENT"
         assert "- `src/a.py:3`" in review["body"]
 
     async def test_is_not_tried_again_if_no_form_is_taken(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(refuses(422, "Validation Failed"))
+        forge.rules.append(refuses(422, "Validation Failed"))
         with pytest.raises(Discard, match="GitHub answered 422: Validation Failed"):
             await poster.post(a_task(), a_review(a_comment()), key="one")
-        assert len(github.posts) == 3
+        assert len(forge.posts) == 3
 
 
 class TestALargeReview:
     async def test_has_as_much_as_github_takes(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         comments = [a_comment(line=None, body="x" * BODY_MOST) for _ in range(20)]
         await poster.post(a_task(), a_review(*comments, summary="y" * 30_000), key="one")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert 60_000 < len(review["body"]) + BODY_MOST < 75_536
         assert len(review["body"]) < 65_536
         assert "… and 17 more comments." in review["body"]
         assert review["body"].endswith("-->")
 
     async def test_has_a_hundred_comments_at_lines_and_the_rest_in_its_text(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         comments = [a_comment(line=line) for line in range(1, 131)]
         await poster.post(a_task(), a_review(*comments), key="one")
-        [review] = github.kept[REVIEWS]
+        [review] = forge.kept[REVIEWS]
         assert len(review["comments"]) == 100
         assert review["body"].count("- `src/a.py:") == 30
 
@@ -202,11 +189,11 @@ class TestAPush:
         ],
     )
     async def test_gets_a_status(
-        self, poster: GitHubPoster, github: ForgeServer, verdict: Verdict, state: str, words: str
+        self, poster: GitHubPoster, forge: ForgeServer, verdict: Verdict, state: str, words: str
     ) -> None:
         said = a_review(a_comment(), verdict=verdict, summary="Two things.\nAnd more.")
         await poster.post(a_push(), said, key="one")
-        [asked] = github.asked
+        [asked] = forge.asked
         assert asked.path == STATUSES
         assert asked.content == {
             "state": state,
@@ -214,9 +201,9 @@ class TestAPush:
             "description": words,
         }
 
-    async def test_gets_a_status_that_fits(self, poster: GitHubPoster, github: ForgeServer) -> None:
+    async def test_gets_a_status_that_fits(self, poster: GitHubPoster, forge: ForgeServer) -> None:
         await poster.post(a_push(), a_review(summary="x" * 500), key="one")
-        description = github.asked[0].content["description"]
+        description = forge.asked[0].content["description"]
         assert len(description) == 140
         assert description.endswith("x…")
 
@@ -225,72 +212,72 @@ class TestAGitHubThatSaysNo:
     @pytest.mark.parametrize("task", [a_task(), a_push()], ids=["pull", "push"])
     @pytest.mark.parametrize("status", [403, 429])
     async def test_to_so_many_is_given_its_time(
-        self, poster: GitHubPoster, github: ForgeServer, task: Any, status: int
+        self, poster: GitHubPoster, forge: ForgeServer, task: Any, status: int
     ) -> None:
-        github.rules.append(refuses(status, "You have exceeded a limit", Retry_After="90"))
+        forge.rules.append(refuses(status, "You have exceeded a limit", Retry_After="90"))
         with pytest.raises(Retry, match="You have exceeded a limit") as raised:
             await poster.post(task, a_review(), key="one")
         assert raised.value.after == seconds(90)
 
-    async def test_until_its_window_ends(self, poster: GitHubPoster, github: ForgeServer) -> None:
+    async def test_until_its_window_ends(self, poster: GitHubPoster, forge: ForgeServer) -> None:
         reset = str(wall_ms() // 1000 + 600)
         limit = {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": reset}
-        github.rules.append(refuses(403, "API rate limit exceeded", **limit))
+        forge.rules.append(refuses(403, "API rate limit exceeded", **limit))
         with pytest.raises(Retry) as raised:
             await poster.post(a_push(), a_review(), key="one")
         assert raised.value.after is not None
         assert seconds(590) < raised.value.after <= seconds(601)
 
     async def test_to_so_many_and_no_more_than_that_is_given_a_minute(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(refuses(403, "You have exceeded a secondary rate limit."))
+        forge.rules.append(refuses(403, "You have exceeded a secondary rate limit."))
         with pytest.raises(Retry) as raised:
             await poster.post(a_push(), a_review(), key="one")
         assert raised.value.after == minutes(1)
 
     @pytest.mark.parametrize("status", [401, 403, 500, 502])
     async def test_for_a_reason_that_may_pass(
-        self, poster: GitHubPoster, github: ForgeServer, status: int
+        self, poster: GitHubPoster, forge: ForgeServer, status: int
     ) -> None:
-        github.rules.append(refuses(status, "Resource not accessible"))
+        forge.rules.append(refuses(status, "Resource not accessible"))
         with pytest.raises(Retry, match=f"GitHub answered {status}: Resource not") as raised:
             await poster.post(a_push(), a_review(), key="one")
         assert raised.value.after is None
 
     @pytest.mark.parametrize("status", [301, 400, 404, 410, 422])
-    async def test_for_good(self, poster: GitHubPoster, github: ForgeServer, status: int) -> None:
-        github.rules.append(refuses(status, "Not Found"))
+    async def test_for_good(self, poster: GitHubPoster, forge: ForgeServer, status: int) -> None:
+        forge.rules.append(refuses(status, "Not Found"))
         with pytest.raises(Discard, match=f"GitHub answered {status}"):
             await poster.post(a_push(), a_review(), key="one")
 
     async def test_while_it_is_looked_through(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(lambda _: Reply(503, {"message": "no"}, (("Retry-After", "7"),)))
+        forge.rules.append(lambda _: Reply(503, {"message": "no"}, (("Retry-After", "7"),)))
         with pytest.raises(Retry) as raised:
             await poster.post(a_task(), a_review(), key="one")
         assert raised.value.after == seconds(7)
 
     async def test_never_with_our_token_in_the_reason(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
-        github.rules.append(refuses(422, f"token {TOKEN} is\nno good"))
+        forge.rules.append(refuses(422, f"token {TOKEN} is\nno good"))
         with pytest.raises(Discard, match="token … is no good"):
             await poster.post(a_push(), a_review(), key="one")
 
 
 class TestAToken:
     async def test_goes_only_to_the_configured_place(
-        self, poster: GitHubPoster, github: ForgeServer
+        self, poster: GitHubPoster, forge: ForgeServer
     ) -> None:
         """A task says where it came from: the same name elsewhere is another repository."""
         elsewhere = a_task(host="https://github.example.com")
         with pytest.raises(Discard, match=r"not from https://github\.com"):
             await poster.post(elsewhere, a_review(), key="one")
-        assert github.asked == []
+        assert forge.asked == []
         await poster.post(a_task(host="https://github.com/"), a_review(), key="one")
-        assert len(github.posts) == 1
+        assert len(forge.posts) == 1
 
     def test_is_not_shown(self, poster: GitHubPoster) -> None:
         assert TOKEN not in repr(vars(poster))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from tests.apps.reviews.reviewing import HEAD, a_comment, a_push, a_review, a_task
-from tests.forges.serving import TOKEN, ForgeServer, forge, refuses
+from tests.forges.serving import TOKEN, ForgeServer, refuses
 from towpath.apps.reviews.model import Forge, ReviewTask, Verdict
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Posted
@@ -31,56 +30,49 @@ def push() -> ReviewTask:
 
 
 @pytest.fixture
-async def gitlab() -> AsyncIterator[ForgeServer]:
-    async with forge() as it:
-        yield it
-
-
-@pytest.fixture
-async def poster(gitlab: ForgeServer) -> AsyncIterator[GitLabPoster]:
-    async with Caller(allow=["127.0.0.0/8"]) as caller:
-        yield GitLabPoster(caller, token=TOKEN, host=gitlab.url)
+def poster(caller: Caller, forge: ForgeServer) -> GitLabPoster:
+    return GitLabPoster(caller, token=TOKEN, host=forge.url)
 
 
 class TestAMergeRequest:
     async def test_gets_a_note_with_all_comments(
-        self, poster: GitLabPoster, gitlab: ForgeServer
+        self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         said = a_review(a_comment(), a_comment("b.py", None))
         assert await poster.post(merge_request(), said, key="one") == Posted()
-        [note] = gitlab.kept[NOTES]
+        [note] = forge.kept[NOTES]
         assert note["body"].startswith(
             "**Changes requested** · a1a1a1a1a1a1\n\nTwo things.\n\n"
             "- `src/a.py:3` **warning** This is unused.\n"
             "- `b.py` **warning** This is unused.\n\n<!-- towpath:"
         )
 
-    async def test_gets_it_once(self, poster: GitLabPoster, gitlab: ForgeServer) -> None:
-        gitlab.hangs_up_after_posts = True
+    async def test_gets_it_once(self, poster: GitLabPoster, forge: ForgeServer) -> None:
+        forge.hangs_up_after_posts = True
         with pytest.raises(Retry):
             await poster.post(merge_request(), a_review(), key="one")
-        gitlab.hangs_up_after_posts = False
+        forge.hangs_up_after_posts = False
         again = await poster.post(merge_request(), a_review(), key="one")
         assert again == Posted(existed=True)
-        assert len(gitlab.kept[NOTES]) == 1
+        assert len(forge.kept[NOTES]) == 1
 
     @pytest.mark.parametrize("order", ["/merge", "fine\n/approve", "fine\n\n  /close now"])
     async def test_gets_no_orders(
-        self, poster: GitLabPoster, gitlab: ForgeServer, order: str
+        self, poster: GitLabPoster, forge: ForgeServer, order: str
     ) -> None:
         """GitLab would obey them, with the rights of the token; strangers choose the words."""
         said = a_review(a_comment(body=f"see:\n{order}"), summary=order)
         await poster.post(merge_request(), said, key="one")
-        lines = [it.lstrip() for it in gitlab.kept[NOTES][0]["body"].splitlines()]
+        lines = [it.lstrip() for it in forge.kept[NOTES][0]["body"].splitlines()]
         assert [it for it in lines if it.startswith("/")] == []
         assert sum(it.startswith("\\/") for it in lines) == 2
 
     async def test_of_another_gitlab_is_left_alone(
-        self, poster: GitLabPoster, gitlab: ForgeServer
+        self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         with pytest.raises(Discard, match="the task is not from"):
             await poster.post(merge_request(host="https://gitlab.com"), a_review(), key="one")
-        assert gitlab.asked == []
+        assert forge.asked == []
 
 
 class TestAPush:
@@ -93,44 +85,44 @@ class TestAPush:
         ],
     )
     async def test_gets_a_status(
-        self, poster: GitLabPoster, gitlab: ForgeServer, verdict: Verdict, state: str
+        self, poster: GitLabPoster, forge: ForgeServer, verdict: Verdict, state: str
     ) -> None:
         await poster.post(push(), a_review(verdict=verdict, summary="x" * 500), key="one")
-        [asked] = gitlab.asked
+        [asked] = forge.asked
         assert asked.path == STATUSES
         assert len(asked.content.pop("description")) == 255
         assert asked.content == {"state": state, "name": "towpath/review", "ref": "main"}
 
     async def test_gets_its_comments_on_the_commit_once(
-        self, poster: GitLabPoster, gitlab: ForgeServer
+        self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         said = a_review(a_comment())
         assert await poster.post(push(), said, key="one") == Posted()
         assert await poster.post(push(), said, key="one") == Posted(existed=True)
-        [comment] = gitlab.kept[COMMENTS]
+        [comment] = forge.kept[COMMENTS]
         assert "- `src/a.py:3` **warning** This is unused." in comment["note"]
 
     async def test_with_the_same_status_already_is_done(
-        self, poster: GitLabPoster, gitlab: ForgeServer
+        self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         words = "Cannot transition status via :drop from :failed (Reason(s): Status cannot …)"
-        gitlab.rules.append(refuses(400, words))
+        forge.rules.append(refuses(400, words))
         assert await poster.post(push(), a_review(), key="one") == Posted()
 
 
 class TestAGitLabThatSaysNo:
     async def test_to_so_many_is_given_its_time(
-        self, poster: GitLabPoster, gitlab: ForgeServer
+        self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
-        gitlab.rules.append(refuses(429, "Retry later", Retry_After="30"))
+        forge.rules.append(refuses(429, "Retry later", Retry_After="30"))
         with pytest.raises(Retry) as raised:
             await poster.post(merge_request(), a_review(), key="one")
         assert raised.value.after == seconds(30)
 
     @pytest.mark.parametrize("message", ["404 Project Not Found", {"note": ["is too long"]}])
     async def test_for_good(
-        self, poster: GitLabPoster, gitlab: ForgeServer, message: object
+        self, poster: GitLabPoster, forge: ForgeServer, message: object
     ) -> None:
-        gitlab.rules.append(refuses(404, message))
+        forge.rules.append(refuses(404, message))
         with pytest.raises(Discard, match="GitLab answered 404"):
             await poster.post(push(), a_review(), key="one")

@@ -1,7 +1,7 @@
 """Reviews in a worker: run, kept in the row, and posted once they are completed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, lease_of
-from tests.forges.serving import TOKEN, ForgeServer, forge, refuses
+from tests.forges.serving import TOKEN, ForgeServer, refuses
 from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
@@ -36,16 +36,10 @@ SHORT = Limits(answer=seconds(0.5), give_up=seconds(1))
 _JOB = "UPDATE towpath_jobs SET "
 
 
-@pytest.fixture(params=["sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    """What is to be seen here does not depend on the kind of database."""
-    return f"{request.param}:///{tmp_path}/ledger.db"
-
-
 @pytest.fixture
-async def host() -> AsyncIterator[ForgeServer]:
-    async with forge() as it:
-        yield it
+def url(prepared_file_url: str) -> str:
+    """What is to be seen here does not depend on the kind of database."""
+    return prepared_file_url
 
 
 class Reviewer:
@@ -162,10 +156,10 @@ class TestAReview:
             await until(reviews, taken.id, ReviewState.CANCELLED)
 
     async def test_is_stopped_though_whoever_cancelled_it_had_no_way_to_redis(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, database: str
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, url: str
     ) -> None:
         """As at the terminal: the row says it, and a relay tells the worker."""
-        async with reviewing(server, ledger, Endless()), Ledger(database) as another:
+        async with reviewing(server, ledger, Endless()), Ledger(url) as another:
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.RUNNING)
             await Reviews(another.jobs).cancel(taken.id)
@@ -182,21 +176,21 @@ class Endless:
 
 class TestPosting:
     async def test_brings_the_review_to_its_forge(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        async with reviewing(server, ledger, Reviewer(), host):
-            taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        async with reviewing(server, ledger, Reviewer(), forge):
+            taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
         assert view.state is ReviewState.COMPLETED
         assert view.posting is not None
         assert view.posting.url == "https://forge.example/0"
-        [post] = host.posts
+        [post] = forge.posts
         assert post.path == "/api/v3/repos/octo/repo/pulls/7/reviews"
 
     async def test_is_off_without_a_token_and_for_what_is_not_from_there(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        async with reviewing(server, ledger, Reviewer(), host):
+        async with reviewing(server, ledger, Reviewer(), forge):
             mine = await reviews.submit(a_task(forge=Forge.API))
             other = a_hook("d2", task=a_task(number=8, host="https://elsewhere.example"))
             for id in (mine.id, (await reviews.take(other)).id):
@@ -207,50 +201,50 @@ class TestPosting:
         assert (await ledger.jobs.list(POSTS)).records == []
 
     async def test_waits_for_the_review_that_a_crash_left_behind(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         """Between its record and the review's end: nothing is lost, nothing is posted twice."""
-        taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        taken = await reviews.take(a_hook("d1", task=task_of(forge)))
         lost = lease_of(REVIEWS, taken.id)
         await ledger.jobs.begin(lost)
         await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
-        async with reviewing(server, ledger, Reviewer(), host):
+        async with reviewing(server, ledger, Reviewer(), forge):
             view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
         assert view.attempts == 2
-        assert len(host.posts) == 1
+        assert len(forge.posts) == 1
         assert len((await ledger.jobs.list(POSTS)).records) == 1
 
     async def test_of_a_review_that_never_completed_is_dead_and_comes_with_its_retry(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        taken = await reviews.take(a_hook("d1", task=task_of(forge)))
         await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
-        async with reviewing(server, ledger, Reviewer(Discard("no"), a_review()), host):
+        async with reviewing(server, ledger, Reviewer(Discard("no"), a_review()), forge):
             await until(reviews, taken.id, ReviewState.DEAD)
             await eventually_async(lambda: dead_posting(ledger, taken.id), within=20)
             await reviews.retry(taken.id)
             await until_posted(reviews, taken.id, ReviewState.COMPLETED)
-        assert len(host.posts) == 1
+        assert len(forge.posts) == 1
 
     async def test_is_tried_again_while_the_forge_is_away(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        host.hangs_up_after_posts = True
-        async with reviewing(server, ledger, Reviewer(), host):
-            taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        forge.hangs_up_after_posts = True
+        async with reviewing(server, ledger, Reviewer(), forge):
+            taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.FAILED)
             assert view.state is ReviewState.COMPLETED
-            host.hangs_up_after_posts = False
+            forge.hangs_up_after_posts = False
             await ledger.jobs.retry(POSTS, taken.id)
             await until_posted(reviews, taken.id, ReviewState.COMPLETED)
-        assert len(host.posts) == 1, "it was there: the first post was kept, its answer was lost"
+        assert len(forge.posts) == 1, "it was there: the first post was kept, its answer was lost"
 
     async def test_that_is_refused_is_dead_with_the_forge_s_words_and_no_token(
-        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, host: ForgeServer
+        self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        host.rules.append(refuses(410, f"It is gone, {TOKEN}."))
-        async with reviewing(server, ledger, Reviewer(), host):
-            taken = await reviews.take(a_hook("d1", task=task_of(host)))
+        forge.rules.append(refuses(410, f"It is gone, {TOKEN}."))
+        async with reviewing(server, ledger, Reviewer(), forge):
+            taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.DEAD)
         assert view.posting is not None
         assert view.posting.last_error is not None

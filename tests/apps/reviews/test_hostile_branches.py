@@ -16,9 +16,9 @@ from tests.apps.reviews.deliveries import (
     merge_request,
     pull_request,
 )
+from tests.apps.reviews.linting import Place
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_task, an_attempt
-from tests.apps.reviews.test_linter import Place
 from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
 from towpath.apps.reviews.model import Forge, ReviewState
 from towpath.apps.reviews.reviewers.command import CommandReviewer

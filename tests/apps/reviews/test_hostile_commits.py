@@ -11,25 +11,15 @@ import pytest
 
 from clones import LARGEST_FILE
 from isolation import NotIsolated, isolated
+from tests.apps.reviews.linting import Place
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_push
-from tests.apps.reviews.test_linter import Place
 from towpath.apps.reviews.model import Review, Verdict
 
 HERE = Path(sys.executable).parent
 RUFF = [str(HERE / "ruff"), "check", "--quiet", "--output-format=concise"]
 FLAKE8 = [str(HERE / "flake8")]
 UNUSED = "import os\n"
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
-def repository(place: Place) -> Repository:
-    return Repository(place.clones / "octo" / "repo")
 
 
 @pytest.fixture

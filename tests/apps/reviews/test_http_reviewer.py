@@ -27,12 +27,6 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-async def caller() -> AsyncIterator[Caller]:
-    async with Caller(allow=HERE) as it:
-        yield it
-
-
-@pytest.fixture
 def reviewer(caller: Caller, receiver: Receiver) -> HttpReviewer:
     return HttpReviewer(caller, receiver.url(), secrets=[SECRET])
 

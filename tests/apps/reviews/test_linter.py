@@ -13,64 +13,19 @@ from typing import Any
 import pytest
 
 from linter import finding
+from tests.apps.reviews.linting import Place
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
 from tests.waiting import eventually
-from tests.warm import Bounded, Ran, run
-from towpath.apps.reviews.model import Comment, Review, ReviewTask, Severity, Verdict
+from tests.warm import Bounded
+from towpath.apps.reviews.model import Comment, Review, Severity, Verdict
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"
 UNUSED = "import os\n"
 RUFF = [
     str(Path(sys.executable).parent / "ruff"), "check", "--no-cache", "--isolated", "--quiet",
     "--select=F401", "--output-format=concise",
 ]  # fmt: skip
-# Says of each file that it was given it, and fails as linters do.
-TELLS = ["sh", "-c", 'for it; do echo "$it:1:1: seen"; done; exit 1', "sh"]
-TRUST = "--trust-commits"
-PROGRAM = [sys.executable, str(EXAMPLE / "linter.py")]
-
-
-class Place:
-    """A directory of clones, and what the linter says of a task there."""
-
-    def __init__(self, root: Path) -> None:
-        self.clones, self.temporary = root / "clones", root / "temporary"
-        self.temporary.mkdir()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "TMPDIR": str(self.temporary)}
-
-    def command(self, *linter: str, suffix: str = ".py") -> list[str]:
-        trust = [] if {"ruff", "flake8"} & {Path(it).name for it in linter} else [TRUST]
-        return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, *trust, "--", *linter]
-
-    def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
-        given = task if isinstance(task, bytes) else task.packed()
-        ran = run(self.command(*(linter or TELLS)), env=self.environment, input=given)
-        assert list(self.temporary.iterdir()) == []  # whatever happens, nothing is left
-        return ran
-
-    def review(self, task: ReviewTask, *linter: str) -> Review:
-        ran = self.run(task, *linter)
-        assert ran.code == 0, ran.err
-        return Review.unpacked(ran.out.encode())
-
-    def files(self, task: ReviewTask) -> list[str]:
-        """The files that the linter was given."""
-        return [it.path for it in self.review(task).comments]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-@pytest.fixture
-def repository(place: Place) -> Repository:
-    return Repository(place.clones / "octo" / "repo")
 
 
 class TestAReviewByALinter:

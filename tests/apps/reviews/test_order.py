@@ -106,9 +106,9 @@ class TestTwoEventsInTheSameSecond:
             assert len(await head_states(reviews, number)) == 4
 
     async def test_also_when_they_come_at_once_to_two_servers(
-        self, database: str, reviews: Reviews
+        self, url: str, reviews: Reviews
     ) -> None:
-        async with Ledger(database) as other:
+        async with Ledger(url) as other:
             for number in range(1, 5):
                 events = [opened(1), pushed(1, 2), pushed(2, 3), pushed(3, 4)]
                 of_it = [renumbered(hook, number) for hook in events]

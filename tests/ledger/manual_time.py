@@ -3,7 +3,7 @@
 from towpath import Duration, ManualClock
 
 
-class Hands:
+class ManualTime:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self._ticks = 1000.0
