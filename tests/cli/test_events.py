@@ -8,7 +8,7 @@ import pytest
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
 from tests.cli.test_howto import BLOCK, run
-from tests.ledger.parcels import parcel
+from tests.ledger.numbered_events import an_event
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.event import NewEvent, Refusal
 from towpath.ledger.outbox.outgoing import Verdict, next_batch, settle
@@ -43,8 +43,8 @@ def put(events: Command, *made: NewEvent, refused: bool = False) -> None:
 
 class TestCounting:
     def test_shows_each_sink_that_is_set_or_has_events(self, events: Command) -> None:
-        put(events, parcel("a"), refused=True)
-        put(events, parcel("a", 2), parcel("b"))
+        put(events, an_event("a"), refused=True)
+        put(events, an_event("a", 2), an_event("b"))
         for words in (("events",), ("events", "list")):
             ran = events(*words)
             assert ran.code == 0
@@ -56,7 +56,7 @@ class TestCounting:
             assert "webhook is not among events.sinks" in ran.err
 
     def test_for_programs_has_the_same_words(self, events: Command) -> None:
-        put(events, parcel("a"))
+        put(events, an_event("a"))
         redis, webhook = events("events", "--json", TOWPATH_EVENTS__SINKS="redis,webhook").objects
         assert redis == {"sink": "redis", "pending": 0, "refused": 0, "lag": 0, "oldest_at": None}
         assert (webhook["sink"], webhook["pending"]) == ("webhook", 1)
@@ -76,7 +76,7 @@ class TestCounting:
 
 class TestWhatWasRefused:
     def test_is_listed_with_the_reasons_and_without_data(self, events: Command) -> None:
-        put(events, parcel("a"), refused=True)
+        put(events, an_event("a"), refused=True)
         told = events("events", "refused", "webhook", "--json").object
         assert set(told) == {"id", "type", "subject", "at", "refused_at", "reason"}
         assert (told["id"], told["subject"], told["reason"]) == ("a/1", "a", GONE.reason)
@@ -85,7 +85,7 @@ class TestWhatWasRefused:
         assert GONE.reason in shown
 
     def test_comes_page_by_page(self, events: Command) -> None:
-        put(events, *(parcel("a", n) for n in range(1, 6)), refused=True)
+        put(events, *(an_event("a", n) for n in range(1, 6)), refused=True)
         seen: list[str] = []
         after: tuple[str, ...] = ()
         while True:
@@ -111,7 +111,7 @@ class TestWhatWasRefused:
 
 class TestSeeingToIt:
     def test_resend_sends_some_or_all_again(self, events: Command) -> None:
-        put(events, *(parcel("a", n) for n in range(1, 4)), refused=True)
+        put(events, *(an_event("a", n) for n in range(1, 4)), refused=True)
         ran = events("events", "resend", "webhook", "a/1")
         assert (ran.code, ran.out) == (0, "a/1  resent\n")
         assert events("events", "--json").objects[1]["pending"] == 1
@@ -122,13 +122,13 @@ class TestSeeingToIt:
 
     @pytest.mark.parametrize("words", [(), ("a/1", "--all")], ids=str)
     def test_resend_wants_to_know_which(self, events: Command, words: tuple[str, ...]) -> None:
-        put(events, parcel("a"), refused=True)
+        put(events, an_event("a"), refused=True)
         ran = events("events", "resend", "webhook", *words, "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
         assert "--all" in ran.refusal["message"]
 
     def test_discard_deletes_what_was_refused(self, events: Command) -> None:
-        put(events, parcel("a"), parcel("b"), refused=True)
+        put(events, an_event("a"), an_event("b"), refused=True)
         ran = events("events", "discard", "webhook", "a/1", "--yes", "--json")
         assert ran.object == {"sink": "webhook", "id": "a/1", "discarded": True}
         assert [it["id"] for it in events("events", "refused", "webhook", "--json").objects] == [
@@ -136,7 +136,7 @@ class TestSeeingToIt:
         ]
 
     def test_discard_asks_first(self, events: Command) -> None:
-        put(events, parcel("a"), refused=True)
+        put(events, an_event("a"), refused=True)
         ran = events("events", "discard", "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "not_confirmed")
         assert events("events", "--json").objects[1]["refused"] == 1
@@ -146,7 +146,7 @@ class TestSeeingToIt:
         self, events: Command, verb: tuple[str, ...]
     ) -> None:
         """Nor one that is pending: it is on its way."""
-        put(events, parcel("a"))
+        put(events, an_event("a"))
         ran = events("events", *verb, "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
         assert events("events", "--json").objects[1]["pending"] == 1
@@ -155,7 +155,7 @@ class TestSeeingToIt:
     def test_one_that_is_not_found_leaves_the_others_their_turn(
         self, events: Command, verb: tuple[str, ...]
     ) -> None:
-        put(events, parcel("a"), parcel("b"), refused=True)
+        put(events, an_event("a"), an_event("b"), refused=True)
         ran = events("events", *verb, "webhook", "a/1", "nowhere/1", "b/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
         assert [it["id"] for it in ran.objects] == ["a/1", "b/1"]
@@ -182,7 +182,7 @@ def test_what_the_command_line_ends_is_told_as_well(events: Command) -> None:
 
 def test_the_commands_of_the_page_run(events: Command) -> None:
     dead = NewEvent(id="reviews/r-7/dead", type="towpath.job.dead", key="reviews/r-7", data=b"{}")
-    put(events, dead, parcel("a"), refused=True)
+    put(events, dead, an_event("a"), refused=True)
     blocks = "".join(BLOCK.findall(PAGE.read_text()))
     commands = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
     assert len(commands) == 4

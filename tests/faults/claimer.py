@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.census import is_drained
+from tests.faults.queue_contents import is_drained
 from towpath.clock import Duration, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Exchanged, Lease

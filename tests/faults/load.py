@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from tests.faults.census import Census
 from tests.faults.meanwhile import meanwhile
+from tests.faults.queue_contents import QueueContents
 from towpath.clock import minutes, seconds
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -70,7 +70,7 @@ class Load:
             within=60,
         )
 
-    def losses(self, found: Census) -> dict[str, set[JobId]]:
+    def losses(self, found: QueueContents) -> dict[str, set[JobId]]:
         """What was acknowledged and is not so. The queue must keep what is done."""
         missing = self.submitted - found.jobs.keys()
         undone = self.completed & found.jobs.keys() - found.ids(State.DONE)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
-from tests.faults.office import QUEUE, Office, office
+from tests.faults.record_processes import QUEUE, RecordProcesses, record_processes
 from tests.waiting import eventually_async
 from towpath.app.app import Towpath
 from towpath.clock import seconds
@@ -25,8 +25,8 @@ LANES = 80
 class Run:
     """So many records, and who takes part."""
 
-    def __init__(self, ledger: Ledger, clerks: Office, records: int) -> None:
-        self.ledger, self.clerks, self.records = ledger, clerks, records
+    def __init__(self, ledger: Ledger, processes: RecordProcesses, records: int) -> None:
+        self.ledger, self.processes, self.records = ledger, processes, records
         self.acknowledged: set[str] = set()
 
     async def make(self, first: int, last: int) -> None:
@@ -59,25 +59,25 @@ class Run:
         """Return when all slow ones are in a worker's hands, for the second time or so."""
 
         def all_began() -> bool:
-            began = Counter(it.id for it in self.clerks.entries("began"))
+            began = Counter(it.id for it in self.processes.entries("began"))
             return len(began) == SLOW and min(began.values()) >= times
 
         await meanwhile(all_began, within=60)
 
     def open_gate(self) -> None:
         """Let the slow ones end, every attempt at them."""
-        self.clerks.open_gate(10**18)
+        self.processes.open_gate(10**18)
 
     async def first_attempts_end(self) -> None:
         """Two workers have each slow one in hand: the one that was taken for dead ends first."""
         await self.slow_ones_began(2)
         first: dict[str, int] = {}
-        for it in self.clerks.entries("began"):
+        for it in self.processes.entries("began"):
             first[it.id] = min(it.token, first.get(it.id, it.token))
-        self.clerks.open_gate(max(first.values()))
+        self.processes.open_gate(max(first.values()))
 
         def have_ended() -> bool:
-            ran = self.clerks.tokens()
+            ran = self.processes.tokens()
             return all(first[id] in ran[id] for id in first)
 
         await meanwhile(have_ended, within=60)
@@ -92,8 +92,8 @@ class Run:
 
     async def noticed(self, *words: str) -> None:
         """Return when a worker has written one of these lines."""
-        before = len(self.clerks.entries(*words))
-        await meanwhile(lambda: len(self.clerks.entries(*words)) > before, within=60)
+        before = len(self.processes.entries(*words))
+        await meanwhile(lambda: len(self.processes.entries(*words)) > before, within=60)
 
     async def all_ended(self) -> None:
         """I12: the fault is over, so everything ends."""
@@ -115,9 +115,9 @@ async def run_of(
     async with Ledger(database, limit=seconds(1)) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        with office(redis, database, folder, workers=workers, fault=fault) as clerks:
+        with record_processes(redis, database, folder, workers=workers, fault=fault) as processes:
             async with Towpath(redis, ledger=ledger):
-                run = Run(ledger, clerks, records)
+                run = Run(ledger, processes, records)
                 await run.make(0, records // 2)
                 await run.some_completed(0.1)
                 await run.slow_ones_began()
@@ -132,7 +132,7 @@ async def checked(run: Run) -> None:
     """Nothing acknowledged is missing, each ended once, and those of a lane in their order."""
     found, steps = await audit.rows(run.ledger), await audit.history(run.ledger)
     wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]
-    wrong += audit.misdeeds(found, steps, run.clerks.tokens())
+    wrong += audit.misdeeds(found, steps, run.processes.tokens())
     wrong += audit.regressions(steps) + audit.out_of_order(found)
     wrong += [f"{id} is dead: {row.last_error}" for id, row in found.items() if row.state == "dead"]
     assert not wrong, "\n".join(wrong[:20])

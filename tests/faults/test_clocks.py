@@ -63,7 +63,7 @@ class ShiftedWorker:
 async def shifted_worker(url: str, offset: int, jobs: int) -> AsyncGenerator[ShiftedWorker]:
     words = [url, QUEUE, str(offset), str(LEASE_MS), str(jobs)]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.shifted", *words, cwd=ROOT, stdin=PIPE, stdout=PIPE
+        sys.executable, "-m", "tests.faults.wrong_clock", *words, cwd=ROOT, stdin=PIPE, stdout=PIPE
     )
     try:
         yield ShiftedWorker(process)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from tests.faults.census import all_in, census
+from tests.faults.queue_contents import all_in, contents_of
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -79,7 +79,7 @@ class TestCallsThatAreCut:
             await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(20)]) for _ in range(30)
         ]
         answers = [*single, *joined, *(it for batch in batches for it in batch)]
-        found = await census(engine, QUEUE)
+        found = await contents_of(engine, QUEUE)
         assert found.ids(State.READY) == {it.id for it in answers if isinstance(it, Submitted)}
         assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
 
@@ -101,7 +101,7 @@ class TestCallsThatAreCut:
     async def test_claim_gives_each_job_out_once(self, engine: Engine) -> None:
         ids = await submitted_ids(engine, 500)
         leases = await claimed(engine)
-        found = await census(engine, QUEUE)
+        found = await contents_of(engine, QUEUE)
         assert sorted(lease.id for lease in leases) == sorted(ids)
         assert {lease.attempt for lease in leases} == {1}
         assert {lease.id: lease.token for lease in leases} == {

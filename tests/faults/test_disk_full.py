@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import meanwhile
+from tests.faults.queue_contents import contents_of
 from tests.server.serving import PATIENCE, Serving, serving
 from tests.waiting import eventually
 from towpath.clock import hours
@@ -68,7 +68,7 @@ async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowle
                 await meanwhile(lambda: starts(it) >= 2, within=PATIENCE)
                 ballast.unlink()
                 await load.more(1_000)
-            found = await census(engine, QUEUE)
+            found = await contents_of(engine, QUEUE)
         eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
     assert load.losses(found) == {}
     assert len(load.tokens) == len(set(load.tokens))

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
+from tests.faults.queue_contents import contents_of
 from tests.faults.slots import MovingSlot, slot_of
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, minutes, seconds
@@ -52,7 +52,7 @@ class TestSentinel:
             assert min(load.tokens[given:]) > before
             assert len(set(load.tokens)) == len(load.tokens)
             assert errors_told(new, "NOSCRIPT") > 0
-            await census(engine, QUEUE)
+            await contents_of(engine, QUEUE)
 
     async def test_tokens_grow_although_the_replica_had_lost_writes(
         self, group: EmbeddedSentinel
@@ -170,7 +170,7 @@ async def is_answering(engine: Engine) -> bool:
 
 
 async def missing(engine: Engine, ids: frozenset[JobId]) -> set[JobId]:
-    return set(ids - (await census(engine, QUEUE)).jobs.keys())
+    return set(ids - (await contents_of(engine, QUEUE)).jobs.keys())
 
 
 class TestACluster:
@@ -216,7 +216,7 @@ class TestACluster:
             neighbours.cancel()
             await asyncio.gather(neighbours, return_exceptions=True)
             assert neighbours.cancelled()
-            assert load.losses(await census(engine, QUEUE)) == {}
+            assert load.losses(await contents_of(engine, QUEUE)) == {}
 
 
 async def keep_submitting(engine: Engine) -> None:

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.queue_contents import contents_of
 from tests.faults.slots import slot_of
 from tests.waiting import eventually_async
 from tests.worker.running import working
@@ -54,7 +54,7 @@ async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
         await load.more(1_000)
     assert min(load.tokens[given:]) > before
     assert len(set(load.tokens)) == len(load.tokens)
-    assert acknowledged <= (await census(engine, QUEUE)).jobs.keys()
+    assert acknowledged <= (await contents_of(engine, QUEUE)).jobs.keys()
 
 
 async def is_answering(engine: Engine) -> bool:
@@ -105,7 +105,7 @@ class TestOneServer:
                         await other.try_write()
                     server.unpause()
                     await load.more(1_000)
-                assert load.losses(await census(engine, QUEUE)) == {}
+                assert load.losses(await contents_of(engine, QUEUE)) == {}
 
 
 async def nobody_waits_for_ever(url: str, server: EmbeddedServer) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
-from tests.faults.office import QUEUE, office
+from tests.faults.record_processes import QUEUE, record_processes
 from tests.faults.record_run import Run, checked
 from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -25,12 +25,12 @@ async def test_all_records_end_once_and_none_before_its_time(
     async with Ledger(url) as ledger:
         await ledger.migrate()
         await make_records(ledger)
-        with office(server.url, url, tmp_path, workers=0) as clerks:
+        with record_processes(server.url, url, tmp_path, workers=0) as processes:
             for error in (-HOUR, HOUR):
-                clerks.hire(clock_error=error)
-            await meanwhile(lambda: len(clerks.entries("clock")) == 2, within=60)
-            errors = sorted(it.token - wall_ms() for it in clerks.entries("clock"))
-            run = Run(ledger, clerks, 3 * EACH)
+                processes.start_worker(clock_error=error)
+            await meanwhile(lambda: len(processes.entries("clock")) == 2, within=60)
+            errors = sorted(it.token - wall_ms() for it in processes.entries("clock"))
+            run = Run(ledger, processes, 3 * EACH)
             await run.all_ended()
             await checked(run)
         early = text("SELECT count(*) FROM towpath_jobs WHERE started_at < due_at")

@@ -152,4 +152,4 @@ async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
 
 def repeated(run: Run) -> set[str]:
     """Slow ones that ended while the database was away and were run again."""
-    return {f"r{n}" for n in range(SLOW) if len(run.clerks.tokens()[f"r{n}"]) > 1}
+    return {f"r{n}" for n in range(SLOW) if len(run.processes.tokens()[f"r{n}"]) > 1}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
-from tests.faults.office import office
+from tests.faults.record_processes import record_processes
 from tests.faults.record_run import SLOW, Run, checked, run_of
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
@@ -73,7 +73,7 @@ async def test_workers_are_killed_at_random(
         await run.make_the_rest()
         for number in range(KILLS):
             await run.some_completed(0.8 * (number + chance.random()) / KILLS)
-            run.clerks.kill_one(chance)
+            run.processes.kill_one(chance)
 
 
 async def test_who_makes_them_is_killed(
@@ -84,14 +84,14 @@ async def test_who_makes_them_is_killed(
     async with Ledger(url, limit=seconds(1)) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        with office(server.url, url, tmp_path, workers=1) as clerks:
-            run = Run(ledger, clerks, MANY)
-            maker = clerks.let_make(0, 100_000)
+        with record_processes(server.url, url, tmp_path, workers=1) as processes:
+            run = Run(ledger, processes, MANY)
+            maker = processes.start_maker(0, 100_000)
             share = chance.randrange(100, MANY)
-            await meanwhile(lambda: len(clerks.entries("made")) >= share, within=60)
+            await meanwhile(lambda: len(processes.entries("made")) >= share, within=60)
             maker.kill()
             await run.all_ended()
-            run.acknowledged |= {it.id for it in clerks.entries("made")}
+            run.acknowledged |= {it.id for it in processes.entries("made")}
             await checked(run)
 
 
@@ -103,10 +103,10 @@ async def test_who_made_them_is_gone_when_redis_forgets(
     async with Ledger(database, limit=seconds(1)) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        with office(server.url, database, tmp_path, workers=1) as clerks:
-            run = Run(ledger, clerks, SLOW)
+        with record_processes(server.url, database, tmp_path, workers=1) as processes:
+            run = Run(ledger, processes, SLOW)
             await run.noticed("worker.started")
-            maker = clerks.let_make(0, SLOW, handler="slow")
+            maker = processes.start_maker(0, SLOW, handler="slow")
             await run.slow_ones_began()
             await asyncio.to_thread(maker.wait)
             server.ask("FLUSHALL")

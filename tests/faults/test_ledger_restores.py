@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from tests.faults import audit
-from tests.faults.office import QUEUE
+from tests.faults.record_processes import QUEUE
 from tests.faults.record_run import Run, run_of
 from tests.waiting import eventually_async
 from towpath.clock import seconds

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from tests.faults.dumps import changed, dump
-from tests.faults.scenes import CASES, Case, scene_on
+from tests.faults.script_calls import CASES, Case, filled_queue_on
 from tests.servers import newest, oldest
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -123,21 +123,21 @@ class TestAServerWithoutAnyRoom:
     async def test_does_everything_but_submit(
         self, small_server: EmbeddedServer, case: Case
     ) -> None:
-        async with scene_on(small_server.url, case.policy) as scene:
+        async with filled_queue_on(small_server.url, case.policy) as filled:
             shut(small_server)
             before = dump(small_server)
-            await case.call(scene)
+            await case.call(filled)
             assert changed(before, dump(small_server)) != set()
 
     @pytest.mark.parametrize("case", REFUSED, ids=str)
     async def test_refuses_what_would_add_to_it(
         self, small_server: EmbeddedServer, case: Case
     ) -> None:
-        async with scene_on(small_server.url, case.policy) as scene:
+        async with filled_queue_on(small_server.url, case.policy) as filled:
             shut(small_server)
             before = dump(small_server)
             with pytest.raises(MemoryFull):
-                await case.call(scene)
+                await case.call(filled)
             assert changed(before, dump(small_server)) == set()
 
     async def test_answers_a_claim_on_an_empty_queue(

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from tests.faults.census import Census, census, with_payloads
 from tests.faults.dumps import Dump, dumps
-from tests.faults.scenes import CASES, MEANWHILE, Case, Scene, prepare
+from tests.faults.queue_contents import QueueContents, contents_of, with_payloads
+from tests.faults.script_calls import CASES, MEANWHILE, Case, FilledQueue, prepare
 from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedCluster
@@ -69,18 +69,18 @@ TRIED = [case for case in CASES if case.name == case.script]
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Census]:
+def expected() -> dict[str, QueueContents]:
     """What each case comes to without a move, once it is known."""
     return {}
 
 
 @pytest.mark.parametrize("split", SPLITS)
 async def test_calls_during_the_move_are_whole(
-    own_cluster: EmbeddedCluster, expected: dict[str, Census], split: str
+    own_cluster: EmbeddedCluster, expected: dict[str, QueueContents], split: str
 ) -> None:
     expected.update(expected or await at_rest(own_cluster))
-    async with scenes_on(own_cluster) as scenes:
-        moves = [Move(own_cluster, case, scene) for case, scene in scenes]
+    async with filled_queues_on(own_cluster) as filled_queues:
+        moves = [Move(own_cluster, case, filled) for case, filled in filled_queues]
         with giving_up(moves):
             for move in moves:
                 move.begin(SPLITS[split])
@@ -94,27 +94,29 @@ async def test_calls_during_the_move_are_whole(
     assert {name for name in found if found[name] != expected[name]} == set()
 
 
-async def at_rest(cluster: EmbeddedCluster) -> dict[str, Census]:
+async def at_rest(cluster: EmbeddedCluster) -> dict[str, QueueContents]:
     """What each case comes to without a move; the clock stands still, so it is always the same."""
-    found: dict[str, Census] = {}
-    async with scenes_on(cluster) as scenes:
-        for case, scene in scenes:
-            await case.call(scene)
-            found[case.name] = await everything(scene)
+    found: dict[str, QueueContents] = {}
+    async with filled_queues_on(cluster) as filled_queues:
+        for case, filled in filled_queues:
+            await case.call(filled)
+            found[case.name] = await everything(filled)
     flush(cluster)
     return found
 
 
 @asynccontextmanager
-async def scenes_on(cluster: EmbeddedCluster) -> AsyncGenerator[list[tuple[Case, Scene]]]:
-    """A scene for each case, each in a queue of its own."""
+async def filled_queues_on(
+    cluster: EmbeddedCluster,
+) -> AsyncGenerator[list[tuple[Case, FilledQueue]]]:
+    """A filled queue for each case."""
     clock = ManualClock()
     async with Engine(cluster.url, clock=clock, limits=LIMITS) as engine:
-        scenes = [(case, Scene(engine, queue_of(cluster, case))) for case in TRIED]
-        for case, scene in scenes:
-            await prepare(scene, case.policy)
+        filled_queues = [(case, FilledQueue(engine, queue_of(cluster, case))) for case in TRIED]
+        for case, filled in filled_queues:
+            await prepare(filled, case.policy)
         clock.advance(MEANWHILE)
-        yield scenes
+        yield filled_queues
 
 
 def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
@@ -126,9 +128,9 @@ def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
 class Move:
     """A queue whose slot is on its way, and the call that comes meanwhile."""
 
-    def __init__(self, cluster: EmbeddedCluster, case: Case, scene: Scene) -> None:
-        self.case, self._scene = case, scene
-        self.slot = MovingSlot(cluster, f"{{{scene.queue}}}:queue")
+    def __init__(self, cluster: EmbeddedCluster, case: Case, filled: FilledQueue) -> None:
+        self.case, self._scene = case, filled
+        self.slot = MovingSlot(cluster, f"{{{filled.queue}}}:queue")
         self._before: dict[int, Dump] = {}
         self._succeeded = False
 
@@ -145,7 +147,7 @@ class Move:
     def is_half_written(self) -> bool:
         return not self._succeeded and self._dumps() != self._before
 
-    async def outcome(self) -> Census:
+    async def outcome(self) -> QueueContents:
         """What the call came to: made again after the move if it was refused during it."""
         if not self._succeeded:
             await self.case.call(self._scene)
@@ -165,8 +167,8 @@ def giving_up(moves: list[Move]) -> Generator[None]:
             move.slot.abandon()
 
 
-async def everything(scene: Scene) -> Census:
-    return await with_payloads(scene.engine, await census(scene.engine, scene.queue))
+async def everything(filled: FilledQueue) -> QueueContents:
+    return await with_payloads(filled.engine, await contents_of(filled.engine, filled.queue))
 
 
 def flush(cluster: EmbeddedCluster) -> None:

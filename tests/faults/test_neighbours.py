@@ -7,9 +7,9 @@ those of the good queue by their first attempt, those in trouble once that is ov
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from tests.faults.census import Census, census, is_drained
 from tests.faults.meanwhile import meanwhile
 from tests.faults.neighbours import BAD, GOOD
+from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually_async
 from tests.worker.test_isolation import Shards, hidden, running_shards, shards
 from towpath.clock import seconds, steady
@@ -67,7 +67,7 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
             await eventually_async(lambda: _completed(engine, JOBS), within=20)
         for queue in BAD:
             await eventually_async(lambda it=queue: is_drained(engine, it))
-        found = {it: await census(engine, it) for it in (GOOD, *BAD)}
+        found = {it: await contents_of(engine, it) for it in (GOOD, *BAD)}
         wrong = {it: await misdeeds(engine, found[it]) for it in found}
     assert {it: len(found[it].ids(State.DONE)) for it in found} == {
         GOOD: JOBS, BAD[0]: BESIDE, BAD[1]: BESIDE,
@@ -79,7 +79,7 @@ async def _completed(engine: Engine, wanted: int) -> bool:
     return (await engine.counts(GOOD)).totals["completed"] >= wanted
 
 
-async def misdeeds(engine: Engine, found: Census) -> list[str]:
+async def misdeeds(engine: Engine, found: QueueContents) -> list[str]:
     """Jobs that were not done once; those of the good queue by their first attempt."""
     wrong: list[str] = []
     for id, listed in found.jobs.items():

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.dumps import changed, dump, restore
 from tests.faults.probing import PLANTED, WRITING, Command, Probe, probed
-from tests.faults.scenes import CASES, Case, Scene, scene_on
+from tests.faults.script_calls import CASES, Case, FilledQueue, filled_queue_on
 from towpath.embedded import EmbeddedServer
 from towpath.engine.script import Scripts
 from towpath.errors import TowpathError
@@ -26,9 +26,9 @@ async def test_an_error_up_to_the_first_write_changes_nothing(
     server: EmbeddedServer, observed: Scripts, case: Case
 ) -> None:
     """Tried at every command up to the first that writes, and instead of that one too."""
-    async with scene_on(server.url, case.policy, observed) as scene:
-        failed = await fail_until_first_write(server, case, scene)
-        tried = await undisturbed(server, case, scene)
+    async with filled_queue_on(server.url, case.policy, observed) as filled:
+        failed = await fail_until_first_write(server, case, filled)
+        tried = await undisturbed(server, case, filled)
         assert [it.name for it in failed] == [it.name for it in tried[: len(failed)]]
         assert failed[-1].writes
 
@@ -37,8 +37,8 @@ async def test_an_error_up_to_the_first_write_changes_nothing(
 async def test_nothing_is_read_after_the_first_write(
     server: EmbeddedServer, observed: Scripts, case: Case
 ) -> None:
-    async with scene_on(server.url, case.policy, observed) as scene:
-        tried = await undisturbed(server, case, scene)
+    async with filled_queue_on(server.url, case.policy, observed) as filled:
+        tried = await undisturbed(server, case, filled)
         assert read_after_write(tried) == []
         assert any(it.writes for it in tried)
 
@@ -46,18 +46,20 @@ async def test_nothing_is_read_after_the_first_write(
 async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) -> None:
     """The check can fail: here every script begins with a write."""
     hasty = probed("probe_call('INCR', KEYS[1] .. ':early')")
-    async with scene_on(server.url, CASES[0].policy, hasty) as scene:
-        tried = await undisturbed(server, CASES[0], scene)
+    async with filled_queue_on(server.url, CASES[0].policy, hasty) as filled:
+        tried = await undisturbed(server, CASES[0], filled)
         assert read_after_write(tried) != []
 
 
-async def fail_until_first_write(server: EmbeddedServer, case: Case, scene: Scene) -> list[Command]:
+async def fail_until_first_write(
+    server: EmbeddedServer, case: Case, filled: FilledQueue
+) -> list[Command]:
     """Plant an error at each command in turn; the commands that were to fail, in order."""
     probe, before = Probe(server), dump(server)
     failed: list[Command] = []
     while not (failed and failed[-1].writes):
         probe.fail_at(len(failed) + 1)
-        raised = await is_planted_error(case.call(scene))
+        raised = await is_planted_error(case.call(filled))
         failed.append(probe.trace()[len(failed)])
         assert raised is not failed[-1].tolerated
         if failed[-1].tolerated:
@@ -78,11 +80,11 @@ async def is_planted_error(call: Awaitable[object]) -> bool:
     return False
 
 
-async def undisturbed(server: EmbeddedServer, case: Case, scene: Scene) -> list[Command]:
+async def undisturbed(server: EmbeddedServer, case: Case, filled: FilledQueue) -> list[Command]:
     """The commands of the call when nothing fails; it must change something then."""
     probe, before = Probe(server), dump(server)
     probe.fail_at(0)
-    await case.call(scene)
+    await case.call(filled)
     assert changed(before, dump(server)) != set()
     return probe.trace()
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.queue_contents import contents_of
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -78,7 +78,7 @@ class TestResetConnections:
                         await load.more(200)
                         await proxy.drop_all()
                     await load.more(200)
-                assert load.losses(await census(engine, QUEUE)) == {}
+                assert load.losses(await contents_of(engine, QUEUE)) == {}
 
         run(body())
 

@@ -3,9 +3,9 @@
 import asyncio
 import random
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.faults.queue_contents import contents_of
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -28,7 +28,7 @@ class TestScriptFlush:
                 for _ in range(30):
                     await load.more(chance.randrange(1, 10))
                     server.ask("SCRIPT", "FLUSH")
-            found = await census(engine, QUEUE)
+            found = await contents_of(engine, QUEUE)
         assert load.losses(found) == {}
         assert found.counts.totals["submitted"] == len(load.submitted)
         assert found.counts.totals["completed"] == len(load.completed)
@@ -75,7 +75,7 @@ class TestFlushAll:
                 await load.more(20)
             assert len(load.tokens) == len(set(load.tokens))
             assert await engine.options(QUEUE) == OPTIONS
-            await census(engine, QUEUE)
+            await contents_of(engine, QUEUE)
 
     async def test_does_not_end_a_waiting_claim(self, server: EmbeddedServer) -> None:
         async with Engine(server.url) as engine, Engine(server.url) as producer:

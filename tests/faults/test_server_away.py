@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.census import census
 from tests.faults.load import Load, under_load
 from tests.faults.meanwhile import meanwhile
+from tests.faults.queue_contents import contents_of
 from tests.faults.slots import slot_of
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds, steady
@@ -203,7 +203,7 @@ class TestAShardThatIsAway:
                 load = Load(engine, queue)
                 async with under_load(load):
                     await load.more(100)
-                assert load.losses(await census(engine, queue)) == {}
+                assert load.losses(await contents_of(engine, queue)) == {}
             assert not any(task.done() for task in stuck)
             for task in stuck:
                 task.cancel()

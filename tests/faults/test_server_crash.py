@@ -4,8 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.faults.census import Census, census
 from tests.faults.load import Load, under_load
+from tests.faults.queue_contents import QueueContents, contents_of
 from towpath.clock import hours
 from towpath.embedded import EmbeddedServer
 from towpath.engine.durability import Durability
@@ -35,7 +35,7 @@ async def test_a_memory_server_does_not(seed: int) -> None:
 
 async def killed_under_load(
     server: EmbeddedServer, durability: Durability, seed: int
-) -> tuple[Load, Census]:
+) -> tuple[Load, QueueContents]:
     """Kill the server several times in the middle of its work; the engine goes on by itself."""
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
@@ -47,4 +47,4 @@ async def killed_under_load(
                 server.kill()
                 await asyncio.to_thread(server.start)
             await load.more(100)
-        return load, await census(engine, QUEUE)
+        return load, await contents_of(engine, QUEUE)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.census import Census, census, is_drained
-from tests.faults.crew import Crew, Entry, crew
+from tests.faults.claimers import Claimers, Entry, claimers
+from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -39,12 +39,14 @@ async def test_nothing_is_lost_doubled_or_reordered(
         await engine.configure(QUEUE, QueueOptions(keep=hours(1), events=0))
         jobs, lanes = new_jobs(chance)
         await engine.submit_many(QUEUE, jobs)
-        with crew(server.url, QUEUE, size=WORKERS, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
+        with claimers(
+            server.url, QUEUE, size=WORKERS, lease_ms=LEASE_MS, diaries=tmp_path
+        ) as workers:
             await disturb(engine, workers, chance)
             await eventually_async(lambda: is_drained(engine, QUEUE), within=60)
             eventually(lambda: workers.exit_codes() == {0})
             diaries = list(workers.entries())
-        found = await census(engine, QUEUE)
+        found = await contents_of(engine, QUEUE)
     assert found.ids(State.DONE, State.DEAD) == {job.id for job in jobs}
     assert misdeeds(found, diaries) == []
     assert disorder(found, diaries, lanes) == []
@@ -57,7 +59,7 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
     async with Engine(server.url) as engine:
         await engine.configure(QUEUE, QueueOptions(keep=hours(1)))
         await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(500)])
-        with crew(server.url, QUEUE, size=1, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
+        with claimers(server.url, QUEUE, size=1, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
             await eventually_async(_completed(engine, 100))
             workers.freeze_one(random.Random())
             held = (await engine.counts(QUEUE)).leased
@@ -66,7 +68,7 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
             eventually(lambda: words(workers)["lost"] == held)
             outcomes = await engine.settle([Complete(lease) for lease in ours])
             eventually(lambda: workers.exit_codes() == {0})
-            found, diaries = await census(engine, QUEUE), list(workers.entries())
+            found, diaries = await contents_of(engine, QUEUE), list(workers.entries())
     assert held > 0
     assert set(outcomes) == {State.DONE}
     assert len(ours) + sum(entry.word == "done" for entry in diaries) == 500
@@ -81,7 +83,7 @@ async def claim_all(engine: Engine) -> list[Lease]:
     return ours
 
 
-def words(workers: Crew) -> Counter[str]:
+def words(workers: Claimers) -> Counter[str]:
     return Counter(entry.word for entry in workers.entries())
 
 
@@ -99,7 +101,7 @@ def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
     return jobs, lanes
 
 
-async def disturb(engine: Engine, workers: Crew, chance: random.Random) -> None:
+async def disturb(engine: Engine, workers: Claimers, chance: random.Random) -> None:
     """Strike whenever some more jobs are done. Frozen workers wake up a few strikes later."""
     for number in range(FAULTS):
         due = JOBS * 0.9 * (number + chance.random()) / FAULTS
@@ -120,7 +122,7 @@ def _completed(engine: Engine, wanted: int) -> Callable[[], Awaitable[bool]]:
     return enough
 
 
-def misdeeds(found: Census, diaries: list[Entry]) -> list[str]:
+def misdeeds(found: QueueContents, diaries: list[Entry]) -> list[str]:
     """Completions that were accepted twice, or under another token than the last one (I4)."""
     done = [entry for entry in diaries if entry.word == "done"]
     twice = [id for id, times in Counter(entry.id for entry in done).items() if times > 1]
@@ -130,7 +132,7 @@ def misdeeds(found: Census, diaries: list[Entry]) -> list[str]:
     return [*twice, *stale, *miscounted]
 
 
-def disorder(found: Census, diaries: list[Entry], lanes: Lanes) -> list[str]:
+def disorder(found: QueueContents, diaries: list[Entry], lanes: Lanes) -> list[str]:
     """Jobs that were given out before the one ahead of them in their lane had ended (I11).
 
     Tokens grow with every delivery of the queue, so they tell what came first.

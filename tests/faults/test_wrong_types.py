@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.dumps import Dump, changed, dump, restore
 from tests.faults.probing import Probe, probed
-from tests.faults.scenes import CASES, TAG, Case, Scene, scene_on
+from tests.faults.script_calls import CASES, TAG, Case, FilledQueue, filled_queue_on
 from towpath.embedded import EmbeddedServer
 from towpath.engine.keys import TYPES
 from towpath.engine.script import Scripts
@@ -25,14 +25,14 @@ CHECKED = TYPES.keys() - OVERWRITTEN - PASSED_OVER
 async def test_a_key_of_the_wrong_type_stops_the_call_before_it_writes(
     server: EmbeddedServer, observed: Scripts, case: Case
 ) -> None:
-    async with scene_on(server.url, case.policy, observed) as scene:
+    async with filled_queue_on(server.url, case.policy, observed) as filled:
         saved = dump(server)
-        touched = await touched_keys(server, case, scene)
-        refused = [key for key in touched if await fails_whole(server, saved, case, scene, key)]
+        touched = await touched_keys(server, case, filled)
+        refused = [key for key in touched if await fails_whole(server, saved, case, filled, key)]
         accepted = {kind(key) for key in touched} - {kind(key) for key in refused}
         assert accepted & CHECKED == set()
         restore(server, saved)
-        await case.call(scene)
+        await case.call(filled)
         assert changed(saved, dump(server)) != set()
 
 
@@ -41,10 +41,10 @@ async def test_a_script_that_does_not_ask_first_is_caught(server: EmbeddedServer
     careless = probed(
         "probe_call('INCR', KEYS[1] .. ':early')\nprobe_call('INCR', KEYS[1] .. ':other')"
     )
-    async with scene_on(server.url, CASES[0].policy, careless) as scene:
+    async with filled_queue_on(server.url, CASES[0].policy, careless) as filled:
         saved = dump(server)
         with pytest.raises(AssertionError, match="half-written"):
-            await fails_whole(server, saved, CASES[0], scene, TAG + b"meta:other")
+            await fails_whole(server, saved, CASES[0], filled, TAG + b"meta:other")
 
 
 def test_a_key_that_is_about_to_end_is_no_part_of_it(server: EmbeddedServer) -> None:
@@ -54,24 +54,24 @@ def test_a_key_that_is_about_to_end_is_no_part_of_it(server: EmbeddedServer) -> 
         assert dump(server, "towpath:probe") == {}
 
 
-async def touched_keys(server: EmbeddedServer, case: Case, scene: Scene) -> list[bytes]:
+async def touched_keys(server: EmbeddedServer, case: Case, filled: FilledQueue) -> list[bytes]:
     """Every key of the queue that the call names to the server, in order of appearance."""
     saved, probe = dump(server), Probe(server)
     probe.fail_at(0)
-    await case.call(scene)
+    await case.call(filled)
     trace = probe.trace()
     restore(server, saved)
     return list(dict.fromkeys(key for command in trace for key in command.keys(TAG)))
 
 
 async def fails_whole(
-    server: EmbeddedServer, saved: Dump, case: Case, scene: Scene, key: bytes
+    server: EmbeddedServer, saved: Dump, case: Case, filled: FilledQueue, key: bytes
 ) -> bool:
     """Whether the call is refused with *key* in the way; it must not be half-written then."""
     put_in_the_way(server, key)
     before = dump(server)
     try:
-        await case.call(scene)
+        await case.call(filled)
     except ServerError:
         assert changed(before, dump(server)) == set(), f"half-written with a wrong {key}"
         return True

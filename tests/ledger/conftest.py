@@ -9,8 +9,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tests.ledger.manual_time import ManualTime
+from tests.ledger.own_transactions import ORDERS, Sell, named
 from tests.ledger.records import SHORT
-from tests.ledger.shop import ORDERS, Sell, named
 from towpath import Context, Fixed, Towpath, milliseconds
 from towpath.app.submitting import AppHandler
 from towpath.embedded import EmbeddedServer

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from aiokafka import AIOKafkaConsumer  # pyright: ignore[reportMissingTypeStubs] -- it has none
 
-from tests.ledger.broker import TOPIC
+from tests.ledger.kafka_program import TOPIC
 from tests.warm import Bounded
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ class Message(NamedTuple):
 
 
 class KafkaBroker:
-    """`tests.ledger.broker` in a process of its own; it ends with the block, or with this one."""
+    """`tests.ledger.kafka_program` as a process; it ends with the block, or with this one."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -30,7 +30,7 @@ class KafkaBroker:
 
     def __enter__(self) -> Self:
         pipe = subprocess.PIPE
-        command = [sys.executable, "-m", "tests.ledger.broker"]
+        command = [sys.executable, "-m", "tests.ledger.kafka_program"]
         self._process = Bounded[str](
             command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
         )

@@ -8,9 +8,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
 
-from tests.ledger.facts import all_gone, at_most, lines, pending, said
-from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
-from tests.ledger.shelves import AWAY, Gate, Moody, Shelf
+from tests.ledger.memory_sinks import AWAY, FailingSink, HeldSink, MemorySink
+from tests.ledger.numbered_events import (
+    QUICK,
+    an_event,
+    expected,
+    first_arrivals,
+    put,
+    some_events,
+)
+from tests.ledger.outbox_facts import all_gone, at_most, lines, pending, said
 from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.errors import InvalidOption
@@ -31,68 +38,68 @@ def ledger_options() -> dict[str, Any]:
 
 class TestCarrying:
     async def test_brings_everything_in_order_and_leaves_no_rows(self, ledger: Ledger) -> None:
-        shelf = Shelf()
-        await put(ledger, *parcels(7, 50))
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink()
+        await put(ledger, *some_events(7, 50))
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert first_arrivals(shelf.bodies) == expected(7, 50)
-        assert len(shelf.bodies) == 350
-        assert shelf.closed
+        assert first_arrivals(sink.bodies) == expected(7, 50)
+        assert len(sink.bodies) == 350
+        assert sink.closed
 
     async def test_has_no_more_in_hand_than_a_batch(self, ledger: Ledger) -> None:
-        shelf = Shelf()
-        await put(ledger, *parcels(5, 9))
-        async with Courier(ledger, [shelf], options=CourierOptions(batch=10)):
+        sink = MemorySink()
+        await put(ledger, *some_events(5, 9))
+        async with Courier(ledger, [sink], options=CourierOptions(batch=10)):
             await all_gone(ledger)
-        assert [len(it) for it in shelf.batches] == [10, 10, 10, 10, 5]
+        assert [len(it) for it in sink.batches] == [10, 10, 10, 10, 5]
 
     async def test_begins_at_once_where_this_process_put_something(self, ledger: Ledger) -> None:
         """Nobody waits for the next look."""
-        shelf = Shelf()
-        async with Courier(ledger, [shelf], options=CourierOptions(look_every=hours(1))):
+        sink = MemorySink()
+        async with Courier(ledger, [sink], options=CourierOptions(look_every=hours(1))):
             for number in (1, 2, 3):
-                await put(ledger, parcel("a", number))
+                await put(ledger, an_event("a", number))
                 await all_gone(ledger)
-        assert shelf.ids == ["a/1", "a/2", "a/3"]
+        assert sink.ids == ["a/1", "a/2", "a/3"]
 
     async def test_finds_what_another_process_put(self, ledger: Ledger, url: str) -> None:
-        shelf = Shelf()
+        sink = MemorySink()
         async with (
-            Courier(ledger, [shelf], options=QUICK),
+            Courier(ledger, [sink], options=QUICK),
             Ledger(url, sinks=["events"]) as other,
         ):
-            await put(other, parcel("a", 1))
+            await put(other, an_event("a", 1))
             await all_gone(ledger)
-        assert shelf.ids == ["a/1"]
+        assert sink.ids == ["a/1"]
 
     async def test_with_nothing_to_do_writes_nothing(self, ledger: Ledger) -> None:
-        shelf = Shelf()
+        sink = MemorySink()
         metrics = Metrics(CollectorRegistry())
-        async with Courier(ledger, [shelf], options=QUICK, metrics=metrics) as courier:
+        async with Courier(ledger, [sink], options=QUICK, metrics=metrics) as courier:
             await eventually_async(lambda: _looked(courier))
             query = select(couriers.c.sink)
             assert await ledger.read(lambda it: it.execute(query).all()) == []
 
     async def test_each_sink_gets_everything_and_waits_for_no_other(self, url: str) -> None:
-        quick, stuck = Shelf("quick"), Moody(*[AWAY] * 1000)
+        quick, stuck = MemorySink("quick"), FailingSink(*[AWAY] * 1000)
         stuck.name = "stuck"
         async with Ledger(url, sinks=["quick", "stuck"]) as ledger:
             await ledger.migrate()
             async with Courier(ledger, [quick, stuck], options=QUICK):
-                await put(ledger, *parcels(2, 3))
+                await put(ledger, *some_events(2, 3))
                 await all_gone(ledger, "quick")
             assert await pending(ledger, "stuck") == 6
         assert first_arrivals(quick.bodies) == expected(2, 3)
 
     def test_of_one_sink_twice_is_refused(self, url: str) -> None:
         with pytest.raises(InvalidOption):
-            Courier(Ledger(url), [Shelf(), Shelf()])
+            Courier(Ledger(url), [MemorySink(), MemorySink()])
 
 
 class TestLeaving:
     async def test_finishes_the_batch_that_is_under_way(self, ledger: Ledger) -> None:
-        gate = Gate()
-        await put(ledger, parcel("a", 1))
+        gate = HeldSink()
+        await put(ledger, an_event("a", 1))
         async with Courier(ledger, [gate], options=QUICK) as courier:
             await gate.reached.wait()
             leaving = asyncio.create_task(courier.__aexit__(None, None, None))
@@ -104,17 +111,17 @@ class TestLeaving:
 
     async def test_waits_for_it_no_longer_than_its_grace(self, ledger: Ledger) -> None:
         """What was under way is sent again, under the same id."""
-        gate = Gate()
-        await put(ledger, parcel("a", 1))
+        gate = HeldSink()
+        await put(ledger, an_event("a", 1))
         async with asyncio.timeout(5):
             async with Courier(ledger, [gate], options=CourierOptions(grace=milliseconds(50))):
                 await gate.reached.wait()
         assert (gate.cut, await pending(ledger)) == (1, 1)
 
     async def test_lets_another_go_on_at_once(self, ledger: Ledger) -> None:
-        first, second = Moody(AWAY), Shelf()
+        first, second = FailingSink(AWAY), MemorySink()
         patient = CourierOptions(lease=minutes(10))
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         async with Courier(ledger, [first], options=patient):
             await eventually_async(lambda: _are_over(first))
         async with Courier(ledger, [second], options=patient):
@@ -127,8 +134,8 @@ class TestASinkThatIsAway:
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
         """However often it fails, nothing is given up. Said once at the begin, once at the end."""
-        sink = Moody(*[AWAY] * 40)
-        await put(ledger, *parcels(3, 5))
+        sink = FailingSink(*[AWAY] * 40)
+        await put(ledger, *some_events(3, 5))
         with caplog.at_level(logging.INFO, "towpath"):
             async with Courier(ledger, [sink], options=CourierOptions(
                 first_pause=milliseconds(1), longest_pause=milliseconds(2), attempts=2
@@ -141,16 +148,16 @@ class TestASinkThatIsAway:
 
     async def test_that_takes_none_of_a_batch_is_away_too(self, ledger: Ledger) -> None:
         """It answers, but not one event gets through: none of them is to blame."""
-        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
-        await put(ledger, parcel("a", 1), parcel("a", 2))
+        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, an_event("a", 1), an_event("a", 2))
         quick = CourierOptions(
             first_pause=milliseconds(1), longest_pause=milliseconds(2), attempts=2
         )
-        async with Courier(ledger, [shelf], options=quick):
-            await eventually_async(lambda: _tried(shelf, 20))
-            shelf.answers.clear()
+        async with Courier(ledger, [sink], options=quick):
+            await eventually_async(lambda: _tried(sink, 20))
+            sink.answers.clear()
             await all_gone(ledger)
-        assert shelf.ids == ["a/1", "a/2"]
+        assert sink.ids == ["a/1", "a/2"]
 
     def test_is_left_alone_for_longer_each_time_up_to_a_minute(self) -> None:
         patience, pauses = Patience(CourierOptions()), list[float]()
@@ -169,11 +176,11 @@ class TestARefusedEvent:
     async def test_is_set_aside_with_the_reason_and_its_key_goes_on(
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
-        shelf = Shelf(answers={"a/2": Refusal("too large\0")})
-        await put(ledger, *(parcel("a", number) for number in (1, 2, 3)))
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink(answers={"a/2": Refusal("too large\0")})
+        await put(ledger, *(an_event("a", number) for number in (1, 2, 3)))
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert shelf.ids == ["a/1", "a/3"]
+        assert sink.ids == ["a/1", "a/3"]
         [refused] = await ledger.outbox.refused("events")
         assert (refused.event.id, refused.reason) == ("a/2", "too large")
         [line] = lines(caplog, "event.refused")
@@ -182,46 +189,52 @@ class TestARefusedEvent:
 
 class TestAnEventThatIsNotTaken:
     async def test_keeps_its_key_waiting_and_nobody_else(self, ledger: Ledger) -> None:
-        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
-        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1), parcel("b", 2))
+        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(
+            ledger,
+            an_event("a", 1),
+            an_event("a", 2),
+            an_event("b", 1),
+            an_event("b", 2),
+        )
         slow = CourierOptions(first_pause=hours(1), longest_pause=hours(1))
-        async with Courier(ledger, [shelf], options=slow):
+        async with Courier(ledger, [sink], options=slow):
             await at_most(ledger, 2)
-            await put(ledger, parcel("a", 3), parcel("c", 1))
+            await put(ledger, an_event("a", 3), an_event("c", 1))
             await at_most(ledger, 3)
-        assert shelf.ids == ["b/1", "b/2", "c/1"]
-        assert [it for it in shelf.batches if "a/3" in it] == []
+        assert sink.ids == ["b/1", "b/2", "c/1"]
+        assert [it for it in sink.batches if "a/3" in it] == []
 
     async def test_is_tried_again_and_its_key_stays_in_order(self, ledger: Ledger) -> None:
-        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
-        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1))
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, an_event("a", 1), an_event("a", 2), an_event("b", 1))
+        async with Courier(ledger, [sink], options=QUICK):
             await at_most(ledger, 2)
-            shelf.answers.clear()
+            sink.answers.clear()
             await all_gone(ledger)
-        assert shelf.ids == ["b/1", "a/1", "a/2"]
+        assert sink.ids == ["b/1", "a/1", "a/2"]
 
     async def test_is_refused_in_the_end_where_others_get_through(
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Else one poisoned event would hold up its key for ever."""
-        shelf = Shelf(answers={"a/1": Later("answered 500"), "a/2": Behind()})
-        await put(ledger, parcel("a", 1), parcel("a", 2))
+        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        await put(ledger, an_event("a", 1), an_event("a", 2))
         few = CourierOptions(
             attempts=3, first_pause=milliseconds(1), longest_pause=milliseconds(1),
             look_every=milliseconds(5),
         )  # fmt: skip
-        async with Courier(ledger, [shelf], options=few):
+        async with Courier(ledger, [sink], options=few):
             for number in range(1, 1000):
-                await put(ledger, parcel("b", number))
+                await put(ledger, an_event("b", number))
                 if await ledger.outbox.refused("events"):
                     break
-            shelf.answers.clear()
+            sink.answers.clear()
             await all_gone(ledger)
         [refused] = await ledger.outbox.refused("events")
         assert refused.event.id == "a/1"
         assert refused.reason == "not taken in 3 attempts: answered 500"
-        assert [it for it in shelf.ids if it.startswith("a")] == ["a/2"]
+        assert [it for it in sink.ids if it.startswith("a")] == ["a/2"]
         assert [it["attempt"] for it in lines(caplog, "event.delayed")] == [1, 2]
 
 
@@ -229,43 +242,45 @@ class TestWhatMustNotHappen:
     async def test_a_defect_of_a_sink_is_said_and_stops_no_other(
         self, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        broken, shelf = Moody(*[ZeroDivisionError("oops")] * 99), Shelf("other")
+        broken, sink = FailingSink(*[ZeroDivisionError("oops")] * 99), MemorySink("other")
         async with Ledger(url, sinks=["events", "other"]) as ledger:
             await ledger.migrate()
-            await put(ledger, parcel("a", 1))
-            async with Courier(ledger, [broken, shelf], options=QUICK):
+            await put(ledger, an_event("a", 1))
+            async with Courier(ledger, [broken, sink], options=QUICK):
                 await all_gone(ledger, "other")
                 await said(caplog, "task.failed")
                 assert troubles() == {"courier of events": "ZeroDivisionError"}
                 assert await pending(ledger) == 1
-        assert shelf.closed
+        assert sink.closed
 
     async def test_a_route_that_ended_by_a_defect_is_started_again(self, url: str) -> None:
-        shelf = Moody(ZeroDivisionError("oops"), ZeroDivisionError("oops"))
+        sink = FailingSink(ZeroDivisionError("oops"), ZeroDivisionError("oops"))
         async with Ledger(url, sinks=["events"]) as ledger:
             await ledger.migrate()
-            await put(ledger, parcel("a", 1))
-            async with Courier(ledger, [shelf], options=QUICK):
+            await put(ledger, an_event("a", 1))
+            async with Courier(ledger, [sink], options=QUICK):
                 await all_gone(ledger)
-        assert shelf.ids == ["a/1"]
+        assert sink.ids == ["a/1"]
 
 
 class TestMetrics:
     async def test_tell_what_left_and_what_waits(self, ledger: Ledger) -> None:
         metrics = Metrics(CollectorRegistry())
-        shelf = Shelf(answers={"a/2": Refusal("no")})
+        sink = MemorySink(answers={"a/2": Refusal("no")})
 
         def value(name: str, **labels: str) -> float | None:
             return metrics.registry.get_sample_value(name, {"sink": "events", **labels})
 
-        async with Courier(ledger, [shelf], options=QUICK, metrics=metrics):
+        async with Courier(ledger, [sink], options=QUICK, metrics=metrics):
             assert value("towpath_events_sent_total") == 0
-            await put(ledger, parcel("a", 1), parcel("a", 2), parcel("a", 3))
+            await put(ledger, an_event("a", 1), an_event("a", 2), an_event("a", 3))
             await all_gone(ledger)
         assert value("towpath_events_sent_total") == 2
         assert value("towpath_events_refused_total") == 1
-        async with Courier(ledger, [Moody(*[AWAY] * 1000)], options=QUICK, metrics=metrics) as it:
-            await put(ledger, parcel("a", 4))
+        async with Courier(
+            ledger, [FailingSink(*[AWAY] * 1000)], options=QUICK, metrics=metrics
+        ) as it:
+            await put(ledger, an_event("a", 4))
             await eventually_async(lambda: _looked(it))
             assert value("towpath_outbox_events", state="refused") == 1
             assert value("towpath_outbox_lag_seconds") is not None
@@ -273,7 +288,7 @@ class TestMetrics:
 
     async def test_say_when_the_outbox_can_not_be_read(self, file_url: str) -> None:
         ledger = Ledger(file_url)
-        courier = Courier(ledger, [Shelf()])
+        courier = Courier(ledger, [MemorySink()])
         assert courier.read().sinks == ()
         async with ledger, courier:
             courier._read_at -= 60  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- a minute passes
@@ -285,9 +300,9 @@ async def _looked(courier: Courier) -> bool:
     return bool(courier.read().sinks)
 
 
-async def _tried(shelf: Shelf, times: int) -> bool:
-    return len(shelf.batches) >= times
+async def _tried(sink: MemorySink, times: int) -> bool:
+    return len(sink.batches) >= times
 
 
-async def _are_over(sink: Moody) -> bool:
-    return not sink.moods
+async def _are_over(sink: FailingSink) -> bool:
+    return not sink.failures

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy import func, select
 
 from tests.calls.receivers import receiving
-from tests.ledger.facts import all_gone, at_most
 from tests.ledger.kafka import KafkaBroker
-from tests.ledger.parcels import expected, first_arrivals, parcel, put
+from tests.ledger.numbered_events import an_event, expected, first_arrivals, put
+from tests.ledger.outbox_facts import all_gone, at_most
 from tests.ledger.test_redis_sink import stream
 from tests.ledger.test_webhook_sink import SECRET, Endpoint
 from tests.waiting import eventually_async
@@ -34,7 +34,14 @@ class Couriers:
         self._at_work = [self._hired(), self._hired()]
 
     def _hired(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-W", "error", "-m", "tests.ledger.carrying", *self._words]
+        command = [
+            sys.executable,
+            "-W",
+            "error",
+            "-m",
+            "tests.ledger.courier_program",
+            *self._words,
+        ]
         return Program(command, cwd=ROOT, stdin=subprocess.PIPE)
 
     def kill(self, chance: random.Random) -> None:
@@ -67,7 +74,7 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
         try:
             for round_ in range(ROUNDS):
                 for number in range(round_ * EACH + 1, (round_ + 1) * EACH + 1):
-                    await put(ledger, *(parcel(f"k{key}", number) for key in range(KEYS)))
+                    await put(ledger, *(an_event(f"k{key}", number) for key in range(KEYS)))
                 left = chance.randrange(1, KEYS * EACH)
                 await at_most(ledger, left)
                 if chance.random() < 0.7:
@@ -93,11 +100,11 @@ class TestNothingIsLostAndEveryKeyIsInOrder:
         chance = random.Random(seed)
 
         def say(request: object) -> str | None:
-            mood = chance.random()
-            if mood < 0.1:
+            failure = chance.random()
+            if failure < 0.1:
                 endpoint.taken.append(endpoint.requests[-1].body)
                 return None
-            return "500 Oops" if mood < 0.2 else "200 OK"
+            return "500 Oops" if failure < 0.2 else "200 OK"
 
         async def arrived() -> list[bytes]:
             return endpoint.taken

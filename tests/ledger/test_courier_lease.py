@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from tests.ledger.facts import all_gone, lines, pending
-from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, put
-from tests.ledger.shelves import Gate, Shelf
+from tests.ledger.memory_sinks import HeldSink, MemorySink
+from tests.ledger.numbered_events import QUICK, an_event, expected, first_arrivals, put
+from tests.ledger.outbox_facts import all_gone, lines, pending
 from tests.waiting import eventually_async
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.database.schema import couriers, now_ms
@@ -28,15 +28,15 @@ class TestSeveralCouriers:
     async def test_send_one_at_a_time(
         self, ledger: Ledger, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        shelf, busy, most = Shelf(), 0, 0
+        sink, busy, most = MemorySink(), 0, 0
 
-        class Counting(Shelf):
+        class Counting(MemorySink):
             async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
                 nonlocal busy, most
                 busy += 1
                 most = max(most, busy)
                 await asyncio.sleep(0)
-                outcomes = await shelf.send(events)
+                outcomes = await sink.send(events)
                 busy -= 1
                 return outcomes
 
@@ -49,44 +49,44 @@ class TestSeveralCouriers:
         ):
             for number in range(1, 61):
                 where = ledger if number % 2 else other
-                await put(where, *(parcel(f"k{key}", number) for key in range(4)))
+                await put(where, *(an_event(f"k{key}", number) for key in range(4)))
             await all_gone(ledger)
         assert most == 1
         assert lines(caplog, "sink.unreachable") == []
-        assert first_arrivals(shelf.bodies) == expected(4, 60)
-        assert len(shelf.bodies) == 240
+        assert first_arrivals(sink.bodies) == expected(4, 60)
+        assert len(sink.bodies) == 240
 
     async def test_wait_for_one_that_takes_long(self, ledger: Ledger) -> None:
         """It keeps its lease for as long as it works."""
-        gate, shelf = Gate(), Shelf()
+        gate, sink = HeldSink(), MemorySink()
         brief = CourierOptions(lease=seconds(1), look_every=milliseconds(5))
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         async with Courier(ledger, [gate], options=brief):
             await gate.reached.wait()
-            async with Courier(ledger, [shelf], options=brief):
+            async with Courier(ledger, [sink], options=brief):
                 kept = [await _expiry(ledger)]
                 while len(kept) < 5:
                     await eventually_async(lambda: _is_later(ledger, kept[-1]))
                     kept.append(await _expiry(ledger))
-                assert shelf.batches == []
+                assert sink.batches == []
                 gate.open.set()
                 await all_gone(ledger)
-        assert (gate.ids, gate.cut, shelf.batches) == (["a/1"], 0, [])
+        assert (gate.ids, gate.cut, sink.batches) == (["a/1"], 0, [])
 
     async def test_take_over_from_one_that_died(self, ledger: Ledger) -> None:
-        gate, shelf = Gate(), Shelf()
-        await put(ledger, parcel("a", 1))
+        gate, sink = HeldSink(), MemorySink()
+        await put(ledger, an_event("a", 1))
         async with Courier(ledger, [gate], options=QUICK):
             await gate.reached.wait()
             await _hand_to(ledger, "a dead one", left_ms=300)
-            async with Courier(ledger, [shelf], options=QUICK):
+            async with Courier(ledger, [sink], options=QUICK):
                 await all_gone(ledger)
-        assert shelf.ids == ["a/1"]
+        assert sink.ids == ["a/1"]
 
     async def test_stop_sending_when_the_lease_is_lost(self, ledger: Ledger) -> None:
-        gate = Gate()
+        gate = HeldSink()
         brief = CourierOptions(lease=milliseconds(200))
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         async with Courier(ledger, [gate], options=brief):
             await gate.reached.wait()
             await _hand_to(ledger, "another", left_ms=600_000)

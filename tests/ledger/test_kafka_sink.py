@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.broker import TOPIC
-from tests.ledger.facts import all_gone, said
 from tests.ledger.kafka import KafkaBroker
-from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
+from tests.ledger.kafka_program import TOPIC
+from tests.ledger.numbered_events import (
+    QUICK,
+    an_event,
+    expected,
+    first_arrivals,
+    put,
+    some_events,
+)
+from tests.ledger.outbox_facts import all_gone, said
 from towpath.clock import seconds
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import SinkUnreachable
@@ -43,7 +50,7 @@ def ledger_options() -> dict[str, Any]:
 
 
 def event(key: str, number: int, seq: int, *, padding: int = 0) -> Event:
-    new = parcel(key, number)
+    new = an_event(key, number)
     data = json.dumps({"number": number, "padding": "x" * padding}).encode()
     return Event(
         seq=seq, id=new.id, type=new.type, source=new.source, key=key, data=data, at=new.at
@@ -71,7 +78,7 @@ class TestAMessage:
         """The one that other clients would choose too: aiokafka's own partitioner agrees."""
         from aiokafka.partitioner import DefaultPartitioner  # noqa: PLC0415 # pyright: ignore
 
-        events = [event(it.key, 0, seq) for seq, it in enumerate(parcels(20, 2))]
+        events = [event(it.key, 0, seq) for seq, it in enumerate(some_events(20, 2))]
         assert await sink.send(events) == [None] * 40
         messages = await broker.messages()
         assert len({it.partition for it in messages}) > 1
@@ -165,7 +172,7 @@ class TestABrokerInTrouble:
         sink = KafkaSink(broker.address, TOPIC, limit=seconds(1))
         async with Courier(ledger, [sink], options=QUICK):
             for number in range(1, 41):
-                await put(ledger, *(parcel(f"k{key}", number) for key in range(5)))
+                await put(ledger, *(an_event(f"k{key}", number) for key in range(5)))
                 if number in (10, 25):
                     broker.down()
                 if number in (15, 30):

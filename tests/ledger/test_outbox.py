@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text, update
 from sqlalchemy.engine import Connection
 
-from tests.ledger.facts import all_gone, pending
 from tests.ledger.manual_time import ManualTime
-from tests.ledger.parcels import QUICK, parcel, put
-from tests.ledger.shelves import Shelf
+from tests.ledger.memory_sinks import MemorySink
+from tests.ledger.numbered_events import QUICK, an_event, put
+from tests.ledger.outbox_facts import all_gone, pending
 from towpath.clock import ManualClock, seconds
 from towpath.errors import InvalidName, InvalidOption, PayloadInvalid, PayloadTooLarge
 from towpath.ledger.database.schema import outbox
@@ -32,33 +32,33 @@ class _Undo(Exception):
 
 class TestPuttingEvents:
     async def test_writes_them_with_the_change_that_they_tell_of(self, ledger: Ledger) -> None:
-        await put(ledger, parcel("a", 1), parcel("b", 1))
+        await put(ledger, an_event("a", 1), an_event("b", 1))
         assert await pending(ledger) == 2
 
     async def test_writes_nothing_where_the_change_is_undone(self, ledger: Ledger) -> None:
         def change(connection: Connection) -> None:
-            ledger.outbox.put(connection, [parcel("a", 1)])
+            ledger.outbox.put(connection, [an_event("a", 1)])
             raise _Undo
 
         with pytest.raises(_Undo):
             await ledger.write(change)
-        await put(ledger, parcel("b", 1))
-        shelf = Shelf()
-        async with Courier(ledger, [shelf], options=QUICK):
+        await put(ledger, an_event("b", 1))
+        sink = MemorySink()
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert shelf.ids == ["b/1"]
+        assert sink.ids == ["b/1"]
 
     async def test_writes_a_row_for_each_sink(self, url: str) -> None:
         async with Ledger(url, sinks=["events", "audit"]) as ledger:
             await ledger.migrate()
-            await put(ledger, parcel("a", 1))
+            await put(ledger, an_event("a", 1))
             assert await pending(ledger, "events") == 1
             assert await pending(ledger, "audit") == 1
 
     async def test_writes_nothing_without_a_sink(self, url: str) -> None:
         async with Ledger(url) as ledger:
             await ledger.migrate()
-            await put(ledger, parcel("a", 1))
+            await put(ledger, an_event("a", 1))
             assert await ledger.outbox.counts() == {}
 
     @pytest.mark.parametrize("sinks", [["Events"], ["a", "a"], "events", [""]])
@@ -125,15 +125,15 @@ class TestCounting:
     ) -> None:
         assert await ledger.outbox.counts() == {"events": OutboxCounts()}
         began = manual_time.clock.now
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         manual_time.advance(seconds(7))
-        await put(ledger, parcel("a", 2))
+        await put(ledger, an_event("a", 2))
         counts = (await ledger.outbox.counts())["events"]
         assert counts == OutboxCounts(pending=2, refused=0, oldest_at=began)
         assert counts.lag(manual_time.clock.now) == seconds(7)
 
     async def test_tells_of_sinks_that_nobody_serves_any_more(self, ledger: Ledger) -> None:
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         other = update(outbox).values(sink="former")
         await ledger.write(lambda connection: connection.execute(other))
         assert await pending(ledger, "former") == 1
@@ -142,9 +142,9 @@ class TestCounting:
 class TestRefusedEvents:
     @pytest.fixture(autouse=True)
     async def two_refused(self, ledger: Ledger) -> None:
-        await put(ledger, parcel("a", 1), parcel("a", 2), parcel("b", 1))
+        await put(ledger, an_event("a", 1), an_event("a", 2), an_event("b", 1))
         no = Refusal("the address is wrong")
-        async with Courier(ledger, [Shelf(answers={"a/1": no, "b/1": no})], options=QUICK):
+        async with Courier(ledger, [MemorySink(answers={"a/1": no, "b/1": no})], options=QUICK):
             await all_gone(ledger)
 
     async def test_are_listed_with_the_reason(self, ledger: Ledger) -> None:
@@ -159,25 +159,25 @@ class TestRefusedEvents:
 
     async def test_can_be_sent_again(self, ledger: Ledger) -> None:
         assert await ledger.outbox.resend("events", ["a/1", "nobody"]) == 1
-        shelf = Shelf()
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink()
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert shelf.ids == ["a/1"]
+        assert sink.ids == ["a/1"]
 
     async def test_can_be_sent_again_all_at_once(self, ledger: Ledger) -> None:
         assert await ledger.outbox.resend_all("events") == 2
         assert await pending(ledger) == 2
 
     async def test_go_before_what_was_put_later(self, ledger: Ledger) -> None:
-        await put(ledger, parcel("a", 3))
+        await put(ledger, an_event("a", 3))
         await ledger.outbox.resend_all("events")
-        shelf = Shelf()
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink()
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert shelf.ids == ["a/1", "b/1", "a/3"]
+        assert sink.ids == ["a/1", "b/1", "a/3"]
 
     async def test_can_be_discarded(self, ledger: Ledger) -> None:
-        await put(ledger, parcel("c", 1))
+        await put(ledger, an_event("c", 1))
         assert await ledger.outbox.discard("events", ["a/1", "c/1"]) == 1
         assert [it.event.id for it in await ledger.outbox.refused("events")] == ["b/1"]
         assert await pending(ledger) == 1
@@ -187,12 +187,12 @@ async def test_a_row_that_somebody_spoilt_is_set_aside_and_stops_nobody(file_url
     """SQLite keeps whatever is written into a column."""
     async with Ledger(file_url, sinks=["events"]) as ledger:
         await ledger.migrate()
-        await put(ledger, parcel("a", 1), parcel("a", 2))
+        await put(ledger, an_event("a", 1), an_event("a", 2))
         wrong = text("UPDATE towpath_outbox SET at = 'yesterday' WHERE id = 'a/1'")
         await ledger.write(lambda connection: connection.execute(wrong))
-        shelf = Shelf()
-        async with Courier(ledger, [shelf], options=QUICK):
+        sink = MemorySink()
+        async with Courier(ledger, [sink], options=QUICK):
             await all_gone(ledger)
-        assert shelf.ids == ["a/2"]
+        assert sink.ids == ["a/2"]
         [refused] = await ledger.outbox.refused("events")
         assert refused.reason == "its row can't be read"

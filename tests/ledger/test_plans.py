@@ -9,9 +9,9 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import Engine as Database
 
-from tests.ledger.parcels import parcel
+from tests.ledger.memory_sinks import MemorySink
+from tests.ledger.numbered_events import an_event
 from tests.ledger.records import lease
-from tests.ledger.shelves import Shelf
 from tests.waiting import eventually_async
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
@@ -102,8 +102,8 @@ async def everything_by_itself(ledger: Ledger, engine: Engine, server: EmbeddedS
     await ledger.jobs.begin(lease(later, 9))  # a name it no longer has
     assert (begun.standing, early.standing) == (Standing.BEGUN, Standing.EARLY)
     await ledger.jobs.end(Ending(lease(first, 7), Complete(lease(first, 7)), cancelled=False))
-    await ledger.write(lambda it: ledger.outbox.put(it, [parcel("p")]))
-    shelf = Shelf("shelf")
+    await ledger.write(lambda it: ledger.outbox.put(it, [an_event("p")]))
+    shelf = MemorySink("shelf")
     async with Courier(ledger, [shelf]):
 
         async def has_both() -> bool:

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.facts import all_gone
-from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
+from tests.ledger.numbered_events import (
+    QUICK,
+    an_event,
+    expected,
+    first_arrivals,
+    put,
+    some_events,
+)
+from tests.ledger.outbox_facts import all_gone
 from tests.waiting import eventually_async
 from towpath.clock import milliseconds
 from towpath.embedded import EmbeddedServer
@@ -46,7 +53,7 @@ class TestTheStream:
     async def test_holds_whole_events_and_what_tells_them_apart(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         async with (
             Engine(server.url) as engine,
             Courier(ledger, [RedisStreamSink(engine)], options=QUICK),
@@ -57,7 +64,7 @@ class TestTheStream:
         assert json.loads(entry["event"])["data"] == {"number": 1}
 
     async def test_is_capped(self, ledger: Ledger, server: EmbeddedServer) -> None:
-        await put(ledger, *parcels(1, 1000))
+        await put(ledger, *some_events(1, 1000))
         async with Engine(server.url) as engine:
             sink = RedisStreamSink(engine, "few", kept=100)
             async with Courier(ledger, [sink], options=QUICK):
@@ -81,7 +88,7 @@ class TestAServerInTrouble:
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
         """A batch whose reply is lost is there twice, under the same ids."""
-        await put(ledger, *parcels(5, 100))
+        await put(ledger, *some_events(5, 100))
         async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as engine:
             proxy.cut_every(3)
             async with Courier(ledger, [RedisStreamSink(engine)], options=QUICK):
@@ -92,7 +99,7 @@ class TestAServerInTrouble:
     async def test_that_falls_silent_is_waited_for(
         self, ledger: Ledger, server: EmbeddedServer, hole: Hole
     ) -> None:
-        await put(ledger, *parcels(3, 10))
+        await put(ledger, *some_events(3, 10))
         async with (
             Proxy(server.address, Faults()) as proxy,
             Engine(proxy.url, limits=BRIEF) as engine,
@@ -100,7 +107,7 @@ class TestAServerInTrouble:
             proxy.faults.hole = hole
             async with Courier(ledger, [RedisStreamSink(engine)], options=QUICK):
                 await eventually_async(lambda: _swallowed(proxy, 3))
-                await put(ledger, *(parcel(f"k{key}", 11) for key in range(3)))
+                await put(ledger, *(an_event(f"k{key}", 11) for key in range(3)))
                 proxy.faults.hole = Hole.NOTHING
                 await all_gone(ledger)
         assert arrived(server) == expected(3, 11)
@@ -119,12 +126,12 @@ class TestAServerInTrouble:
                         server.kill()
                     if number in (15, 25):
                         await asyncio.to_thread(server.start)
-                    await put(ledger, *(parcel(f"k{key}", number) for key in range(4)))
+                    await put(ledger, *(an_event(f"k{key}", number) for key in range(4)))
                 await all_gone(ledger)
             assert arrived(server) == expected(4, 30)
 
     async def test_whose_memory_is_full_is_waited_for(self, ledger: Ledger) -> None:
-        await put(ledger, *parcels(2, 5))
+        await put(ledger, *some_events(2, 5))
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
                 server.ask("CONFIG", "SET", "maxmemory", "1")

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from tests.ledger.own_transactions import named
 from tests.ledger.records import SHORT
-from tests.ledger.shop import named
 from tests.waiting import eventually_async
 from tests.worker.test_isolation import Shards, running_shards, shards
 from towpath import Engine, seconds

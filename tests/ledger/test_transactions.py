@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from tests.faults.planting import SAVEPOINT_FORGETS, planted
+from tests.ledger.own_transactions import Sell, order, rows
 from tests.ledger.records import REVIEWS
-from tests.ledger.shop import Sell, order, rows
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, working
 from towpath import Fixed, Towpath, job_ref, milliseconds, minutes

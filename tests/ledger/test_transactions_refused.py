@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session
 
+from tests.ledger.own_transactions import ORDERS, Sell, named, order, rows
 from tests.ledger.records import REVIEWS
-from tests.ledger.shop import ORDERS, Sell, named, order, rows
 from tests.postgres import PostgresServer
 from towpath import Towpath
 from towpath.errors import InvalidOption

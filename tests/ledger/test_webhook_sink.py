@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from tests.calls.receivers import Reader, Receiver, Request, Writer, http, read_request, receiving
-from tests.ledger.facts import all_gone
-from tests.ledger.parcels import QUICK, expected, first_arrivals, parcel, parcels, put
+from tests.ledger.numbered_events import (
+    QUICK,
+    an_event,
+    expected,
+    first_arrivals,
+    put,
+    some_events,
+)
+from tests.ledger.outbox_facts import all_gone
 from tests.waiting import eventually_async
 from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
 from towpath.clock import milliseconds, seconds
@@ -58,7 +65,7 @@ def ledger_options() -> dict[str, Any]:
 
 
 def event(key: str, number: int, seq: int) -> Event:
-    new = parcel(key, number)
+    new = an_event(key, number)
     return Event(
         seq=seq, id=new.id, type=new.type, source=new.source, key=key, data=new.data, at=new.at
     )
@@ -92,7 +99,7 @@ class TestACall:
     ) -> None:
         answers = iter(["500 Oops", "425 Early", "429 Slow", "408 Late", "200 OK"])
         endpoint = Endpoint(lambda _: next(answers))
-        await put(ledger, parcel("a", 1))
+        await put(ledger, an_event("a", 1))
         await carried(ledger, caller, endpoint)
         assert len(endpoint.requests) == 5
         assert len({it.headers["webhook-id"] for it in endpoint.requests}) == 1
@@ -184,7 +191,7 @@ class TestKeys:
         receiver = Receiver(behaviour=slowly)
         async with receiving(receiver):
             sink = WebhookSink(caller, receiver.url(), secrets=[SECRET], at_once=4)
-            events = [event(it.key, 0, seq) for seq, it in enumerate(parcels(12, 5))]
+            events = [event(it.key, 0, seq) for seq, it in enumerate(some_events(12, 5))]
             assert await sink.send(events) == [None] * 60
         assert 1 < most <= 4
 
@@ -203,7 +210,7 @@ class TestAReceiverInTrouble:
             return chance.choice(["200 OK", "200 OK", "200 OK", "500 Oops", "503 Later", None])
 
         endpoint = Endpoint(moody)
-        await put(ledger, *parcels(10, 20))
+        await put(ledger, *some_events(10, 20))
         await carried(ledger, caller, endpoint)
         assert first_arrivals(endpoint.taken) == expected(10, 20)
         assert await ledger.outbox.refused("webhook") == []
@@ -215,7 +222,7 @@ class TestAReceiverInTrouble:
             await reader.read()
 
         silent = Receiver(behaviour=hangs)
-        await put(ledger, *parcels(3, 4))
+        await put(ledger, *some_events(3, 4))
         async with Caller(allow=["127.0.0.1"], timeout=milliseconds(100)) as caller:
             async with receiving(silent):
                 sink = WebhookSink(caller, silent.url(), secrets=[SECRET])
@@ -235,7 +242,7 @@ class TestAReceiverInTrouble:
         async with receiving(endpoint):
             pass
         sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
-        await put(ledger, *parcels(5, 5))
+        await put(ledger, *some_events(5, 5))
         async with (
             Courier(ledger, [sink], options=QUICK),
             receiving(endpoint, port=endpoint.port),
@@ -250,12 +257,12 @@ class TestAReceiverInTrouble:
         options = CourierOptions(
             attempts=2, look_every=milliseconds(5), first_pause=milliseconds(1)
         )
-        await put(ledger, *parcels(3, 2))
+        await put(ledger, *some_events(3, 2))
         async with receiving(endpoint):
             sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
             async with Courier(ledger, [sink], options=options):
                 for number in range(1, 500):
-                    await put(ledger, parcel("more", number))
+                    await put(ledger, an_event("more", number))
                     if await ledger.outbox.refused("webhook"):
                         break
                 await all_gone(ledger, "webhook")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.model import programs, questions
-from tests.model.desk import Desk
 from tests.model.history import History
 from tests.model.keyspace import Keyspace
 from tests.model.oracle import Oracle
+from tests.model.plain_engine import PlainEngine
 from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
 from tests.model.values import OPEN, Exchanged, Held, New, Options, Refusal, Settle, Taken, View
 from towpath.clock import milliseconds
@@ -52,7 +52,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         queue = f"program-{next(_numbers)}"
-        self.desk = Desk(self.world.url, self.world.address, queue, self.world.scripts)
+        self.plain_engine = PlainEngine(
+            self.world.url, self.world.address, queue, self.world.scripts
+        )
         self.keyspace = Keyspace(self.world.connection, queue)
         self.calls: dict[str, tuple[int, str, dict[str, Any]]] = {}
         self.claiming = itertools.cycle(programs.CLAIMING)
@@ -69,9 +71,9 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def queue(self, options: dict[str, Any], rare: dict[str, Any], flood: int) -> None:
         self.options = Options(**options, **rare)
         self.may_flood = flood == 7 and not self.options.max_length
-        self.oracle = Oracle(self.options, self.desk.now)
+        self.oracle = Oracle(self.options, self.plain_engine.now)
         self.history = History(self.options)
-        self.desk.open(self.options)
+        self.plain_engine.open(self.options)
 
     @rule(step=programs.step())
     def step(self, step: tuple[Any, ...]) -> None:
@@ -100,7 +102,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         number = self.calls[channel][0] + 1 if channel in self.calls else 1
         self.calls[channel] = (number, verb, asked)
         found = self.compare(channel, number, verb, asked)
-        self.history.note(self.desk.now, verb, asked, found)
+        self.history.note(self.plain_engine.now, verb, asked, found)
         return found
 
     def compare(self, channel: str, number: int, verb: str, asked: dict[str, Any]) -> Any:
@@ -108,8 +110,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         expected = self.oracle.perform(channel, number, verb, **asked)
         idle = repeated or _changes_nothing(expected)
         before = self.keyspace.dump() if idle else {}
-        found = self.desk.perform(channel, number, verb, **asked)
-        self.log.append(f"{self.desk.now} {channel}{number} {verb} {asked} -> {found}")
+        found = self.plain_engine.perform(channel, number, verb, **asked)
+        self.log.append(f"{self.plain_engine.now} {channel}{number} {verb} {asked} -> {found}")
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
         if idle:
             assert self.keyspace.dump() == before, f"{verb} was refused or repeated, and wrote"
@@ -121,17 +123,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         number = self.oracle.calls.get("lost", (0, None))[0] + 1
         expected = self.oracle.perform("lost", number, verb, **asked)
         self.options = self.oracle.options = options
-        found = self.desk.lose_reply(options, verb, **asked)
-        self.log.append(f"{self.desk.now} {verb} {asked}, then {options} -> {found}")
+        found = self.plain_engine.lose_reply(options, verb, **asked)
+        self.log.append(f"{self.plain_engine.now} {verb} {asked}, then {options} -> {found}")
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"
-        self.history.note(self.desk.now, verb, asked, found)
+        self.history.note(self.plain_engine.now, verb, asked, found)
         self.history.reconfigured(options)
         return found
 
     def agree(self) -> None:
         """Every job is where the oracle has it, in the same order, and the counts add up."""
         wanted, counted = questions.census(self.oracle), questions.counts(self.oracle)
-        counts, found = self.desk.survey()
+        counts, found = self.plain_engine.survey()
         assert found == wanted, _differences(found, wanted)
         assert counts == counted, f"engine {counts}, oracle {counted}"
 
@@ -140,7 +142,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def new(self, wanted: dict[str, Any]) -> New:
         rest = {name: value for name, value in wanted.items() if name != "when"}
         kind, ms = wanted.get("when", ("delay", 0))
-        rest[kind] = self.desk.now + ms if kind == "due" else ms
+        rest[kind] = self.plain_engine.now + ms if kind == "due" else ms
         named = "id" in wanted
         rest.setdefault("id", f"u{next(self.unnamed)}")
         rest.setdefault("payload", b"x")
@@ -154,11 +156,11 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def submit_alone(self, wanted: dict[str, Any]) -> None:
         """One job, in a call that the engine names, with an id of the engine's if it has none."""
         new = self.new(wanted)
-        id, found = self.desk.submit_alone(new)
+        id, found = self.plain_engine.submit_alone(new)
         new = replace(new, id=id)
         [expected] = self.oracle.submit([new])
         assert found == expected, f"submit {new}: engine {found}, oracle {expected}"
-        self.history.submitted(self.desk.now, new, found)
+        self.history.submitted(self.plain_engine.now, new, found)
         self.jobs.append(new)
 
     def submit_again(self, which: int) -> None:
@@ -277,17 +279,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         """In force at once, for jobs that are there too."""
         self.options = self.oracle.options = replace(self.options, **options)
         self.history.reconfigured(self.options)
-        self.desk.reconfigure(self.options)
+        self.plain_engine.reconfigure(self.options)
 
     def look(self, which: int) -> None:
         for new in _pick(self.jobs, which):
-            found, wanted = self.desk.look(new.id), questions.look(self.oracle, new.id)
+            found, wanted = self.plain_engine.look(new.id), questions.look(self.oracle, new.id)
             assert found == wanted, f"engine {found}, oracle {wanted}"
 
     # ── time and repeats ─────────────────────────────────────────────────────────────────
 
     def time(self, ms: int) -> None:
-        self.desk.clock.advance(milliseconds(ms))
+        self.plain_engine.clock.advance(milliseconds(ms))
         self.oracle.now += ms
 
     def moment(self, kind: str, off: int, then: str) -> None:
@@ -325,7 +327,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             if self.agreed:
                 self.everything_ends()
         finally:
-            self.desk.close()
+            self.plain_engine.close()
             self.keyspace.clear()
 
     def everything_ends(self) -> None:

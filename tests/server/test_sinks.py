@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.broker import TOPIC
 from tests.ledger.kafka import KafkaBroker
+from tests.ledger.kafka_program import TOPIC
 from tests.server.receiving import Endpoint, Posted, endpoint
 from tests.server.serving import PATIENCE, Serving, begin, serve, up
 from tests.waiting import eventually

@@ -2,8 +2,8 @@
 
 from typing import Unpack
 
-from tests.ledger.parcels import QUICK, parcel, put
-from tests.ledger.shelves import Shelf
+from tests.ledger.memory_sinks import MemorySink
+from tests.ledger.numbered_events import QUICK, an_event, put
 from tests.waiting import eventually_async
 from towpath import (
     Complete,
@@ -53,11 +53,11 @@ async def write_records(app: Towpath) -> None:
 
 async def write_outbox(ledger: Ledger) -> None:
     """One sink has refused an event; for both there is more to send."""
-    await put(ledger, parcel("aside", 1), parcel("taken", 1))
-    shelf = Shelf("audit", {"aside/1": Refusal("it is malformed")})
+    await put(ledger, an_event("aside", 1), an_event("taken", 1))
+    shelf = MemorySink("audit", {"aside/1": Refusal("it is malformed")})
     async with Courier(ledger, [shelf], options=QUICK):
         await eventually_async(lambda: _settled(ledger))
-    await put(ledger, parcel("k", 1), parcel("k", 2))
+    await put(ledger, an_event("k", 1), an_event("k", 2))
 
 
 async def _settled(ledger: Ledger) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.parcels import QUICK
-from tests.ledger.shelves import Shelf
+from tests.ledger.memory_sinks import MemorySink
+from tests.ledger.numbered_events import QUICK
 from tests.server.serving import serve
 from tests.stored import database
 from tests.stored import facts as asked
@@ -244,7 +244,7 @@ class TestTheOutbox:
     async def test_is_sent_in_order_and_what_was_refused_on_demand(self, ledger: Ledger) -> None:
         [aside] = await ledger.outbox.refused("audit")
         assert (aside.event.id, aside.reason) == ("aside/1", "it is malformed")
-        events, audit = Shelf("events"), Shelf("audit")
+        events, audit = MemorySink("events"), MemorySink("audit")
 
         async def are_sent() -> bool:
             return not any(it.pending for it in (await ledger.outbox.counts()).values())

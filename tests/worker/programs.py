@@ -40,7 +40,14 @@ class Programs:
 
     def start(self) -> subprocess.Popen[bytes]:
         diary = self._folder / f"{len(self.all)}"
-        command = [sys.executable, "-m", "tests.worker.shop", self._url, str(diary), *self._words]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.worker.worker_program",
+            self._url,
+            str(diary),
+            *self._words,
+        ]
         self.all.append(Program(command, cwd=ROOT))
         return self.all[-1]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.faults.census import Census, census, is_drained
+from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually_async
-from tests.worker import shop
+from tests.worker import worker_program
 from tests.worker.programs import Entry, Programs, programs
 from towpath.app.app import Towpath
 from towpath.clock import seconds
@@ -35,13 +35,13 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
         for _ in range(WORKERS):
             workers.start()
         async with Towpath(server.url) as app:
-            await app.engine.submit_many(shop.QUEUE, [held, *jobs])
+            await app.engine.submit_many(worker_program.QUEUE, [held, *jobs])
             # One of the killed holds a job for certain; the others, as it happens.
             workers.kill(workers.holder_of(held.id))
             gate.touch()
             await kill_at_random(app.engine, workers, chance)
-            await eventually_async(lambda: is_drained(app.engine, shop.QUEUE), within=30)
-            found = await census(app.engine, shop.QUEUE)
+            await eventually_async(lambda: is_drained(app.engine, worker_program.QUEUE), within=30)
+            found = await contents_of(app.engine, worker_program.QUEUE)
         began, done = workers.entries("began"), workers.entries("job.completed")
     assert found.ids(State.DONE) == {held.id, *(job.id for job in jobs)}
     assert found.counts.totals["completed"] == JOBS + 1
@@ -74,13 +74,13 @@ async def kill_at_random(engine: Engine, workers: Programs, chance: random.Rando
         due = JOBS * 0.8 * (number + chance.random()) / KILLS
 
         async def enough(due: float = due) -> bool:
-            return (await engine.counts(shop.QUEUE)).totals["completed"] >= due
+            return (await engine.counts(worker_program.QUEUE)).totals["completed"] >= due
 
         await eventually_async(enough, within=30)
         workers.kill_one(chance)
 
 
-def disorder(found: Census, began: list[Entry], lanes: Lanes) -> list[str]:
+def disorder(found: QueueContents, began: list[Entry], lanes: Lanes) -> list[str]:
     """Jobs that began before the one ahead of them in their lane had ended.
 
     Tokens grow with every delivery of the queue, so they tell what came first.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.census import census, is_drained
 from tests.faults.meanwhile import meanwhile
+from tests.faults.queue_contents import contents_of, is_drained
 from tests.waiting import eventually, eventually_async
 from tests.worker.running import SOON, Lines, looked_at, working
 from towpath.app.app import Towpath
@@ -48,7 +48,7 @@ class TestRepliesThatAreCut:
             proxy.faults.cut_replies = 0.1
             await asyncio.wait_for(Worker(app, concurrency=50).drain(), 30)
             proxy.faults.cut_replies = 0.0
-            found = await census(app.engine, "shop")
+            found = await contents_of(app.engine, "shop")
         assert proxy.cuts > 3
         assert len(found.ids(State.DONE)) == 2000
         assert set(ran.values()) == {1}

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.census import census
+from tests.faults.queue_contents import contents_of
 from tests.waiting import eventually
-from tests.worker import shop
+from tests.worker import worker_program
 from tests.worker.programs import LEASE, is_gone, programs
 from tests.worker.running import SOON, ended
 from towpath.app.app import Towpath
@@ -23,9 +23,9 @@ from towpath.engine.states import State
 @pytest.fixture
 async def front(server: EmbeddedServer) -> AsyncIterator[Towpath]:
     """The app of the worker programs, in the hands of one who submits."""
-    shop.app.url = server.url
-    async with shop.app:
-        yield shop.app
+    worker_program.app.url = server.url
+    async with worker_program.app:
+        yield worker_program.app
 
 
 LONG = minutes(2)
@@ -40,17 +40,17 @@ def exit_code(program: subprocess.Popen[bytes]) -> int:
 async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:
-    first = [await shop.wait_for.submit(str(tmp_path / "go")) for _ in range(2)]
+    first = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(2)]
     with programs(server.url, tmp_path, concurrency=2) as workers:
         program = workers.start()
         workers.began(2)
-        later = await shop.sell.submit()
+        later = await worker_program.sell.submit()
         program.send_signal(signal.SIGTERM)
         eventually(lambda: workers.entries("worker.draining"))
         (tmp_path / "go").touch()
         assert exit_code(program) == 0
         assert len(workers.entries("began")) == 2
-    found = await census(front.engine, shop.QUEUE)
+    found = await contents_of(front.engine, worker_program.QUEUE)
     assert found.ids(State.DONE) == {it.id for it in first}
     assert found.ids(State.READY) == {later.id}
     assert found.counts.totals["released"] == 0
@@ -63,10 +63,10 @@ async def test_a_second_signal_gives_everything_back_at_once(
     """An async handler, one in a thread and one in a process: none of them ever returns."""
     never = str(tmp_path / "never")
     held = [
-        await shop.wait_for.submit(never),
-        *[await shop.wait_in_executor.submit(never) for _ in range(40)],
-        await shop.wait_in_thread.submit(never),
-        await shop.wait_in_process.submit(never),
+        await worker_program.wait_for.submit(never),
+        *[await worker_program.wait_in_executor.submit(never) for _ in range(40)],
+        await worker_program.wait_in_thread.submit(never),
+        await worker_program.wait_in_process.submit(never),
     ]
     with programs(server.url, tmp_path, grace=LONG, concurrency=100) as workers:
         program = workers.start()
@@ -84,7 +84,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
 async def test_what_is_not_done_within_the_grace_time_is_given_back(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:
-    held = await shop.wait_for.submit(str(tmp_path / "never"))
+    held = await worker_program.wait_for.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path, grace=seconds(0.5)) as workers:
         program = workers.start()
         workers.began(1)
@@ -100,11 +100,11 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
 ) -> None:
     """After the grace time, or at the second signal; all it holds is given back."""
     grace = LONG if signals == 2 else seconds(0.5)
-    beside = await shop.wait_for.submit(str(tmp_path / "never"))
+    beside = await worker_program.wait_for.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path, grace=grace) as workers:
         program = workers.start()
         workers.began(1)
-        held = [beside, await shop.block_the_loop.submit(str(tmp_path / "never"))]
+        held = [beside, await worker_program.block_the_loop.submit(str(tmp_path / "never"))]
         workers.began(2)
         for _ in range(signals):
             program.send_signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ async def test_an_idle_worker_ends_at_once(
 ) -> None:
     with programs(server.url, tmp_path, grace=LONG) as workers:
         program = workers.start()
-        await (await shop.sell.submit()).result(within=SOON)
+        await (await worker_program.sell.submit()).result(within=SOON)
         program.send_signal(signal.SIGINT)
         assert exit_code(program) == 0
 
@@ -136,7 +136,7 @@ async def test_an_idle_worker_ends_at_once(
 async def test_the_jobs_of_a_killed_worker_run_again_within_its_lease(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:
-    jobs = [await shop.wait_for.submit(str(tmp_path / "go")) for _ in range(5)]
+    jobs = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(5)]
     with programs(server.url, tmp_path) as workers:
         first, _ = workers.start(), workers.start()
         workers.began(5)
@@ -157,7 +157,7 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:
     """It finds its jobs with another; what it finished meanwhile is refused, and said so."""
-    job = await shop.wait_in_thread.submit(str(tmp_path / "go"))
+    job = await worker_program.wait_in_thread.submit(str(tmp_path / "go"))
     with programs(server.url, tmp_path) as workers:
         frozen = workers.start()
         [old] = workers.began(1)
@@ -171,10 +171,10 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
         done = workers.entries("job.completed")
     assert [it.id for it in done] == [job.id]
     assert token == new.token > old.token
-    assert (await front.engine.counts(shop.QUEUE)).totals["completed"] == 1
+    assert (await front.engine.counts(worker_program.QUEUE)).totals["completed"] == 1
 
 
-@pytest.mark.parametrize("handler", [shop.leave, shop.leave_in_thread])
+@pytest.mark.parametrize("handler", [worker_program.leave, worker_program.leave_in_thread])
 async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
     server: EmbeddedServer,
     front: Towpath,
@@ -197,11 +197,11 @@ async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
     server: EmbeddedServer, front: Towpath, tmp_path: Path
 ) -> None:
     """The worker goes on; the reason says how the process ended."""
-    job = await shop.leave_in_process.submit(7)
+    job = await worker_program.leave_in_process.submit(7)
     with programs(server.url, tmp_path) as workers:
         program = workers.start()
         dead = await ended(job)
-        await (await shop.sell.submit()).result(within=SOON)
+        await (await worker_program.sell.submit()).result(within=SOON)
         pids = {it.pid for it in workers.entries("began") if it.id == job.id}
         assert program.poll() is None
     assert (dead.state, dead.attempts) == (State.DEAD, 2)
@@ -214,7 +214,7 @@ async def test_processes_end_with_their_worker(
 ) -> None:
     """Killed without a word: what they did must not go on beside the next attempt."""
     for _ in range(2):
-        await shop.wait_in_process.submit(str(tmp_path / "never"))
+        await worker_program.wait_in_process.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path) as workers:
         program = workers.start()
         children = {it.pid for it in workers.began(2)}

@@ -215,7 +215,7 @@ class TestSpans:
 def told(url: str) -> list[dict[str, Any]]:
     """The spans of a program that submits and works."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.worker.traced_shop", url],
+        [sys.executable, "-m", "tests.worker.traced_program", url],
         cwd=ROOT,
         capture_output=True,
         text=True,

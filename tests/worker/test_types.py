@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GOOD = Path(__file__).with_name("typed_shop.py")
+GOOD = Path(__file__).with_name("typed_handlers.py")
 
 WRONG = """
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
-from tests.worker.typed_shop import (
+from tests.worker.typed_handlers import (
     Mail, app, by_name, context_first, nightly, only_context, plain, send,
 )
 from towpath import Context, Every, seconds

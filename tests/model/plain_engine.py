@@ -40,7 +40,7 @@ PAGE = 1000
 T = TypeVar("T")
 
 
-class Desk:
+class PlainEngine:
     """One queue of one engine, driven from code that knows no event loop."""
 
     def __init__(self, url: str, address: Address, queue: str, scripts: Scripts | None) -> None:

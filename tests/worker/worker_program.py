@@ -1,6 +1,6 @@
 """A program with a worker, for tests that kill it. It keeps a diary.
 
-    python -m tests.worker.shop <url> <diary> <lease in ms> <grace in ms> <concurrency>
+    python -m tests.worker.worker_program <url> <diary> <lease in ms> <grace in ms> <concurrency>
 
 Each line of the diary is written in one piece to a file that is only appended to: whatever ends
 the process, the lines before are whole. `began` is written by a handler with its token, id and

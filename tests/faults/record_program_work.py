@@ -1,4 +1,4 @@
-"""What a clerk does: see `clerk.py`."""
+"""What the program does: see `record_program.py`."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.faults.clerk import QUEUE
 from tests.faults.planting import plant
+from tests.faults.record_program import QUEUE
 from tests.waiting import eventually
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds, wall_ms
@@ -23,7 +23,7 @@ NOTED = ("worker.started", "record.unwritten")
 _AT_ONCE = 50
 
 
-class Clerk:
+class RecordProgram:
     """Somebody with a way to Redis and to the database, who keeps a diary."""
 
     def __init__(self, redis: str, database: str, diary: str) -> None:
@@ -83,9 +83,9 @@ class Clerk:
 class Noted(logging.Handler):
     """Lines of the log that are lines of the diary."""
 
-    def __init__(self, clerk: Clerk) -> None:
+    def __init__(self, program: RecordProgram) -> None:
         super().__init__()
-        self._clerk = clerk
+        self._clerk = program
 
     def emit(self, record: logging.LogRecord) -> None:
         line: Any = record.msg

@@ -1,6 +1,6 @@
 """A courier process for the crash test: sends until it is killed, or its stdin ends.
 
-python -m tests.ledger.carrying <database> redis|kafka|webhook <where> [<secret>]
+python -m tests.ledger.courier_program <database> redis|kafka|webhook <where> [<secret>]
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from tests.ledger.broker import TOPIC
+from tests.ledger.kafka_program import TOPIC
 from towpath.calls import Caller
 from towpath.clock import milliseconds, seconds
 from towpath.engine.engine import Engine

@@ -27,16 +27,16 @@ from towpath.engine.retry import Fixed
 from towpath.engine.script import Scripts
 from towpath.ids import job_id, queue_name
 
-QUEUE = "scene"
+QUEUE = "filled"
 TAG = f"{{{QUEUE}}}:".encode()
 WORKER = "w1"
 RECURRING = "nightly"
 FIRST_SEEN = ManualClock().now
-"""The recurring work's last firing, and when the scene is prepared."""
+"""The recurring work's last firing, and when the queue is filled."""
 
 
 @dataclass
-class Scene:
+class FilledQueue:
     """One queue: leases that are held, leases that have ended, jobs in every state."""
 
     engine: Engine
@@ -60,63 +60,63 @@ def options(policy: LanePolicy) -> QueueOptions:
 
 
 @asynccontextmanager
-async def scene_on(
+async def filled_queue_on(
     url: str, policy: LanePolicy | None, scripts: Scripts | None = None
-) -> AsyncGenerator[Scene]:
-    """The scene on an empty server, with an engine whose clock stands still."""
+) -> AsyncGenerator[FilledQueue]:
+    """A filled queue on an empty server, with an engine whose clock stands still."""
     clock = ManualClock()
     async with Engine(url, clock=clock, scripts=scripts) as engine:
-        scene = Scene(engine)
-        await prepare(scene, policy)
+        filled = FilledQueue(engine)
+        await prepare(filled, policy)
         clock.advance(MEANWHILE)
-        yield scene
+        yield filled
 
 
 MEANWHILE = hours(1)
-"""What passes before the scene begins: some leases, delays and retentions end in it."""
+"""What passes before the calls begin: some leases, delays and retentions end in it."""
 
 
-async def prepare(scene: Scene, policy: LanePolicy | None) -> None:
+async def prepare(filled: FilledQueue, policy: LanePolicy | None) -> None:
     if policy is None:
-        await _prepare_plain(scene)
+        await _prepare_plain(filled)
     else:
-        await _prepare_all_kinds(scene, policy)
+        await _prepare_all_kinds(filled, policy)
 
 
-async def _prepare_all_kinds(scene: Scene, policy: LanePolicy) -> None:
-    await scene.engine.configure(scene.queue, options(policy))
-    await _hold(scene)
-    await _leave_to_be_reaped(scene)
-    await _end_some(scene)
-    await _let_some_wait(scene)
-    await scene.engine.fire(scene.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
+async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
+    await filled.engine.configure(filled.queue, options(policy))
+    await _hold(filled)
+    await _leave_to_be_reaped(filled)
+    await _end_some(filled)
+    await _let_some_wait(filled)
+    await filled.engine.fire(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
 
 
-async def _prepare_plain(scene: Scene) -> None:
+async def _prepare_plain(filled: FilledQueue) -> None:
     """Nothing but plain jobs, and nothing due: scripts go the short way."""
-    await _submit(scene, *(NewJob(job_id(f"plain-{i}"), b"plain") for i in range(4)))
-    leases = await scene.engine.claim(scene.queue, worker=WORKER, lease=hours(5), count=2)
-    scene.held = {it.id: it for it in leases}
-    # As if somebody had claimed when the scene begins: otherwise a claim would trim first.
+    await _submit(filled, *(NewJob(job_id(f"plain-{i}"), b"plain") for i in range(4)))
+    leases = await filled.engine.claim(filled.queue, worker=WORKER, lease=hours(5), count=2)
+    filled.held = {it.id: it for it in leases}
+    # As if somebody had claimed when the calls begin: otherwise a claim would trim first.
     begins = str(int((FIRST_SEEN + MEANWHILE).timestamp() * 1000))
-    meta = keys_of(queue_name(scene.queue)).meta
-    await scene.engine._store.command("HSET", meta, "trimmed_at", begins)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
+    meta = keys_of(queue_name(filled.queue)).meta
+    await filled.engine._store.command("HSET", meta, "trimmed_at", begins)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
 
 
-async def _submit(scene: Scene, *jobs: NewJob) -> None:
-    await scene.engine.submit_many(scene.queue, jobs)
+async def _submit(filled: FilledQueue, *jobs: NewJob) -> None:
+    await filled.engine.submit_many(filled.queue, jobs)
 
 
-async def _claim(scene: Scene, count: int) -> list[Lease]:
-    leases = await scene.engine.claim(scene.queue, worker=WORKER, lease=minutes(30), count=count)
+async def _claim(filled: FilledQueue, count: int) -> list[Lease]:
+    leases = await filled.engine.claim(filled.queue, worker=WORKER, lease=minutes(30), count=count)
     assert len(leases) == count
     return leases
 
 
-async def _hold(scene: Scene) -> None:
-    """Leases that are still held when the scene begins, of every kind of job."""
+async def _hold(filled: FilledQueue) -> None:
+    """Leases that are still held when the calls begin, of every kind of job."""
     await _submit(
-        scene,
+        filled,
         new_job(b"plain", id="held-plain"),
         new_job(b"lane", id="held-lane", lane="held", priority=90, lease=hours(5)),
         new_job(b"next", id="held-lane-next", lane="held"),
@@ -126,46 +126,48 @@ async def _hold(scene: Scene) -> None:
         new_job(b"last", id="held-last", max_attempts=1, lease=hours(5)),
         NewJob(job_id("held-free"), b"free", {"lane": "free"}),
     )
-    for lease in await _claim(scene, 6):
-        scene.held[lease.id] = await scene.engine.renew(lease, hours(5))
-    await scene.engine.cancel(scene.ref("held-stop"))
+    for lease in await _claim(filled, 6):
+        filled.held[lease.id] = await filled.engine.renew(lease, hours(5))
+    await filled.engine.cancel(filled.ref("held-stop"))
 
 
-async def _leave_to_be_reaped(scene: Scene) -> None:
+async def _leave_to_be_reaped(filled: FilledQueue) -> None:
     await _submit(
-        scene,
+        filled,
         new_job(b"1", id="silent-plain"),
         new_job(b"2", id="silent-lane", lane="silent"),
         new_job(b"3", id="silent-lane-next", lane="silent"),
         new_job(b"4", id="silent-last", max_attempts=1),
         new_job(b"5", id="silent-stop"),
     )
-    await _claim(scene, 4)
-    await scene.engine.cancel(scene.ref("silent-stop"))
+    await _claim(filled, 4)
+    await filled.engine.cancel(filled.ref("silent-stop"))
 
 
-async def _end_some(scene: Scene) -> None:
+async def _end_some(filled: FilledQueue) -> None:
     await _submit(
-        scene,
+        filled,
         new_job(b"1", id="done-kept", keep=hours(9)),
         new_job(b"2", id="done-over", keep=minutes(30)),
         new_job(b"3", id="dead-plain"),
         new_job(b"4", id="dead-lane", lane="dead"),
         new_job(b"5", id="dead-lane-next", lane="dead"),
     )
-    for lease in await _claim(scene, 4):
+    for lease in await _claim(filled, 4):
         if lease.id.startswith("done"):
-            await scene.engine.complete(lease, b"result")
+            await filled.engine.complete(lease, b"result")
         else:
-            await scene.engine.bury(lease, "no good")
+            await filled.engine.bury(lease, "no good")
     # With `park` the lane waits for its dead head, otherwise it has gone on.
-    for lease in await scene.engine.claim(scene.queue, worker=WORKER, lease=hours(5), lane="dead"):
-        scene.held[lease.id] = lease
+    for lease in await filled.engine.claim(
+        filled.queue, worker=WORKER, lease=hours(5), lane="dead"
+    ):
+        filled.held[lease.id] = lease
 
 
-async def _let_some_wait(scene: Scene) -> None:
+async def _let_some_wait(filled: FilledQueue) -> None:
     await _submit(
-        scene,
+        filled,
         new_job(b"1", id="due", delay=minutes(10)),
         new_job(b"2", id="due-lane", lane="due", delay=minutes(10), priority=70),
         new_job(b"3", id="due-lane-next", lane="due"),
@@ -187,7 +189,7 @@ class Case:
 
     name: str
     script: str
-    call: Callable[[Scene], Awaitable[object]]
+    call: Callable[[FilledQueue], Awaitable[object]]
     policy: LanePolicy | None = LanePolicy.BLOCK
 
     def __str__(self) -> str:
@@ -208,18 +210,18 @@ def _all_kinds() -> list[NewJob]:
     ]
 
 
-async def _submit_all_kinds(scene: Scene) -> None:
-    await scene.engine.submit_many(scene.queue, _all_kinds())
+async def _submit_all_kinds(filled: FilledQueue) -> None:
+    await filled.engine.submit_many(filled.queue, _all_kinds())
 
 
-async def _fire(scene: Scene, jobs: list[NewJob]) -> None:
-    """A repeat of the firing is refused, so each call of a scene is its first."""
+async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
+    """A repeat of the firing is refused, so each call on a filled queue is its first."""
     upto = FIRST_SEEN + minutes(30)
-    await scene.engine.fire(scene.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
+    await filled.engine.fire(filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
 
 
-async def _exchange(scene: Scene) -> None:
-    held = scene.held
+async def _exchange(filled: FilledQueue) -> None:
+    held = filled.held
     settlements = [
         Complete(held["held-lane"], b"result"),
         Complete(held["held-gone"]),
@@ -228,20 +230,22 @@ async def _exchange(scene: Scene) -> None:
         Release(held["held-stop"]),
         Renew(held["held-free"], minutes(30)),
     ]
-    await scene.engine.exchange(scene.queue, settlements, worker="w2", lease=minutes(30), count=50)
+    await filled.engine.exchange(
+        filled.queue, settlements, worker="w2", lease=minutes(30), count=50
+    )
 
 
 def _case(
     name: str,
-    call: Callable[[Scene], Awaitable[object]],
+    call: Callable[[FilledQueue], Awaitable[object]],
     policy: LanePolicy | None = LanePolicy.BLOCK,
 ) -> Case:
     return Case(name, name.partition(" ")[0], call, policy)
 
 
-async def _exchange_plain(scene: Scene) -> None:
-    settlements = [Complete(it) for it in scene.held.values()]
-    await scene.engine.exchange(scene.queue, settlements, worker="w2", lease=minutes(30), count=1)
+async def _exchange_plain(filled: FilledQueue) -> None:
+    settlements = [Complete(it) for it in filled.held.values()]
+    await filled.engine.exchange(filled.queue, settlements, worker="w2", lease=minutes(30), count=1)
 
 
 def _plain_jobs() -> list[NewJob]:

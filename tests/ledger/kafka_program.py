@@ -1,6 +1,6 @@
 """A Kafka cluster of one broker for tests, in a process of its own: librdkafka's mock cluster.
 
-    python -m tests.ledger.broker
+    python -m tests.ledger.kafka_program
 
 It speaks Kafka's protocol and keeps everything in memory. Its first line is its address; then it
 does what it is told, a word per line, and says `done`: `down`, `up`, `refuse <error> <times>`.

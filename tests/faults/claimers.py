@@ -22,21 +22,21 @@ class Entry:
     id: JobId
 
 
-class Crew:
+class Claimers:
     """Some worker processes on one queue; whoever is killed is replaced."""
 
     def __init__(self, url: str, queue: str, *, size: int, lease_ms: int, diaries: Path) -> None:
         self._words = [url, queue, str(lease_ms)]
         self._diaries = diaries
-        self._hired = 0
+        self._started = 0
         self._frozen: list[subprocess.Popen[bytes]] = []
-        self._working = [self._hire() for _ in range(size)]
+        self._working = [self._start() for _ in range(size)]
 
     def kill_one(self, chance: random.Random) -> None:
         """SIGKILL, and somebody else in its place."""
         at = chance.randrange(len(self._working))
         _end(self._working[at])
-        self._working[at] = self._hire()
+        self._working[at] = self._start()
 
     def freeze_one(self, chance: random.Random) -> None:
         """SIGSTOP: it holds what it holds and does not know how time passes."""
@@ -64,9 +64,9 @@ class Crew:
                 word, token, id = line.split()
                 yield Entry(word, int(token), JobId(id))
 
-    def _hire(self) -> subprocess.Popen[bytes]:
-        self._hired += 1
-        diary = self._diaries / f"w{self._hired}"
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._started += 1
+        diary = self._diaries / f"w{self._started}"
         return Program(
             [sys.executable, "-m", "tests.faults.claimer", *self._words, str(diary)], cwd=ROOT
         )
@@ -78,9 +78,11 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def crew(url: str, queue: str, *, size: int, lease_ms: int, diaries: Path) -> Generator[Crew]:
-    hired = Crew(url, queue, size=size, lease_ms=lease_ms, diaries=diaries)
+def claimers(
+    url: str, queue: str, *, size: int, lease_ms: int, diaries: Path
+) -> Generator[Claimers]:
+    started = Claimers(url, queue, size=size, lease_ms=lease_ms, diaries=diaries)
     try:
-        yield hired
+        yield started
     finally:
-        hired.end()
+        started.end()

@@ -14,7 +14,7 @@ from towpath.ids import JobId, queue_name
 
 
 @dataclass(frozen=True)
-class Census:
+class QueueContents:
     """All jobs by id, payloads included, and the queue's own counts."""
 
     jobs: dict[JobId, Job]
@@ -24,7 +24,7 @@ class Census:
         return {id for id, job in self.jobs.items() if job.state in states}
 
 
-async def census(engine: Engine, queue: str) -> Census:
+async def contents_of(engine: Engine, queue: str) -> QueueContents:
     """Ask for everything, and check that every job is in exactly one place (I1)."""
     listed: dict[JobId, Job] = {}
     for state in STATES:
@@ -38,10 +38,10 @@ async def census(engine: Engine, queue: str) -> Census:
         states[State.READY], states[State.DELAYED], states[State.WAITING], states[State.LEASED],
     )  # fmt: skip
     assert (counts.dead, counts.kept) == (states[State.DEAD], kept)
-    return Census(listed, counts)
+    return QueueContents(listed, counts)
 
 
-async def with_payloads(engine: Engine, found: Census) -> Census:
+async def with_payloads(engine: Engine, found: QueueContents) -> QueueContents:
     """The same with each job looked at by itself: lists leave payloads out.
 
     Jobs whose retention is over, which only wait to be trimmed, are no longer there to look at.
@@ -50,7 +50,7 @@ async def with_payloads(engine: Engine, found: Census) -> Census:
     for id, job in found.jobs.items():
         with suppress(JobNotFound):
             jobs[id] = await engine.job(job.ref)
-    return Census(jobs, found.counts)
+    return QueueContents(jobs, found.counts)
 
 
 async def all_in(engine: Engine, queue: str, state: State) -> list[Job]:

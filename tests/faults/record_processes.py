@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults.clerk import QUEUE
+from tests.faults.record_program import QUEUE
 from tests.warm import ROOT, Program
 from towpath.ledger.records.record import first_name
 
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
     id: str
 
 
-class Office:
+class RecordProcesses:
     """Clerks on one Redis and one database; each writes its own diary into one folder."""
 
     def __init__(self, redis: str, database: str, folder: Path) -> None:
@@ -31,15 +31,15 @@ class Office:
         self._diaries = folder / "diaries"
         self._diaries.mkdir()
         self.open_gate(0)
-        self._hired = 0
+        self._started = 0
         self.workers: list[subprocess.Popen[bytes]] = []
         self.makers: list[subprocess.Popen[bytes]] = []
 
-    def hire(self, *, clock_error: float = 0, fault: str = "") -> None:
+    def start_worker(self, *, clock_error: float = 0, fault: str = "") -> None:
         """A worker more."""
         self.workers.append(self._start("work", str(clock_error), fault))
 
-    def let_make(self, first: int, count: int, *, handler: str = "") -> subprocess.Popen[bytes]:
+    def start_maker(self, first: int, count: int, *, handler: str = "") -> subprocess.Popen[bytes]:
         """A maker of so many records."""
         self.makers.append(self._start("make", str(first), str(count), handler))
         return self.makers[-1]
@@ -49,7 +49,7 @@ class Office:
         victim = chance.choice(self.workers)
         self.workers.remove(victim)
         end(victim)
-        self.hire()
+        self.start_worker()
 
     def open_gate(self, token: int) -> None:
         """Let the slow ones end, up to this token."""
@@ -58,9 +58,17 @@ class Office:
         fresh.rename(self.folder / "gate")
 
     def _start(self, role: str, *words: str) -> subprocess.Popen[bytes]:
-        self._hired += 1
-        diary = str(self._diaries / str(self._hired))
-        command = [sys.executable, "-m", "tests.faults.clerk", role, *self._where, diary, *words]
+        self._started += 1
+        diary = str(self._diaries / str(self._started))
+        command = [
+            sys.executable,
+            "-m",
+            "tests.faults.record_program",
+            role,
+            *self._where,
+            diary,
+            *words,
+        ]
         return Program(command, cwd=ROOT)
 
     def entries(self, *words: str) -> list[Entry]:
@@ -77,9 +85,9 @@ class Office:
         return ran
 
     def close(self) -> None:
-        for clerk in (*self.workers, *self.makers):
-            clerk.send_signal(signal.SIGCONT)
-            end(clerk)
+        for program in (*self.workers, *self.makers):
+            program.send_signal(signal.SIGCONT)
+            end(program)
 
 
 def _entry(line: str) -> Entry:
@@ -87,22 +95,22 @@ def _entry(line: str) -> Entry:
     return Entry(word, int(token), id)
 
 
-def end(clerk: subprocess.Popen[bytes]) -> None:
-    clerk.kill()
-    clerk.wait()
+def end(program: subprocess.Popen[bytes]) -> None:
+    program.kill()
+    program.wait()
 
 
 @contextmanager
-def office(
+def record_processes(
     redis: str, database: str, folder: Path, *, workers: int = 2, fault: str = ""
-) -> Generator[Office]:
-    opened = Office(redis, database, folder)
+) -> Generator[RecordProcesses]:
+    opened = RecordProcesses(redis, database, folder)
     try:
         for _ in range(workers):
-            opened.hire(fault=fault)
+            opened.start_worker(fault=fault)
         yield opened
     finally:
         opened.close()
 
 
-__all__ = ["QUEUE", "Entry", "Office", "end", "office"]
+__all__ = ["QUEUE", "Entry", "RecordProcesses", "end", "record_processes"]

@@ -1,6 +1,6 @@
 """A program with a real SDK that submits, runs what it submitted, and prints its spans.
 
-    python -m tests.worker.traced_shop <url>
+    python -m tests.worker.traced_program <url>
 
 One of its own: a provider of spans is set once and for ever.
 """

@@ -1,7 +1,7 @@
 """A program that works on records, or makes them, for tests that kill it. It keeps a diary.
 
-    python -m tests.faults.clerk work <redis> <database> <diary> <its clock's error in s> <fault>
-    python -m tests.faults.clerk make <redis> <database> <diary> <first> <count> <handler>
+  python -m tests.faults.record_program work <redis> <database> <diary> <clock's error in s> <fault>
+  python -m tests.faults.record_program make <redis> <database> <diary> <first> <count> <handler>
 
 A worker's handler writes `ran <token> <id>` before it returns its token, so that the row's result
 tells which attempt was accepted; some lines of its log are lines here too. The handler called
@@ -14,7 +14,7 @@ clock says.
 
 import sys
 
-from tests.faults.shifted import shift_clock
+from tests.faults.wrong_clock import shift_clock
 
 QUEUE = "records"
 
@@ -24,13 +24,13 @@ def main() -> int:
     if role == "work" and float(more[0]):
         shift_clock(float(more[0]))
     # Only now: what is imported must not have seen the right time.
-    from tests.faults.clerk_work import Clerk  # noqa: PLC0415
+    from tests.faults.record_program_work import RecordProgram  # noqa: PLC0415
 
-    clerk = Clerk(redis, database, diary)
+    program = RecordProgram(redis, database, diary)
     if role == "work":
-        return clerk.work(fault=more[1])
+        return program.work(fault=more[1])
     first, count, handler = more
-    return clerk.make(range(int(first), int(first) + int(count)), handler=handler)
+    return program.make(range(int(first), int(first) + int(count)), handler=handler)
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ QUICK = CourierOptions(
 )
 
 
-def parcel(key: str, number: int = 1) -> NewEvent:
+def an_event(key: str, number: int = 1) -> NewEvent:
     """The event *number* about *key*; its id says both."""
     data = json.dumps({"number": number}).encode()
     return NewEvent(type="towpath.parcel.sent", key=key, data=data, id=f"{key}/{number}")
 
 
-def parcels(keys: int, each: int) -> list[NewEvent]:
+def some_events(keys: int, each: int) -> list[NewEvent]:
     """Several keys, taking turns, from number 1."""
-    return [parcel(f"k{key}", number) for number in range(1, each + 1) for key in range(keys)]
+    return [an_event(f"k{key}", number) for number in range(1, each + 1) for key in range(keys)]
 
 
 async def put(ledger: Ledger, *events: NewEvent) -> None:

@@ -1,4 +1,4 @@
-"""What the process with the wrong clock does: see `shifted.py`."""
+"""What the process with the wrong clock does: see `wrong_clock.py`."""
 
 import asyncio
 import sys

@@ -10,7 +10,7 @@ from towpath.ledger.outbox.event import Event, Outcome
 AWAY = SinkUnreachable("events", "no route")
 
 
-class Shelf:
+class MemorySink:
     """A sink in memory that answers as its *answers* say, by event id; otherwise it takes all."""
 
     def __init__(self, name: str = "events", answers: dict[str, Outcome] | None = None) -> None:
@@ -35,7 +35,7 @@ class Shelf:
         return [json.loads(body)["id"] for body in self.bodies]
 
 
-class Gate(Shelf):
+class HeldSink(MemorySink):
     """Takes nothing until it is opened; how many sends are under way."""
 
     def __init__(self) -> None:
@@ -53,15 +53,15 @@ class Gate(Shelf):
         return await super().send(events)
 
 
-class Moody(Shelf):
-    """Says what *moods* says, send by send; then it takes everything."""
+class FailingSink(MemorySink):
+    """Says what *failures* says, send by send; then it takes everything."""
 
-    def __init__(self, *moods: Exception | None) -> None:
+    def __init__(self, *failures: Exception | None) -> None:
         super().__init__()
-        self.moods = list(moods)
+        self.failures = list(failures)
 
     async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        mood = self.moods.pop(0) if self.moods else None
-        if mood is not None:
-            raise mood
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
         return await super().send(events)

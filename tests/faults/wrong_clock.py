@@ -1,6 +1,6 @@
 """A worker process whose own clock is wrong.
 
-    python -m tests.faults.shifted <url> <queue> <offset in seconds> <lease ms> <jobs>
+    python -m tests.faults.wrong_clock <url> <queue> <offset in seconds> <lease ms> <jobs>
 
 Every way to ask this machine for the time of day is shifted before Towpath is imported. It
 claims so many jobs, waiting for them, and prints each: id, claim, end of the lease; then it
@@ -30,7 +30,7 @@ def main() -> None:
     url, queue, offset, lease_ms, jobs = sys.argv[1:]
     shift_clock(float(offset))
     # Only now: what is imported must not have seen the right time.
-    from tests.faults.shifted_work import work  # noqa: PLC0415
+    from tests.faults.wrong_clock_work import work  # noqa: PLC0415
 
     work(url, queue, int(lease_ms), int(jobs))
 
