@@ -29,11 +29,11 @@ up: $(RUNTIME) ## start everything: server, store and database, data in ./towpat
 test: lint contracts ## everything that must hold before a change lands
 	@$(MAKE) --no-print-directory -j 2 types unit
 
-check: lint contracts ## the quick part of it, for every day: rules, types, the specification on one server
+check: lint contracts ## the quick part of it, for every day: rules, types, the specification on one server, the tests nearest to a change
 	@$(MAKE) --no-print-directory -j 2 types spec
 
 spec: $(STAMP)
-	$(BIN)/pytest -q -n 2 tests/spec tests/architecture -k 'not cluster and not oldest'
+	$(BIN)/pytest -q -n 2 tests/spec tests/architecture $$($(BIN)/python -m tests.nearest) -k 'not cluster and not oldest'
 
 lint: $(STAMP) ## formatting and ruff
 	$(BIN)/ruff format --check .

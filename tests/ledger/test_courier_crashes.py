@@ -31,9 +31,9 @@ class Couriers:
 
     def __init__(self, *words: str) -> None:
         self._words = words
-        self._at_work = [self._hired(), self._hired()]
+        self._at_work = [self._started(), self._started()]
 
-    def _hired(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-W",
@@ -48,7 +48,7 @@ class Couriers:
         at = chance.randrange(len(self._at_work))
         self._at_work[at].kill()
         self._at_work[at].communicate()
-        self._at_work[at] = self._hired()
+        self._at_work[at] = self._started()
 
     async def freeze(self, chance: random.Random, until: Callable[[], Awaitable[object]]) -> None:
         """It holds what it holds and does not know how time passes."""

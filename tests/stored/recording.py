@@ -54,8 +54,8 @@ async def write_records(app: Towpath) -> None:
 async def write_outbox(ledger: Ledger) -> None:
     """One sink has refused an event; for both there is more to send."""
     await put(ledger, an_event("aside", 1), an_event("taken", 1))
-    shelf = MemorySink("audit", {"aside/1": Refusal("it is malformed")})
-    async with Courier(ledger, [shelf], options=QUICK):
+    sink = MemorySink("audit", {"aside/1": Refusal("it is malformed")})
+    async with Courier(ledger, [sink], options=QUICK):
         await eventually_async(lambda: _settled(ledger))
     await put(ledger, an_event("k", 1), an_event("k", 2))
 
