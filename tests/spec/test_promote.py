@@ -2,11 +2,11 @@
 
 from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ManualClock, milliseconds, seconds
-from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref, new_job
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
+from towpath.worker.duties import sweep
 
 
 async def submit_delayed(engine: Engine, **delays: float) -> None:

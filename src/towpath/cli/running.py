@@ -29,7 +29,7 @@ class Running:
     def __init__(
         self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
     ) -> None:
-        flags = session.flags(worker=_said(worker), log=_said(log))
+        flags = session.flags(worker=worker, log=log)
         self._settings = load(flags, registry=session.registry)
         self._out, self._path = session.out, path
         self._app = find_app(path)
@@ -57,11 +57,9 @@ class Running:
 
         server = asyncio.run(reach())
         queues = dict(sorted(worker.weights.items()))
-        if self._out.as_json:
-            self._out.object({"app": self._path, "server": server, "queues": queues})
-            return
         weights = ", ".join(f"{name} (weight {weight})" for name, weight in queues.items())
-        self._out.facts({"app": self._path, "server": server, "queues": weights})
+        told: dict[str, Any] = {"app": self._path, "server": server}
+        self._out.answer(told | {"queues": queues}, told | {"queues": weights})
 
     def _worker(self) -> Worker:
         wanted = self._settings.worker
@@ -122,10 +120,6 @@ def _weighted(app: Towpath, queues: Mapping[str, int]) -> dict[str, int]:
     for handler in app.handlers:
         own[handler.queue] = max(own.get(handler.queue, 1), handler.options.weight)
     return {queue: weight or own.get(queue, 1) for queue, weight in queues.items()}
-
-
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 @contextmanager

@@ -65,7 +65,10 @@ class Session:
 
     def flags(self, **more: Mapping[str, Any]) -> dict[str, Any]:
         """What was said on the command line, as settings. What was not said is left out."""
-        said = {name: self._common.get(name) for name in ("url", "timeout", "config")} | more
+        own = ("url", "timeout", "config")
+        said: dict[str, Any] = {name: self._common.get(name) for name in own}
+        for group, values in more.items():
+            said[group] = {name: it for name, it in values.items() if it is not None}
         return {name: value for name, value in said.items() if value not in (None, {})}
 
     @property

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from towpath.embedded.home import (
 )
 from towpath.embedded.lock import Holder, Lock, locked
 from towpath.embedded.process import Address, Owned, Reply, ServerProcess, Word, ask
+from towpath.files import replace_file
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 10.0
@@ -71,7 +72,7 @@ class EmbeddedServer(Owned):
         """
         if not self.running:
             self._own()
-            with self._right_to_run() as lock:
+            with locked(self._home) if self._keeps_data else nullcontext() as lock:
                 self._start_on_some_port(lock)
         return self
 
@@ -135,9 +136,6 @@ class EmbeddedServer(Owned):
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _right_to_run(self) -> AbstractContextManager[Lock | None]:
-        return locked(self._home) if self._keeps_data else nullcontext()
-
     def _start_on_some_port(self, lock: Lock | None) -> None:
         """Start it; on a port chosen by us, try another one if someone else was faster."""
         tries = _PORT_TRIES if self._may_choose_port else 1
@@ -168,7 +166,8 @@ class EmbeddedServer(Owned):
         return [str(self.binary.path), str(self._home.config)]
 
     def _write_config(self) -> None:
-        self._home.write_config(self._config_text())
+        # For the owner's eyes only: it may hold a password.
+        replace_file(self._home.config, self._config_text())
 
     def _config_text(self) -> str:
         storage = DURABLE if self._keeps_data else VOLATILE

@@ -8,7 +8,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
-from towpath.clock import Duration, milliseconds, steady
+from towpath.clock import steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
 from towpath.errors import TowpathError
@@ -100,10 +100,6 @@ class Attempt:
     def held(self) -> float:
         """Seconds from the moment it was taken to its end, or to now."""
         return (self.ended or steady()) - self.taken
-
-    @property
-    def ttl_duration(self) -> Duration:
-        return milliseconds(self.ttl * 1000)
 
     @property
     def beat(self) -> float:

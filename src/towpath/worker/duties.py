@@ -8,7 +8,6 @@ from random import uniform
 from typing import Any
 
 from towpath.clock import hours, seconds
-from towpath.engine.duties import sweep
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
 from towpath.engine.spelling import written
@@ -90,6 +89,16 @@ def _changes(stored: QueueOptions, wanted: QueueOptions) -> str:
         for name in QueueOptions.__struct_fields__
         if getattr(stored, name) != getattr(wanted, name)
     )
+
+
+async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
+    """Promote, reap and trim once, at most *limit* of each; how many it were. Three round trips.
+
+    Harmless to repeat, and run by anybody: there is no single scheduler.
+    """
+    promoted = await engine.promote(queue, limit)
+    reaped = await engine.reap(queue, limit)
+    return promoted + reaped + await engine.trim(queue, limit)
 
 
 async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) -> None:

@@ -158,7 +158,8 @@ class _Signature(msgspec.Struct, frozen=True):
         except TypeError as error:
             raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
-        contexts = [it.name for it in parameters if _is_context(hints.get(it.name))]
+        asked = {name for name, it in hints.items() if it is Context or Context in get_args(it)}
+        contexts = [it.name for it in parameters if it.name in asked]
         others = [it for it in parameters if it.name not in contexts]
         needed = [it for it in others if it.default is it.empty and _one_value(it)]
         if len(contexts) > 1 or len(needed) > 1:
@@ -179,10 +180,6 @@ class _Signature(msgspec.Struct, frozen=True):
         )
 
 
-def _is_context(hint: Any) -> bool:
-    return hint is Context or Context in get_args(hint)
-
-
 def _one_value(parameter: inspect.Parameter) -> bool:
     return parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
 
@@ -200,7 +197,7 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
         rule = f"is a plain function around an async one: {_MAKE_ASYNC}"
         raise HandlerInvalid(handler.name, rule=rule)
     if handler.options.processes:
-        if "<" in _qualname(function):
+        if "<" in getattr(function, "__qualname__", "<unknown>"):
             rule = "processes= needs a function of a module, that another process can import"
             raise HandlerInvalid(handler.name, rule=rule)
         return Place.PROCESS
@@ -216,7 +213,3 @@ def _form(name: str, kind: Any, what: str) -> Form[Any]:
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
-
-
-def _qualname(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", "<unknown>")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
-from towpath.clock import steady
+from towpath.clock import milliseconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
@@ -136,7 +136,8 @@ class Heartbeat:
     async def _renew(self, queue: QueueName, due: Sequence[Attempt], now: float) -> None:
         again = 0.0
         try:
-            outcomes = await self._engine.settle([Renew(it.lease, it.ttl_duration) for it in due])
+            renewals = [Renew(it.lease, milliseconds(it.ttl * 1000)) for it in due]
+            outcomes = await self._engine.settle(renewals)
         except ServerError as error:
             self._failed(error, due)
             again = steady() + min(it.beat for it in due) / 4

@@ -19,7 +19,9 @@ REGISTRIES = {
     "towpath.apps": "applications",
 }
 """Modules whose business it is to import one small module each; what only they import is aside."""
-REASONS: dict[str, str] = {}
+REASONS: dict[str, str] = {
+    "towpath.engine.scratch": "removes the keys of a queue, which only the engine knows",
+}
 """Small modules with one importer that stay, and why."""
 _NO_CODE = {
     tokenize.COMMENT,
