@@ -61,7 +61,7 @@ async def test_what_does_not_come_in_time_is_given_up_and_leaves_its_room() -> N
 
 
 async def test_one_that_is_too_large_is_refused_before_its_end() -> None:
-    deliveries = Deliveries(largest=100, within=seconds(5))
+    deliveries = Deliveries(largest=100, within=seconds(5), setting="reviews.delivery")
     with pytest.raises(Refused) as refused:
         async with deliveries.read(SCOPE, sending(b"x" * 60, b"x" * 60, ends=False)):
             pass

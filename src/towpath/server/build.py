@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -21,11 +21,10 @@ from towpath.calls.signature import Purpose, derived
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.errors import InvalidOption, ServerError
-from towpath.ledger.errors import SinkUnreachable
+from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Event, Outcome, Sink
+from towpath.ledger.outbox.event import Sink
 from towpath.ledger.outbox.options import KAFKA, REDIS, WEBHOOK, EventsOptions
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
@@ -240,7 +239,8 @@ class Sinks:
         """
         sinks = list(self._outside)
         if REDIS in self._options.sinks:
-            sinks.append(_StreamSink(engine, self._options))
+            stream, kept = self._options.redis_stream, self._options.redis_kept
+            sinks.append(RedisStreamSink(engine, stream, name=REDIS, kept=kept))
         async with self._caller or nullcontext(), Courier(ledger, sinks, log=log, metrics=metrics):
             yield
 
@@ -253,26 +253,6 @@ class Sinks:
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
         secrets = [derived(it, Purpose.EVENTS) for it in options.secrets]
         return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
-
-
-class _StreamSink:
-    """The stream in Redis, by way of an engine that may not be there yet."""
-
-    def __init__(self, engine: Callable[[], Engine], options: EventsOptions) -> None:
-        self.name = REDIS
-        self._engine, self._options = engine, options
-
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
-        """Append all of *events*. Raises SinkUnreachable, also while nothing is connected."""
-        try:
-            engine = self._engine()
-        except ServerError as error:
-            raise SinkUnreachable(self.name, str(error)) from error
-        stream, kept = self._options.redis_stream, self._options.redis_kept
-        return await RedisStreamSink(engine, stream, name=self.name, kept=kept).send(events)
-
-    async def close(self) -> None:
-        """Nothing to close: the engine is its owner's."""
 
 
 def _kafka(options: EventsOptions) -> KafkaSink:

@@ -41,7 +41,7 @@ class BoundedProtocol(HttpToolsProtocol):
     then, instead of a connection that was reset.
     """
 
-    head_within: ClassVar[float] = 15.0
+    head_within: ClassVar[float]
     """Seconds that a request's line and headers may take to arrive."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -128,12 +128,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def bounded(*, head_within: Duration) -> type[BoundedProtocol]:
-    """The protocol with another time for heads."""
-    limit = head_within.total_seconds()
-    return type("Bounded", (BoundedProtocol,), {"head_within": limit})
-
-
 _REFUSALS = {
     400: ("malformed-request", "this is not HTTP"),
     408: ("head-too-slow", "the headers did not come in time"),
@@ -196,7 +190,7 @@ async def serve(
     """
     config = uvicorn.Config(
         app,
-        http=bounded(head_within=head_within),
+        http=type("Bounded", (BoundedProtocol,), {"head_within": head_within.total_seconds()}),
         ws="none",
         log_config=None,
         access_log=False,

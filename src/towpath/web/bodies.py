@@ -22,7 +22,6 @@ from towpath.web.limits import ServerLimits
 from towpath.web.problems import Refused
 
 _MB = 1024 * 1024
-_SEND_LESS = "Store the data elsewhere and send a reference."
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────
@@ -47,12 +46,22 @@ class Room:
 
     Who comes last is let in. Where there is no room, the oldest body that is still under way is
     given up: the holder's own if it has its share, else of all. So whoever holds back the end of
-    what he sends keeps nobody out, and a body that comes without a pause gets through.
+    what he sends keeps nobody out, and a body that comes without a pause gets through. One has at
+    most *largest* bytes, and comes *within* a time; *remedy* is for what is larger.
     """
 
-    def __init__(self, *, together: int, each: int, code: str, detail: str) -> None:
-        self._together, self._each = together, each
-        self._code, self._detail = code, detail
+    def __init__(
+        self,
+        *,
+        largest: int,
+        within: Duration,
+        remedy: str,
+        together: int,
+        each: int,
+        refusal: tuple[str, str],
+    ) -> None:
+        self._largest, self._within, self._remedy = largest, within, remedy
+        self._together, self._each, self._refusal = together, each, refusal
         self._holdings: dict[Holding, None] = {}  # the oldest first
         self._shares: dict[str, int] = {}
         self._held = 0
@@ -78,14 +87,15 @@ class Room:
         """What those are told for whom there is no room."""
         return Refused(
             503,
-            self._code,
-            self._detail,
+            *self._refusal,
             remedy="Send it again.",
             headers={"Retry-After": "1", "Connection": "close"},
         )
 
     def _fits(self, holder: str, size: int) -> bool:
-        return self._held + size <= self._together and self._shared(holder) + size <= self._each
+        return (
+            self._held + size <= self._together and self._shares.get(holder, 0) + size <= self._each
+        )
 
     def _make_room(self, holder: str, size: int, *, spared: Holding) -> None:
         for other in list(self._holdings):
@@ -103,53 +113,60 @@ class Room:
         other.parts.clear()
         self._count(other, -other.size)
 
-    def _shared(self, holder: str) -> int:
-        return self._shares.get(holder, 0)
-
     def _count(self, holding: Holding, size: int) -> None:
         holding.size += size
         self._held += size
-        share = self._shared(holding.holder) + size
+        share = self._shares.get(holding.holder, 0) + size
         if share:
             self._shares[holding.holder] = share
         else:
             self._shares.pop(holding.holder, None)
 
+    # ── one body ─────────────────────────────────────────────────────────────────────────
 
-async def _read(
-    receive: Receive, room: Room, mine: Holding, *, limit: int, within: Duration, remedy: str
-) -> bytes | None:
-    """The whole body; None if the client left. 413, 408, 503."""
-    size = 0
-    try:
-        async with asyncio.timeout(within.total_seconds()) as mine.deadline:
-            while True:
-                message = await receive()
-                if mine.evicted:
-                    raise room.refusal()  # it may come just before it is told so
-                if message["type"] == "http.disconnect":
-                    return None
-                part: bytes = message.get("body", b"")
-                size += len(part)
-                if size > limit:
-                    raise _too_large(limit, remedy)
-                room.take(mine, len(part))
-                mine.parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(mine.parts)
-    except TimeoutError:
-        if mine.evicted:
-            raise room.refusal() from None
-        raise Refused(
-            408,
-            "body_too_slow",
-            "the body did not come in time",
-            remedy="Send it again.",
-            headers={"Connection": "close"},
-        ) from None
-    finally:
-        mine.deadline = None
-        mine.parts.clear()
+    def declared(self, headers: dict[bytes, bytes]) -> bytes:
+        """The length that is announced. 413 if that is too much already."""
+        declared = headers.get(b"content-length", b"")
+        if declared.isdigit():
+            self._check(int(declared))
+        return declared
+
+    def _check(self, size: int) -> None:
+        if size > self._largest:
+            detail = f"at most {self._largest} bytes"
+            raise Refused(413, "body_too_large", detail, remedy=self._remedy)
+
+    async def read(self, receive: Receive, mine: Holding) -> bytes | None:
+        """The whole body; None if the client left. 413, 408, 503."""
+        size = 0
+        try:
+            async with asyncio.timeout(self._within.total_seconds()) as mine.deadline:
+                while True:
+                    message = await receive()
+                    if mine.evicted:
+                        raise self.refusal()  # it may come just before it is told so
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part: bytes = message.get("body", b"")
+                    size += len(part)
+                    self._check(size)
+                    self.take(mine, len(part))
+                    mine.parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(mine.parts)
+        except TimeoutError:
+            if mine.evicted:
+                raise self.refusal() from None
+            raise Refused(
+                408,
+                "body_too_slow",
+                "the body did not come in time",
+                remedy="Send it again.",
+                headers={"Connection": "close"},
+            ) from None
+        finally:
+            mine.deadline = None
+            mine.parts.clear()
 
 
 # ── JSON, from those who have a key ──────────────────────────────────────────────────────
@@ -163,13 +180,14 @@ class Bodies:
     """
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._limits = limits
         self._share = max(64 * _MB, 4 * limits.body)
         self._room = Room(
+            largest=limits.body,
+            within=limits.body_within,
+            remedy="Store the data elsewhere and send a reference.",
             together=2 * self._share,
             each=self._share,
-            code="too_many_bodies",
-            detail="too many large requests are under way",
+            refusal=("too_many_bodies", "too many large requests are under way"),
         )
 
     @asynccontextmanager
@@ -179,25 +197,18 @@ class Bodies:
         400, 408, 413, 415, 503.
         """
         headers = dict(request.scope["headers"])
-        limit = self._limits.body
-        if _declared(headers, limit, _SEND_LESS) not in (b"", b"0") or (
-            b"transfer-encoding" in headers
-        ):
+        if self._room.declared(headers) not in (b"", b"0") or b"transfer-encoding" in headers:
             _check_type(headers)
         with self._room.holding(key_of(request).id) as mine:
-            body = await _read(
-                request.receive,
-                self._room,
-                mine,
-                limit=limit,
-                within=self._limits.body_within,
-                remedy=_SEND_LESS,
-            )
+            body = await self._room.read(request.receive, mine)
             if body is None:
                 yield False
                 return
             if body:
-                _check_depth(body)
+                if too_deep(body):
+                    detail = f"more than {DEPTH_MOST} levels"
+                    remedy = "Flatten it, or send it as text."
+                    raise Refused(400, "nested_too_deep", detail, remedy=remedy)
                 # Half a share at most: however many values it has, one request alone is let in.
                 self._room.take(mine, min(_decoded_size(body), self._share // 2))
                 request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
@@ -238,28 +249,21 @@ class Deliveries:
         together: int = 64 * _MB,
         each: int = 32 * _MB,
     ) -> None:
-        self._largest, self._within = largest, within
-        self._remedy = f"Raise the setting {setting}, and let the forge send it again."
         self._room = Room(
+            largest=largest,
+            within=within,
+            remedy=f"Raise the setting {setting}, and let the forge send it again.",
             together=max(together, largest),
             each=max(each, largest),
-            code="too_many_deliveries",
-            detail="too many webhooks come at once",
+            refusal=("too_many_deliveries", "too many webhooks come at once"),
         )
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
         """The body while the block needs it; None if the client left. 413, 408, 503."""
-        _declared(dict(scope["headers"]), self._largest, self._remedy)
+        self._room.declared(dict(scope["headers"]))
         with self._room.holding(_network(scope)) as mine:
-            yield await _read(
-                receive,
-                self._room,
-                mine,
-                limit=self._largest,
-                within=self._within,
-                remedy=self._remedy,
-            )
+            yield await self._room.read(receive, mine)
 
 
 def _network(scope: Scope) -> str:
@@ -275,18 +279,6 @@ def _network(scope: Scope) -> str:
 
 
 # ── checks ───────────────────────────────────────────────────────────────────────────────
-
-
-def _declared(headers: dict[bytes, bytes], limit: int, remedy: str) -> bytes:
-    """The length that is announced. 413 if that is too much already."""
-    declared = headers.get(b"content-length", b"")
-    if declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit, remedy)
-    return declared
-
-
-def _too_large(limit: int, remedy: str) -> Refused:
-    return Refused(413, "body_too_large", f"at most {limit} bytes", remedy=remedy)
 
 
 _JSON_TYPE = re.compile(rb"application/(?:[a-z0-9.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
@@ -316,16 +308,6 @@ def _check_type(headers: dict[bytes, bytes]) -> None:
 def _decoded_size(body: bytes) -> int:
     """About how many bytes a body's values take in memory, beside itself."""
     return 56 * (body.count(b"[") + body.count(b"{")) + 32 * body.count(b",")
-
-
-def _check_depth(body: bytes) -> None:
-    if too_deep(body):
-        raise Refused(
-            400,
-            "nested_too_deep",
-            f"more than {DEPTH_MOST} levels",
-            remedy="Flatten it, or send it as text.",
-        )
 
 
 def _decoded(body: bytes) -> Any:

@@ -186,7 +186,12 @@ class Keys:
 
     async def _read(self, wanted: bytes, now: float) -> Entry:
         info = await self._find(wanted)
-        return Entry(wanted, info, inf if info is None else _ends_ms(info), now)
+        ends_ms = inf
+        if info is not None and info.revoked_at is not None:
+            ends_ms = -inf
+        elif info is not None and info.expires_at is not None:
+            ends_ms = instant_ms("expires_at", info.expires_at)
+        return Entry(wanted, info, ends_ms, now)
 
     async def _find(self, wanted: bytes) -> KeyInfo | None:
         query = select(api_keys).where(api_keys.c.digest == wanted)
@@ -284,9 +289,3 @@ def _info(row: Mapping[Any, Any] | RowMapping) -> KeyInfo:
         revoked_at=when("revoked_at"),
         last_used_at=when("last_used_at"),
     )
-
-
-def _ends_ms(info: KeyInfo) -> float:
-    if info.revoked_at is not None:
-        return -inf
-    return inf if info.expires_at is None else instant_ms("expires_at", info.expires_at)

@@ -95,8 +95,10 @@ class Jobs:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._take = Joined(self._take_many)
-        self._begin = Joined(self._begin_many)
-        self._end = Joined(self._end_many)
+        self.begin = Joined(self._begin_many)
+        """Begin an attempt with the token of a lease. Joined with others that come now."""
+        self.end = Joined(self._end_many)
+        """End an attempt; None if it is no longer this one's. Joined with others that come now."""
         self._nudges: set[asyncio.Task[None]] = set()
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
@@ -273,16 +275,6 @@ class Jobs:
             return lambda it: it.execute(gone).rowcount if found else 0
 
         return await self._ledger.decide(decide)
-
-    # ── for workers ──────────────────────────────────────────────────────────────────────
-
-    async def begin(self, lease: Lease) -> Beginning:
-        """Begin an attempt with the token of *lease*. Joined with others that come now."""
-        return await self._begin(lease)
-
-    async def end(self, ending: Ending) -> RecordState | None:
-        """End an attempt; None if it is no longer this one's. Joined with others that come now."""
-        return await self._end(ending)
 
     # ── joined ───────────────────────────────────────────────────────────────────────────
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
@@ -18,12 +18,13 @@ class RedisStreamSink:
     """Appends events to `towpath:stream:<stream>`: `id`, `type` and the whole `event` as JSON.
 
     The stream keeps about the last *kept* entries, read or not. A batch is one round trip, and is
-    there whole or not at all; one that was given up and is sent again may be there twice.
+    there whole or not at all; one that was given up and is sent again may be there twice. *engine*
+    is one, or gives one: it raises ServerError while there is none.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engine | Callable[[], Engine],
         stream: str = DEFAULTS.redis_stream,
         *,
         name: str = "events",
@@ -37,7 +38,8 @@ class RedisStreamSink:
         """Append all of *events*. Raises SinkUnreachable; whatever Redis says may pass."""
         entries = [{"id": it.id, "type": it.type, "event": it.encoded()} for it in events]
         try:
-            await self._engine.publish(self._stream, entries, cap=self._kept)
+            engine = self._engine if isinstance(self._engine, Engine) else self._engine()
+            await engine.publish(self._stream, entries, cap=self._kept)
         except ServerError as error:
             raise SinkUnreachable(self.name, str(error)) from error
         return [None] * len(events)
