@@ -139,21 +139,11 @@ outbox = Table(
     sqlite_autoincrement=True,
     info={"about": "Events that are to be sent, or were refused. What is sent is deleted."},
 )
-_pending, _refused = outbox.c.refused_at.is_(None), outbox.c.refused_at.is_not(None)
-Index(
-    "ix_towpath_outbox_pending",
-    outbox.c.sink,
-    outbox.c.seq,
-    sqlite_where=_pending,
-    postgresql_where=_pending,
-)
-Index(
-    "ix_towpath_outbox_refused",
-    outbox.c.sink,
-    outbox.c.seq,
-    sqlite_where=_refused,
-    postgresql_where=_refused,
-)
+for _name, _which in (
+    ("ix_towpath_outbox_pending", outbox.c.refused_at.is_(None)),
+    ("ix_towpath_outbox_refused", outbox.c.refused_at.is_not(None)),
+):
+    Index(_name, outbox.c.sink, outbox.c.seq, sqlite_where=_which, postgresql_where=_which)
 
 couriers = Table(
     "towpath_couriers",

@@ -90,7 +90,11 @@ class Outbox:
     def ready(self, events: Iterable[NewEvent]) -> Callable[[Connection], None]:
         """What puts *events*, with everything done that needs no connection."""
         now = self._wall()
-        rows = [_row(event, sink, now) for event in events for sink in self.sinks]
+        rows = [
+            msgspec.structs.asdict(event) | {"sink": sink, "attempts": 0, "created_at": now}
+            for event in events
+            for sink in self.sinks
+        ]
 
         def put(connection: Connection) -> None:
             if rows:
@@ -130,7 +134,10 @@ class Outbox:
         )
 
         def read(connection: Connection) -> list[RefusedEvent]:
-            return [_refused(row) for row in connection.execute(query).mappings()]
+            return [
+                RefusedEvent(as_event(row), row["reason"], instant(row["refused_at"]))
+                for row in connection.execute(query).mappings()
+            ]
 
         return await self._ledger.read(read)
 
@@ -178,16 +185,8 @@ def _names(sinks: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _row(event: NewEvent, sink: str, now: int) -> dict[str, Any]:
-    return msgspec.structs.asdict(event) | {"sink": sink, "attempts": 0, "created_at": now}
-
-
 def _set_aside(sink: str) -> tuple[Any, ...]:
     return outbox.c.sink == sink, outbox.c.refused_at.is_not(None)
-
-
-def _refused(row: RowMapping) -> RefusedEvent:
-    return RefusedEvent(as_event(row), row["reason"], instant(row["refused_at"]))
 
 
 # From each name to the next: one lookup per sink. `SELECT DISTINCT` would read all rows.
