@@ -37,6 +37,12 @@ def seed() -> int:
     return chosen
 
 
+@pytest.fixture
+def pids(tmp_path: Path) -> Path:
+    """Where programs write who they are."""
+    return tmp_path / "pids"
+
+
 # ── servers: one set per test process, emptied before each test ──────────────────────────
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ def test_no_program_is_waited_for_without_end() -> None:
     assert bare == []
 
 
+def test_a_fixture_exists_once() -> None:
+    """What two folders need is in `tests/fixtures.py`. One that only names another may recur."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in python_files(TESTS):
+        for fixture, body in fixtures(path.read_text()):
+            places[body].append(f"{shown(path)}::{fixture}")
+    assert [names for names in places.values() if len(names) > 1] == []
+
+
+def test_a_copied_fixture_is_caught() -> None:
+    text = "@pytest.fixture\ndef {name}():\n    'Said.'\n    with a() as b:\n        yield b\n"
+    [(one, body), (other, same)] = fixtures(text.format(name="one") + text.format(name="other"))
+    assert (one, other, body) == ("one", "other", same)
+
+
 def test_signals_are_heard_where_a_shell_had_them_ignored() -> None:
     """What a script starts in the background ignores SIGINT, and so would the tests' programs."""
     inside = "tests/architecture/test_tests.py::test_an_interruption_reaches_a_program"
@@ -76,6 +92,19 @@ def test_a_program_that_hangs_fails_its_test_and_is_gone(monkeypatch: pytest.Mon
         with pytest.raises(subprocess.TimeoutExpired), process:
             pass
         assert process.wait(10) == -signal.SIGKILL
+
+
+def fixtures(text: str) -> list[tuple[str, str]]:
+    """The fixtures in a file that are more than a line, by name: what they take and do."""
+    found: list[tuple[str, str]] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
+            marks = ast.unparse(node.decorator_list[0])
+            body = node.body[ast.get_docstring(node) is not None :]
+            if marks.startswith("pytest.fixture") and not isinstance(body[0], ast.Return):
+                words = [ast.unparse(it) for it in body]
+                found.append((node.name, "\n".join([marks, ast.unparse(node.args), *words])))
+    return found
 
 
 def sleeps(text: str) -> list[int]:

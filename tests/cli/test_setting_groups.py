@@ -1,6 +1,5 @@
 """A group of settings is a class and a name: what the class says is what people can set."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,8 @@ from towpath.errors import InvalidOption
 from towpath.options import Allowed, Mark, Options, Secret, Signing
 from towpath.settings import Core, Groups, Settings, load
 from towpath.settings.sources import Origin
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class LinksOptions(Options, frozen=True, kw_only=True):
@@ -45,15 +46,6 @@ def links(_: Core) -> Groups:
 
 def loaded(**flags: Any) -> Settings:
     return load(flags, registry=links)
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty directory, and none of the variables."""
-    monkeypatch.chdir(tmp_path)
-    for name in os.environ:
-        if name.startswith(("TOWPATH_", "REDIS_")):
-            monkeypatch.delenv(name)
 
 
 def test_its_defaults_are_those_of_the_class() -> None:

@@ -79,8 +79,8 @@ class TestSeveralCouriers:
         async with Courier(ledger, [gate], options=QUICK):
             await gate.reached.wait()
             await _hand_to(ledger, "a dead one", left_ms=300)
-            async with Courier(ledger, [sink], options=QUICK):
-                await all_gone(ledger)
+        async with Courier(ledger, [sink], options=QUICK):
+            await all_gone(ledger)
         assert sink.ids == ["a/1"]
 
     async def test_stop_sending_when_the_lease_is_lost(self, ledger: Ledger) -> None:

@@ -61,11 +61,6 @@ def all_ended(pids: Path) -> bool:
     return all(has_ended(pid) for pid in numbers(pids))
 
 
-@pytest.fixture
-def pids(tmp_path: Path) -> Path:
-    return tmp_path / "pids"
-
-
 @every_loop
 class TestACommandThatTakesTooLong:
     @pytest.mark.parametrize("script", [HANGS, DEAF], ids=["hangs", "heeds no SIGTERM"])

@@ -31,11 +31,6 @@ def all_ended(pids: Path) -> bool:
     return all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 
-@pytest.fixture
-def pids(tmp_path: Path) -> Path:
-    return tmp_path / "pids"
-
-
 async def test_one_that_takes_too_long_is_tried_again(pids: Path) -> None:
     script = "echo waiting for the model >&2; " + HANGS
     reviewer = shell(script, pids, within=milliseconds(500))
