@@ -26,13 +26,13 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.writing import Decide, JoinedWrites
+from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, JoinedWrites
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
 T = TypeVar("T")
 
 _READERS = 4
-_READ, _WRITE = "BEGIN", "BEGIN IMMEDIATE"
+_READ, _WRITE = "BEGIN", WITH_LOCK
 _LOOK_EVERY = 0.001
 """Seconds between two looks whether another process has ended its transaction."""
 _ORPHANS = "PRAGMA foreign_key_check"
@@ -49,7 +49,7 @@ class SqliteStore:
     def __init__(self, path: str, *, limit: Duration) -> None:
         self.shown = f"sqlite:///{path}"
         self._path = path
-        self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS + 1)
+        self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
         self._readers: ThreadPoolExecutor | None = None
         self._joined: JoinedWrites | None = None
@@ -59,7 +59,7 @@ class SqliteStore:
             self._readers = ThreadPoolExecutor(_READERS, "towpath-ledger-reads")
             # A thread of its own: a flood of reads must not keep a write waiting.
             writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
-            self._joined = JoinedWrites(self._reads, self._writes, writer)
+            self._joined = JoinedWrites(self._writes, writer)
 
     async def close(self) -> None:
         if self._joined is None or self._readers is None:
@@ -136,7 +136,7 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         if connection.info[_FILE] != _identity(file):
             connection.invalidate()
             raise FileNotFoundError(f"{path} was moved or removed while it was open")
-        connection.info[_TO_BEGIN] = begin
+        connection.info[TO_BEGIN] = begin if alone else _READ
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "begin", begun)
@@ -146,11 +146,17 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
 
 def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
     """Begin the transaction now that its first statement is ready to run: from here on, others
-    wait for one that writes.
+    wait for one that writes. One in which a change was decided has ended then.
     """
-    if words := connection.info.pop(_TO_BEGIN, None):
+    info = connection.info
+    if words := info.pop(TO_BEGIN, None):
         raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
+        if raw.in_transaction:
+            if raw.total_changes != info[_CHANGES]:
+                raise LedgerRefused("a change wrote in the step that only decides")
+            raw.execute("ROLLBACK")
         _when_free(raw.execute, words, busy)
+        info[_CHANGES] = raw.total_changes
 
 
 def _when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
@@ -180,7 +186,7 @@ def _make(file: Path) -> None:
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
 
 
-_FILE, _TO_BEGIN = "towpath.file", "towpath.to_begin"
+_FILE, _CHANGES = "towpath.file", "towpath.changes"
 
 
 def _identity(file: Path) -> tuple[int, int] | None:

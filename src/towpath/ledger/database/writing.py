@@ -29,7 +29,9 @@ T = TypeVar("T")
 Write = Callable[[Connection], T]
 """Writes what was decided. Raises Overtaken."""
 Decide = Callable[[Connection], Write[T]]
-"""Reads and decides. Its connection may be another one than that of the write."""
+"""Reads and decides. It writes nothing: what it writes is undone."""
+TO_BEGIN, WITH_LOCK = "towpath.to_begin", "BEGIN IMMEDIATE"
+"""On a connection: how to begin before its next statement. What was begun before is ended."""
 
 
 class Overtaken(Exception):
@@ -42,8 +44,8 @@ class JoinedWrites:
     All of it is one trip to *thread*, which is the writer's own.
     """
 
-    def __init__(self, reads: Engine, writes: Engine, thread: Executor) -> None:
-        self._reads, self._writes, self._thread = reads, writes, thread
+    def __init__(self, engine: Engine, thread: Executor) -> None:
+        self._engine, self._thread = engine, thread
         self._join: Joined[Decide[Any], Any] = Joined(self._carry)
         self._closing = False
 
@@ -64,23 +66,21 @@ class JoinedWrites:
         return await loop.run_in_executor(self._thread, self._commit, changes)
 
     def _commit(self, changes: list[Decide[Any]]) -> list[Any]:
-        with self._reads.connect() as connection:
-            decided = [_outcome(decide, connection) for decide in changes]
-        writes = [it for it in decided if not isinstance(it, Exception)]
         try:
-            answers = iter(self._written(writes) if writes else ())
+            with self._engine.begin() as connection:
+                decided = [_outcome(decide, connection) for decide in changes]
+                if any(map(_is_busy, decided)):
+                    raise Overtaken
+                connection.info[TO_BEGIN] = WITH_LOCK
+                return [it if isinstance(it, Exception) else it(connection) for it in decided]
         except Exception as error:
             if len(changes) > 1 and not _is_busy(error):
                 return self._one_by_one(changes)
             if not isinstance(error, Overtaken):
                 raise
-            [decide] = changes
-            answers = iter(self._written([lambda it: decide(it)(it)]))
-        return [it if isinstance(it, Exception) else next(answers) for it in decided]
-
-    def _written(self, writes: list[Write[Any]]) -> list[Any]:
-        with self._writes.connect() as connection, connection.begin():
-            return [write(connection) for write in writes]
+        with self._engine.begin() as connection:
+            connection.info[TO_BEGIN] = WITH_LOCK
+            return [decide(connection)(connection) for decide in changes]
 
     def _one_by_one(self, changes: list[Decide[Any]]) -> list[Any]:
         outcomes: list[Any] = []
