@@ -1,5 +1,6 @@
 """What is in the database that is kept: keys, records in every state, events on their way."""
 
+from contextlib import suppress
 from typing import Unpack
 
 from tests.ledger.memory_sinks import MemorySink
@@ -13,6 +14,7 @@ from towpath import (
     Towpath,
     days,
     hours,
+    job_ref,
     minutes,
     seconds,
 )
@@ -20,6 +22,8 @@ from towpath.apps.reviews.model import Comment, Forge, Kind, Review, ReviewTask,
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import instant, wall_ms
 from towpath.engine.model import Bury, Settlement
+from towpath.engine.states import State
+from towpath.errors import JobNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import Refusal
@@ -72,22 +76,22 @@ async def begun(app: Towpath, name: str, **options: Unpack[RecordOptions]) -> Le
     return await _begin(app, ORDERS, name)
 
 
-async def _claimed(app: Towpath, queue: str) -> Lease:
-    """The next job, as soon as the relay has brought it."""
-    leases: list[Lease] = []
+async def _claimed(app: Towpath, queue: str, id: str) -> Lease:
+    """The job, as soon as the relay has brought it: until then, others would come first."""
 
     async def is_there() -> bool:
-        leases.extend(await app.engine.claim(queue, worker="anna", lease=hours(1)))
-        return bool(leases)
+        with suppress(JobNotFound):
+            return (await app.engine.job(job_ref(queue, id))).state is State.READY
+        return False
 
     await eventually_async(is_there)
-    return leases[0]
+    [lease] = await app.engine.claim(queue, worker="anna", lease=hours(1))
+    assert lease.id == id
+    return lease
 
 
 async def _begin(app: Towpath, queue: str, id: str) -> Lease:
-    lease = await _claimed(app, queue)
-    assert lease.id == id
-    begun = await app.recorder.begin(lease)
+    begun = await app.recorder.begin(await _claimed(app, queue, id))
     assert isinstance(begun, Lease)
     return begun
 
@@ -106,9 +110,9 @@ async def _ended(app: Towpath) -> None:
     await jobs.submit(ORDERS, b'"cancelled"', id="cancelled")
     await jobs.cancel(ORDERS, "cancelled")
     await end(app, Bury(await begun(app, "retried"), "it was worth another try"))
-    await jobs.retry(ORDERS, "retried")
+    retried = await jobs.retry(ORDERS, "retried")
     # It would be the next one to be claimed.
-    await app.engine.release(await _claimed(app, ORDERS), delay=minutes(1))
+    await app.engine.release(await _claimed(app, ORDERS, retried.job), delay=minutes(1))
 
 
 async def _about_one_subject(app: Towpath) -> None:
