@@ -194,6 +194,18 @@ async def test_with_the_write_lock_records_are_written_and_nothing_is_read(
     assert sorted(said[first:]) == ["INSERT"] * 3 + ["UPDATE"] * 3
 
 
+async def test_a_record_that_is_there_is_made_again_without_the_lock(
+    prepared_file_url: str, tmp_path: Path
+) -> None:
+    """Another process has it, for as long as it likes."""
+    async with Ledger(prepared_file_url, limit=milliseconds(1)) as ledger:
+        first = await made(ledger, "a")
+        with closing(sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            again = await ledger.jobs.submit(first.queue, b"2", id="a")
+    assert (again.existed, again.record) == (True, first)
+
+
 async def test_a_process_that_is_frozen_at_any_moment_loses_nothing(
     prepared_file_url: str,
 ) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 
 from towpath import milliseconds
+from towpath.ledger.database.writing import Write
 from towpath.ledger.errors import (
     LedgerClosed,
     LedgerRefused,
@@ -134,6 +135,15 @@ class TestOnSqlite:
     async def test_a_read_can_not_write(self, kept: Ledger) -> None:
         with pytest.raises(LedgerUnwritable, match="readonly"):
             await kept.read(lambda connection: connection.execute(KEEP, {"name": "x"}))
+
+    async def test_what_decides_can_not_write(self, kept: Ledger) -> None:
+        def decide(connection: Connection) -> Write[None]:
+            connection.execute(KEEP, {"name": "too early"})
+            return lambda it: it.execute(KEEP, {"name": "in time"}).close()
+
+        with pytest.raises(LedgerRefused, match="only decides"):
+            await kept.decide(decide)
+        assert await names(kept) == []
 
     async def test_reads_go_on_while_another_process_writes(
         self, kept: Ledger, tmp_path: Path

@@ -19,8 +19,10 @@ from sqlalchemy import (
     Table,
     TableValuedAlias,
     Text,
+    TextClause,
     bindparam,
     func,
+    text,
 )
 from sqlalchemy.engine import Connection, CursorResult, Dialect
 from sqlalchemy.ext.compiler import compiles
@@ -84,6 +86,27 @@ def _sqlite_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
     table, column, queue, names = _words(element, compiler, how)
     listed = f"SELECT value FROM json_each({names})"  # noqa: S608 -- the place of a parameter
     return f"({table}.queue = {queue} AND {table}.{column} IN ({listed}))"
+
+
+_EACH = """
+    WITH RECURSIVE each (name) AS (
+        SELECT (SELECT {name} FROM {table} WHERE {which} {name} > '' ORDER BY {name} LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT {name} FROM {table} WHERE {which} {name} > each.name ORDER BY {name} LIMIT 1
+        )
+        FROM each WHERE each.name IS NOT NULL
+    )
+    SELECT name FROM each WHERE name IS NOT NULL
+"""
+
+
+def each_name(column: Column[str], which: str = "", also: str = "") -> TextClause:
+    """The values of *column* in rows *which*, `… AND`, if *also*, `AND …`, holds for `each.name`.
+
+    From each name to the next: one lookup per name. `SELECT DISTINCT` would read all rows.
+    """
+    return text(_EACH.format(name=column.name, table=column.table.name, which=which) + also)
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────

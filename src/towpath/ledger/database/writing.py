@@ -70,7 +70,7 @@ class JoinedWrites:
             with self._engine.begin() as connection:
                 decided = [_outcome(decide, connection) for decide in changes]
                 if any(map(_is_busy, decided)):
-                    raise Overtaken
+                    raise Overtaken  # noqa: TRY301 -- by a process that mends or closes the file
                 connection.info[TO_BEGIN] = WITH_LOCK
                 return [it if isinstance(it, Exception) else it(connection) for it in decided]
         except Exception as error:
@@ -86,14 +86,9 @@ class JoinedWrites:
         outcomes: list[Any] = []
         for decide in changes:
             busy = outcomes and _is_busy(outcomes[-1])  # and so it will be for the next
-            outcomes.append(outcomes[-1] if busy else _outcome(self._commit_one, decide))
+            done = outcomes[-1] if busy else _outcome(self._commit, [decide])
+            outcomes += done if isinstance(done, list) else [done]
         return outcomes
-
-    def _commit_one(self, decide: Decide[T]) -> T:
-        [outcome] = self._commit([decide])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
 
 
 def _outcome(step: Callable[[A], Any], what: A) -> Any:

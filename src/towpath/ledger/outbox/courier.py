@@ -131,10 +131,11 @@ class Route:
     async def _hold(self, verdict: Verdict | None = None) -> bool:
         """Take or keep the lease, and write down *verdict* in the same transaction."""
         asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
+        settled = settle(verdict) if verdict is not None else []
 
         def change(connection: Connection) -> bool:
-            if verdict is not None:
-                settle(connection, verdict)
+            for statement, rows in settled:
+                connection.execute(statement, rows)
             return hold(connection, self._name, self._holder, lease_ms)
 
         held = await self._ledger.write(change)

@@ -20,7 +20,6 @@ from sqlalchemy import (
     func,
     insert,
     select,
-    text,
     update,
 )
 from sqlalchemy.engine import Connection, RowMapping
@@ -30,6 +29,7 @@ from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ids import sink_name
 from towpath.ledger.database.schema import outbox
+from towpath.ledger.database.several import each_name
 from towpath.ledger.outbox.event import Event, NewEvent
 
 if TYPE_CHECKING:
@@ -189,23 +189,8 @@ def _set_aside(sink: str) -> tuple[Any, ...]:
     return outbox.c.sink == sink, outbox.c.refused_at.is_not(None)
 
 
-# From each name to the next: one lookup per sink. `SELECT DISTINCT` would read all rows.
-_NAMES = """
-    WITH RECURSIVE each (sink) AS (
-        SELECT (
-            SELECT sink FROM towpath_outbox
-            WHERE refused_at IS {which} AND sink > '' ORDER BY sink LIMIT 1
-        )
-        UNION ALL
-        SELECT (
-            SELECT sink FROM towpath_outbox
-            WHERE refused_at IS {which} AND sink > each.sink ORDER BY sink LIMIT 1
-        )
-        FROM each WHERE each.sink IS NOT NULL
-    )
-    SELECT sink FROM each WHERE sink IS NOT NULL
-"""
-_with_pending, _with_refused = (text(_NAMES.format(which=it)) for it in ("NULL", "NOT NULL"))
+_with_pending = each_name(outbox.c.sink, "refused_at IS NULL AND")
+_with_refused = each_name(outbox.c.sink, "refused_at IS NOT NULL AND")
 _this = outbox.c.sink == bindparam("of_sink")
 _waits = outbox.c.refused_at.is_(None)
 

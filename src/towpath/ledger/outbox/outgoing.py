@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Text, bindparam, delete, or_, select, update
+from sqlalchemy import BigInteger, Delete, Text, Update, bindparam, delete, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
@@ -155,16 +155,21 @@ def spoilt(events: Sequence[Event]) -> Verdict | None:
 # ── the lease ────────────────────────────────────────────────────────────────────────────
 
 
+_sink, _me = bindparam("of_sink", type_=Text), bindparam("me", type_=Text)
+_lease = {"holder": _me, "expires_at": now_ms() + bindparam("lease_ms", type_=BigInteger)}
+_free = or_(couriers.c.holder == _me, couriers.c.expires_at <= now_ms())
+_held = update(couriers).where(couriers.c.sink == _sink, _free).values(_lease)
+_first = {
+    kind.dialect.name: kind.insert(couriers).values(sink=_sink, **_lease).on_conflict_do_nothing()
+    for kind in (postgresql, sqlite)
+}
+
+
 def hold(connection: Connection, sink: str, holder: str, lease_ms: int) -> bool:
     """Take the lease of *sink*, or keep it, for *lease_ms* from now. False = another has it."""
-    mine = {"holder": holder, "expires_at": now_ms() + lease_ms}
-    free = or_(couriers.c.holder == holder, couriers.c.expires_at <= now_ms())
-    held = connection.execute(update(couriers).where(couriers.c.sink == sink, free).values(mine))
-    if held.rowcount:
-        return True
-    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
-    first = kind.insert(couriers).values(sink=sink, **mine).on_conflict_do_nothing()
-    return connection.execute(first).rowcount == 1
+    mine = {"of_sink": sink, "me": holder, "lease_ms": lease_ms}
+    first = _first[connection.dialect.name]
+    return any(connection.execute(statement, mine).rowcount for statement in (_held, first))
 
 
 def let_go(connection: Connection, sink: str, holder: str) -> None:
@@ -195,27 +200,32 @@ def next_batch(
     return [as_event(row) for row in connection.execute(query).mappings()]
 
 
-def settle(connection: Connection, verdict: Verdict) -> None:
-    """Write down what became of a batch.
+def settle(verdict: Verdict) -> list[tuple[Delete | Update, list[dict[str, Any]] | None]]:
+    """The statements, with their rows, that write down what became of a batch.
 
     It needs no lease: what a sink has taken is taken, whoever sends now.
     """
-    if verdict.taken:
-        taken = [event.seq for event in verdict.taken]
-        connection.execute(delete(outbox).where(outbox.c.seq.in_(taken)))
-    if verdict.refused:
-        aside = update(outbox).where(outbox.c.seq == bindparam("row"))
-        values: dict[str, Any] = {"refused_at": now_ms(), "reason": bindparam("why", type_=Text)}
-        # PostgreSQL takes no NUL in text.
-        rows = [
-            {"row": it.seq, "why": why.reason.replace("\0", "")[:_REASON_MOST]}
-            for it, why in verdict.refused
-        ]
-        connection.execute(aside.values(values), rows)
-    if verdict.delayed:
-        tried = [event.seq for event, _ in verdict.delayed]
-        once_more = {"attempts": outbox.c.attempts + 1}
-        connection.execute(update(outbox).where(outbox.c.seq.in_(tried)).values(once_more))
+    gone = [event.seq for event in verdict.taken]
+    # PostgreSQL takes no NUL in text.
+    aside = [
+        {"row": it.seq, "why": why.reason.replace("\0", "")[:_REASON_MOST]}
+        for it, why in verdict.refused
+    ]
+    tried = [event.seq for event, _ in verdict.delayed]
+    once_more = {"attempts": outbox.c.attempts + 1}
+    each = (
+        (gone, delete(outbox).where(outbox.c.seq.in_(gone)), None),
+        (aside, _refused, aside),
+        (tried, update(outbox).where(outbox.c.seq.in_(tried)).values(once_more), None),
+    )
+    return [(statement, rows) for needed, statement, rows in each if needed]
+
+
+_refused = (
+    update(outbox)
+    .where(outbox.c.seq == bindparam("row"))
+    .values(refused_at=now_ms(), reason=bindparam("why", type_=Text))
+)
 
 
 def _pending(sink: str, without: Collection[str]) -> tuple[Any, ...]:

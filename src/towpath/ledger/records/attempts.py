@@ -46,7 +46,7 @@ from towpath.ledger.records.record import (
     nothing,
     spoilt,
 )
-from towpath.ledger.records.subjects import Key, by_queue, histories, outdated, supersede
+from towpath.ledger.records.subjects import Key, by_queue, histories, left_out, outdated, supersede
 
 _FIRST_MOST = 500
 """Of those before one that came too early, so many are looked for at once."""
@@ -122,7 +122,7 @@ def begin(
             changes.append((row, changed))
             # The next one may be another lease of the same job.
             rows[lease.queue, lease.id] = changed
-    write = _ready(connection, changes, tell)
+    write = rewrite(connection, changes, tell)
 
     def begin_all(connection: Connection) -> list[Beginning]:
         if before:
@@ -155,7 +155,8 @@ def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, s
     }
     if not again:
         return {}, 0
-    return outdated(connection, histories(connection, again)), max(again.values())
+    known = histories(connection, again)
+    return outdated(known, left_out(connection, known)), max(again.values())
 
 
 def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
@@ -216,7 +217,7 @@ def end(
         answers.append(change["state"])
         changes.append((row, {**row, **change}))
         rows[ending.lease.queue, ending.lease.id] = changes[-1][1]
-    write = _ready(connection, changes, tell)
+    write = rewrite(connection, changes, tell)
 
     def end_all(connection: Connection) -> list[RecordState | None]:
         write(connection)
@@ -353,7 +354,7 @@ def _differing(change: tuple[Row, Row]) -> tuple[str, ...]:
     return tuple(name for name in _CHANGED if after[name] != before[name])
 
 
-def _ready(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> Write[None]:
+def rewrite(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> Write[None]:
     """What writes rows as they are to be, given as they were: only what differs, for each column
     that is set costs its indexes. What changes in the same way, one after the other, is one
     statement. Raises Overtaken.

@@ -25,7 +25,6 @@ from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.database.joining import Joined
-from towpath.ledger.database.schema import now_ms
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.records.open_records import (
     At,
@@ -221,7 +220,7 @@ class Filling:
         return as_read(await self._ledger.decide(lambda it: write_down(it, there, others, tell)))
 
     async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
-        """What the answer means for the row; None = it is queued."""
+        """What the answer means for the row, times as from now; None = it is queued."""
         match answer:
             case Submitted(existed=False):
                 return None
@@ -232,7 +231,7 @@ class Filling:
             case Submitted():
                 return _renamed(record)
             case QueueFull():
-                return {"relay_at": now_ms() + _LATER}
+                return {"relay_at": _LATER}
             case _:
                 return _dead(str(answer))
 
@@ -244,7 +243,7 @@ class Filling:
         try:
             job = await self._connect().job(ref)
         except JobNotFound:
-            return {"relay_at": now_ms()}  # gone this very moment: looked at again
+            return {"relay_at": 0}  # gone this very moment: looked at again
         if state is State.DEAD and (job.reason or "").startswith(RECORD_MISSING):
             # It never ran: there was no row at the time. Now there is one again.
             with suppress(JobError):
@@ -252,7 +251,7 @@ class Filling:
             return _renamed(record)
         if state is State.DEAD:
             return _dead(job.reason or "dead in Redis")
-        change = {"state": _ENDS[state], "finished_at": now_ms(), "relay_at": None}
+        change = {"state": _ENDS[state], "finished_at": 0, "relay_at": None}
         return change | ({"result": job.result or None} if state is State.DONE else {})
 
 
@@ -272,5 +271,5 @@ def _renamed(record: Record) -> dict[str, Any]:
 
 
 def _dead(reason: str) -> dict[str, Any]:
-    ended = {"state": RecordState.DEAD, "finished_at": now_ms(), "relay_at": None}
+    ended = {"state": RecordState.DEAD, "finished_at": 0, "relay_at": None}
     return ended | {"last_error": reason.replace("\0", "")}

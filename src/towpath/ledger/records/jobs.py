@@ -182,7 +182,7 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
 
         def decide(connection: Connection) -> Write[Row]:
-            row = _held(connection, *ref)
+            row = _row(connection, *ref, _one_held)
             if row["state"] in RESTING:
                 over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
                 return _changed(row, over, self.tell([{**row, **over}]))
@@ -207,7 +207,7 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
 
         def decide(connection: Connection) -> Write[tuple[Row, Row]]:
-            row = _held(connection, *ref)
+            row = _row(connection, *ref, _one_held)
             if row["state"] not in _RETRIED:
                 raise RecordNotDead(*ref, row["state"])
             anew = {
@@ -365,10 +365,6 @@ def _row(connection: Connection, queue: str, id: str, query: Select[Any] = _one)
     if row is None:
         raise RecordNotFound(queue, id)
     return row
-
-
-def _held(connection: Connection, queue: str, id: str) -> RowMapping:
-    return _row(connection, queue, id, _one_held)
 
 
 def _changed(

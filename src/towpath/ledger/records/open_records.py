@@ -17,19 +17,16 @@ from sqlalchemy import (
     FromClause,
     LargeBinary,
     Select,
-    Update,
     bindparam,
     func,
     literal,
     null,
     or_,
     select,
-    text,
     union_all,
     update,
 )
 from sqlalchemy.engine import Connection, RowMapping
-from sqlalchemy.sql.dml import ReturningUpdate
 
 from towpath.clock import instant
 from towpath.engine.batcher import LARGEST_BATCH
@@ -37,14 +34,16 @@ from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, queue_name
 from towpath.ledger.database.schema import jobs, moment, now_ms
-from towpath.ledger.database.several import arrays_of, given, has_arrays
+from towpath.ledger.database.several import arrays_of, each_name, given, has_arrays, rows_of
 from towpath.ledger.database.writing import Write
+from towpath.ledger.records.attempts import rewrite
 from towpath.ledger.records.record import (
     HIGHEST_FENCE,
     OPEN,
     Record,
     RecordPage,
     RecordState,
+    Row,
     Tell,
     as_record,
     record_state,
@@ -66,37 +65,9 @@ class At(NamedTuple):
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────
 
-# From each name to the next: one lookup per queue. `SELECT DISTINCT` would read all rows.
-_unseen_queues = text("""
-    WITH RECURSIVE each (queue) AS (
-        SELECT (
-            SELECT queue FROM towpath_jobs
-            WHERE relay_at IS NOT NULL AND queue > '' ORDER BY queue LIMIT 1
-        )
-        UNION ALL
-        SELECT (
-            SELECT queue FROM towpath_jobs
-            WHERE relay_at IS NOT NULL AND queue > each.queue ORDER BY queue LIMIT 1
-        )
-        FROM each WHERE each.queue IS NOT NULL
-    )
-    SELECT queue FROM each WHERE queue IS NOT NULL
-""")
-_open_queues = text("""
-    WITH RECURSIVE each (queue) AS (
-        SELECT (SELECT queue FROM towpath_jobs WHERE queue > '' ORDER BY queue LIMIT 1)
-        UNION ALL
-        SELECT (
-            SELECT queue FROM towpath_jobs WHERE queue > each.queue ORDER BY queue LIMIT 1
-        )
-        FROM each WHERE each.queue IS NOT NULL
-    )
-    SELECT queue FROM each WHERE queue IS NOT NULL AND (
-        EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'pending')
-        OR EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'running')
-        OR EXISTS (SELECT 1 FROM towpath_jobs j WHERE j.queue = each.queue AND j.state = 'failed')
-    )
-""")
+_unseen_queues = each_name(jobs.c.queue, "relay_at IS NOT NULL AND")
+_any = "EXISTS (SELECT 1 FROM towpath_jobs WHERE queue = each.name AND state = '{}')"
+_open_queues = each_name(jobs.c.queue, also=f"AND ({' OR '.join(map(_any.format, OPEN))})")
 
 
 def unseen_queues(connection: Connection) -> list[QueueName]:
@@ -138,7 +109,7 @@ def read_all(connection: Connection, query: Any, **values: Any) -> list[At]:
     return as_read(connection.execute(query, values).mappings().all())
 
 
-def as_read(rows: Sequence[RowMapping]) -> list[At]:
+def as_read(rows: Sequence[Row]) -> list[At]:
     """What rows say that were read together with the time."""
     return [At(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows]
 
@@ -215,40 +186,49 @@ _seen_many = (
 )
 
 
+_held = (
+    select(jobs, now_ms().label("now"))
+    .where(jobs.c.seq.in_(bindparam("seqs", expanding=True)), jobs.c.state.in_(OPEN))
+    .order_by(jobs.c.seq)
+    .with_for_update()
+)
+_TIMES = ("finished_at", "relay_at")
+
+
 def write_down(
     connection: Connection,
     there: Sequence[Record],
     changes: Sequence[tuple[Record, dict[str, Any]]],
     tell: Tell,
-) -> Write[list[RowMapping]]:
+) -> Write[list[Row]]:
     """Write which are *there*, and what changes; the rows of the records that got another name.
 
-    A row that moved on meanwhile is left alone.
+    Times in *changes* are milliseconds from now. A row that moved on meanwhile is left alone.
     """
-    statements: list[tuple[Update, Any]] = []
     seen = [{name: getattr(it, name) for name in _SEEN} for it in there]
-    if seen and has_arrays(connection):
-        statements.append((_seen_many, arrays_of(seen, *_SEEN)))
-    elif seen:
-        each = [{f"at_{name}": value for name, value in it.items()} for it in seen]
-        statements.append((_seen_each, each))
-    written = [_written(record, change) for record, change in changes]
-    called = {record.seq: record.job for record, _ in changes}
+    each = [{f"at_{name}": value for name, value in it.items()} for it in seen]
+    wanted = {(record.seq, record.job): change for record, change in changes}
+    pairs: list[tuple[Row, Row]] = []
+    if wanted:
+        held = rows_of(connection.execute(_held, {"seqs": [seq for seq, _ in wanted]}))
+        still = [(row, wanted.get((row["seq"], row["job"]))) for row in held]
+        pairs += [(row, _changed(row, change)) for row, change in still if change is not None]
+    rewritten = rewrite(connection, pairs, tell)
 
-    def write(connection: Connection) -> list[RowMapping]:
-        for statement, rows in statements:
-            connection.execute(statement, rows)
-        changed = [row for it in written for row in connection.execute(it).mappings().all()]
-        if changed:
-            tell(changed)(connection)
-        return [row for row in changed if row["job"] != called[row["seq"]]]
+    def write(connection: Connection) -> list[Row]:
+        if seen and has_arrays(connection):
+            connection.execute(_seen_many, arrays_of(seen, *_SEEN))
+        elif seen:
+            connection.execute(_seen_each, each)
+        rewritten(connection)
+        return [after for before, after in pairs if after["job"] != before["job"]]
 
     return write
 
 
-def _written(record: Record, change: dict[str, Any]) -> ReturningUpdate[Any]:
-    still = jobs.c.seq == record.seq, jobs.c.job == record.job, jobs.c.state.in_(OPEN)
-    return update(jobs).where(*still).values(change).returning(jobs, now_ms().label("now"))
+def _changed(row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    later = {it: row["now"] + change[it] for it in _TIMES if change.get(it) is not None}
+    return {**row, **change, **later}
 
 
 # ── for people: the newest, and how many are in each state ───────────────────────────────

@@ -121,7 +121,9 @@ def told_before(
 # ── what follows from it ─────────────────────────────────────────────────────────────────
 
 _resting = or_(*(jobs.c.state == state for state in RESTING))
-_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject).where(named(jobs.c.subject), _resting)
+_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject, jobs.c.state).where(
+    named(jobs.c.subject), _resting
+)
 _held = (
     select(jobs)
     .where(jobs.c.seq.in_(bindparam("seqs", expanding=True)), _resting)
@@ -154,22 +156,28 @@ _revived = (
 )
 
 
-def outdated(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict[int, str]:
-    """The places of all that have not begun and are not the latest of their subject; of each the
-    id of that one.
+def left_out(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict[Key, list[Row]]:
+    """Of subjects that may have more records than are *known*, all that have not begun."""
+    found = {key: list[Row]() for key, rows in known.items() if len(rows) >= LOOKED_BACK}
+    for queue, names in by_queue(found):
+        for row in rows_of(connection.execute(_waiting, {"in_queue": queue, "names": names})):
+            found[queue, row["subject"]].append(row)
+    return found
 
-    *known* are the last records about each: those that are not among them are looked for.
+
+def outdated(
+    known: Mapping[Key, Sequence[Row]], more: Mapping[Key, Sequence[Row]]
+) -> dict[int, str]:
+    """The places of all that have not begun and are not the latest of their subject; of each the
+    id of that one. *known* are the last records about each, *more* those that it leaves out.
     """
-    over: dict[int, str] = {}
-    for subject, rows in known.items():
-        if (newest := latest(rows)) is not None:
-            resting = rows if len(rows) < LOOKED_BACK else _resting_of(connection, subject)
-            over |= {
-                row["seq"]: newest["id"]
-                for row in resting
-                if row["id"] != newest["id"] and row.get("state", RESTING[0]) in RESTING
-            }
-    return over
+    return {
+        row["seq"]: newest["id"]
+        for subject, rows in known.items()
+        if (newest := latest(rows)) is not None
+        for row in (*rows, *more.get(subject, ()))
+        if row["id"] != newest["id"] and row["state"] in RESTING
+    }
 
 
 def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: Tell) -> list[Row]:
@@ -185,11 +193,6 @@ def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: T
         connection.execute(_ended, changes)
         tell(held)(connection)
     return held
-
-
-def _resting_of(connection: Connection, subject: Key) -> list[Row]:
-    queue, name = subject
-    return rows_of(connection.execute(_waiting, {"in_queue": queue, "names": [name]}))
 
 
 def revive(connection: Connection, known: Mapping[Key, Sequence[Row]], now: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, Text, bindparam, func, select
+from sqlalchemy import ARRAY, Select, Text, bindparam, func, literal, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
@@ -30,6 +30,7 @@ from towpath.ledger.records.subjects import (
     Row,
     by_queue,
     histories,
+    left_out,
     outdated,
     revive,
     supersede,
@@ -55,25 +56,31 @@ def take(
     Three statements, however many records; one or two more where some have subjects, and one per
     queue where some were there before. What the write answers tells of them, in its own time.
     """
-    now = _time(connection, wanted)
+    now, there = _time(connection, wanted)
     subjects = {(it.queue, it.subject) for it in wanted if it.subject}
+    # On PostgreSQL they are locked.
+    last = connection.scalar(_last) if subjects and not has_arrays(connection) else None
     known = histories(connection, subjects)
     seen = {subject: [*rows] for subject, rows in known.items()}
+    more = left_out(connection, known)
     planned, answering = _planned(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
-    rows = [_row(new, now, relay_at) for new in planned]
+    rows = [row for new in planned if _key(row := _row(new, now, relay_at)) not in there]
     new = {_key(row): row for row in reversed(rows)}  # the first of two is made
 
     def make(connection: Connection) -> Callable[[], list[Recorded]]:
-        if subjects and not has_arrays(connection) and histories(connection, subjects) != seen:
-            raise Overtaken  # on PostgreSQL they are locked
+        # Where nobody has made a record meanwhile, none has a place before these.
+        behind = last is not None and connection.scalar(_last) != last
+        if behind and histories(connection, subjects) != seen:
+            raise Overtaken
         made = _inserted(connection, rows) if rows else {}
-        found = {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
-        found.update(_known(connection, set(answering) - made.keys()))
+        found = there | {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
+        others = _rows(connection, _known_ones, set(answering) - found.keys())
+        found.update({_key(row): row for row in others})
         over: list[Row] = []
         if subjects:
             told = {it: _as_made(it, known[it], found) for it in known}
-            over = supersede(connection, outdated(connection, told), now, tell)
+            over = supersede(connection, outdated(told, more), now, tell)
             revive(connection, told, now)
         return lambda: _answers(wanted, answering, found, set(made), over)
 
@@ -151,12 +158,12 @@ def _key(row: dict[str, Any]) -> Key:
 _known_ones = select(jobs).where(named(jobs.c.id))
 
 
-def _known(connection: Connection, keys: Iterable[Key]) -> dict[Key, dict[str, Any]]:
-    found: dict[Key, dict[str, Any]] = {}
-    for queue, ids in by_queue(keys):
-        rows = rows_of(connection.execute(_known_ones, {"in_queue": queue, "names": ids}))
-        found |= {_key(row): row for row in rows}
-    return found
+def _rows(connection: Connection, query: Select[Any], keys: Iterable[Key]) -> list[Row]:
+    return [
+        row
+        for queue, ids in by_queue(keys)
+        for row in rows_of(connection.execute(query, {"in_queue": queue, "names": ids}))
+    ]
 
 
 def _row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
@@ -218,21 +225,26 @@ def _inserted(connection: Connection, rows: list[Row]) -> dict[Key, int]:
 
 # ── one at a time ────────────────────────────────────────────────────────────────────────
 
-_now = select(now_ms())
+_last = select(func.coalesce(func.max(jobs.c.seq), 0))
+_now_and_known = select(jobs, now_ms().label("now")).select_from(
+    select(literal(1)).subquery().outerjoin(jobs, named(jobs.c.id))
+)
 _named = func.unnest(bindparam("names", type_=ARRAY(Text))).column_valued("name")
 _lock = func.count(func.pg_advisory_xact_lock(func.hashtextextended(_named, 0)))
 # In this order: what time it is when all are locked.
 _locked_and_now = select(select(_lock).scalar_subquery().label("locked"), now_ms().label("now"))
 
 
-def _time(connection: Connection, wanted: Iterable[NewRecord]) -> int:
-    """What time it is for the database, now that nobody else writes about the same subjects.
+def _time(connection: Connection, wanted: Sequence[NewRecord]) -> tuple[int, dict[Key, Row]]:
+    """What time it is for the database, now that nobody else writes about the same subjects; and
+    on SQLite those of the records that are there: none of them needs the lock.
 
     Two who do so at the same time would not see each other's rows. SQLite has one writer anyway.
     In one order, so that nobody waits in a circle. Not for ids as well: a caller may make any
     number of records in one transaction, and a server has a few thousand locks in all.
     """
-    names = sorted({f"{it.queue}/{it.subject}" for it in wanted if it.subject is not None})
-    if not names or not has_arrays(connection):
-        return connection.scalar(_now) or 0
-    return connection.execute(_locked_and_now, {"names": names}).one().now
+    if has_arrays(connection):
+        names = sorted({f"{it.queue}/{it.subject}" for it in wanted if it.subject is not None})
+        return connection.execute(_locked_and_now, {"names": names}).one().now, {}
+    rows = _rows(connection, _now_and_known, {(it.queue, str(it.job.id)) for it in wanted})
+    return rows[0]["now"] if rows else 0, {_key(row): row for row in rows if row["seq"] is not None}
