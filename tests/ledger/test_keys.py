@@ -2,10 +2,11 @@
 
 import asyncio
 import re
+from base64 import urlsafe_b64encode
 from datetime import UTC, datetime
-from secrets import token_hex, token_urlsafe
+from random import Random
 from typing import Any
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 
@@ -260,6 +261,12 @@ class TestEnsuringAKey:
         assert await ledger.keys.list() == []
 
     def test_takes_every_secret_of_128_random_bits(self) -> None:
-        for _ in range(300):
-            for secret in (token_hex(16), token_urlsafe(16), str(uuid4())):
+        chance = Random(128)
+        for _ in range(3_000):
+            bits = chance.randbytes(16)
+            text = urlsafe_b64encode(bits).rstrip(b"=").decode()
+            for secret in (bits.hex(), text, str(UUID(bytes=bits, version=4))):
                 assert checked_secret(secret) == secret
+
+    def test_takes_random_text_that_happens_to_have_no_capital(self) -> None:
+        assert checked_secret("k3v9-x2m7q0w_z8r5t1y6b")

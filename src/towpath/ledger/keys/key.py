@@ -146,9 +146,10 @@ _ALPHABETS = (
     string.digits + "abcdef",
     string.digits + "ABCDEF",
     string.ascii_lowercase,
-    string.ascii_lowercase + string.digits + "-_.",
     string.ascii_letters + string.digits + "-_",
 )
+"""Those that chance hardly confuses: of random texts of 22 letters, digits and marks one in 100,000
+has no capital, but one in 100 million nothing but small letters."""
 _ALL = 94
 _LEAST_BITS, _LEAST_NEW = 128, 0.6
 
