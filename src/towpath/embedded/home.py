@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Self
 
 from towpath.embedded.errors import NotAServer, ServerNotFound
+from towpath.files import replace_file
 
 
 class Listen(Enum):
@@ -128,6 +129,10 @@ class Home:
         self.log = self.path / "server.log"
         self.lock = self.path / "server.lock"
         self.socket = self._short(self.path / "server.sock")
+
+    def write_config(self, text: str) -> None:
+        """Write the configuration, for the owner's eyes only: it may hold a password."""
+        replace_file(self.config, text)
 
     def _short(self, wanted: Path) -> Path:
         """*wanted*, or a path in a private directory if *wanted* is too long for a socket."""

@@ -24,7 +24,6 @@ from towpath.embedded.home import (
 )
 from towpath.embedded.lock import Holder, Lock, locked
 from towpath.embedded.process import Address, Owned, Reply, ServerProcess, Word, ask
-from towpath.files import replace_file
 
 _START_WITHIN = 60.0
 _STOP_WITHIN = 10.0
@@ -166,8 +165,7 @@ class EmbeddedServer(Owned):
         return [str(self.binary.path), str(self._home.config)]
 
     def _write_config(self) -> None:
-        # For the owner's eyes only: it may hold a password.
-        replace_file(self._home.config, self._config_text())
+        self._home.write_config(self._config_text())
 
     def _config_text(self) -> str:
         storage = DURABLE if self._keeps_data else VOLATILE
