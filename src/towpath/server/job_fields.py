@@ -58,7 +58,9 @@ def _asked(name: str, field: fields.Field) -> tuple[Any, Any]:
     kind: Kind = field.kind
     about = Field(description=field.about + _UNITS.get(type(kind), ""))
     form, usual = _form(kind), _UNSAID.get(name)
-    return Annotated[form if isinstance(usual, int) else form | None, about], usual or None
+    if isinstance(usual, int):
+        return Annotated[form, about], usual
+    return Annotated[form | None, about], usual or None
 
 
 def _form(kind: Kind) -> Any:

@@ -86,10 +86,6 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
                 rule = "a reviewer at a URL needs one to be signed with"
                 raise InvalidOption("secrets", "none", rule=rule)
 
-    def secrets_of(self, forge: Forge) -> tuple[str, ...]:
-        """What the webhooks of *forge* are signed with; none = they are not taken."""
-        return self.github_secrets if forge is Forge.GITHUB else self.gitlab_secrets
-
     @property
     def has_reviewer(self) -> bool:
         return bool(self.reviewer_command or self.reviewer_function or self.reviewer_url)
