@@ -36,7 +36,7 @@ def put(events: Command, *made: NewEvent, refused: bool = False) -> None:
             batch = await ledger.read(lambda it: next_batch(it, "webhook", [], size=100))
             if refused:
                 verdict = Verdict(refused=[(event, GONE) for event in batch])
-                await ledger.write(lambda it: settle(it, verdict))
+                await ledger.write(lambda it: [it.execute(*each) for each in settle(verdict)])
 
     asyncio.run(put())
 

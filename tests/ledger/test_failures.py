@@ -1,5 +1,6 @@
 """What a database's errors mean: what passes is told later, what does not is refused."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
@@ -180,3 +181,25 @@ class TestPostgresql:
             with pytest.raises(LedgerBusy):
                 await ledger.write(lambda it: it.exec_driver_sql(take))
         await other.dispose()
+
+    async def test_a_connection_that_nobody_waits_for_any_more_is_closed(
+        self, ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever asked for it was cancelled before it was ready."""
+        slow = "SELECT pg_sleep(2)"  # a server hears of a closed connection after a statement
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2)'"
+
+        async def is_there() -> bool:
+            return bool(await ledger.read(lambda it: it.exec_driver_sql(sessions).scalar()))
+
+        async def is_gone() -> bool:
+            return not await is_there()
+
+        await ledger.probe()  # its own connection is made before
+        monkeypatch.setattr("towpath.ledger.database.postgres._PLANS", slow)
+        async with Ledger(url) as other:
+            asking = asyncio.create_task(other.probe())
+            await eventually_async(is_there)
+            asking.cancel()
+            await asyncio.wait([asking])
+            await eventually_async(is_gone, within=15)

@@ -18,9 +18,11 @@ class TestIntroducing:
         assert await engine.options(REVIEWS) == BROUGHT
 
     async def test_leaves_what_somebody_chose(self, engine: Engine, other_engine: Engine) -> None:
+        """Option by option: of what nobody chose, what is brought is in force."""
         await other_engine.configure(REVIEWS, CHOSEN)
-        assert await engine.introduce(REVIEWS, BROUGHT) == CHOSEN
-        assert await engine.options(REVIEWS) == CHOSEN
+        both = QueueOptions(keep=hours(2), max_attempts=3, events=100)
+        assert await engine.introduce(REVIEWS, BROUGHT) == both
+        assert await engine.options(REVIEWS) == both
 
     async def test_takes_defaults_for_nobody_s_choice(
         self, engine: Engine, other_engine: Engine

@@ -106,7 +106,11 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
             connection = await cast("Any", asyncpg).connect(
                 url, server_settings=_SETTINGS, **limits
             )
-            await connection.execute(_PLANS)
+            try:
+                await connection.execute(_PLANS)
+            except BaseException:  # whoever waited may be gone: then nobody else closes it
+                connection.terminate()
+                raise
             return connection
         except (asyncpg.PostgresError, OSError) as error:
             raise meaning(error) from error
