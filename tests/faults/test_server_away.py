@@ -16,6 +16,7 @@ from tests.waiting import eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.groups import SLOTS
+from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -272,3 +273,22 @@ class TestTheClassOfAServer:
 
 async def _is_memory(engine: Engine) -> bool:
     return str(engine.facts.durability) == "memory"
+
+
+class TestAnEngineThatIsLeft:
+    async def test_leaves_no_connection_behind(self) -> None:
+        """Whoever still asks meanwhile, or later, is refused; nobody would close it after that."""
+        with EmbeddedServer() as own:
+            before = int(ask_fields(own.address, "INFO", "clients")["connected_clients"])
+            for _ in range(3):
+                async with Engine(own.url, limits=HASTY) as engine:
+                    asked = [asyncio.create_task(engine.counts(QUEUE)) for _ in range(8)]
+                    await engine.try_write()  # the others have begun
+                later = [asyncio.create_task(engine.counts(QUEUE)) for _ in range(8)]
+                await asyncio.gather(*asked, *later, return_exceptions=True)
+
+            def all_gone() -> bool:
+                now = int(ask_fields(own.address, "INFO", "clients")["connected_clients"])
+                return now == before
+
+            await meanwhile(all_gone)

@@ -46,7 +46,7 @@ class Wire:
         self._connection = connection
         self.facts: object = None
         """What its server said about itself since it was connected."""
-        self._was_answered = False
+        self._was_answered = self._closed = False
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
@@ -84,7 +84,11 @@ class Wire:
     async def _connect(self) -> None:
         # A server that is frozen accepts, and then says nothing.
         async with asyncio.timeout(CONNECT_SECONDS):
-            await self._connection.connect()
+            if not self._closed:
+                await self._connection.connect()
+        if self._closed:
+            await self.close()
+            raise RedisConnectionError("the connection was closed")
         self.facts = None
 
     def cut(self) -> None:
@@ -100,6 +104,8 @@ class Wire:
             await self._connection.disconnect(nowait=True)
 
     async def close(self) -> None:
+        """For good: whoever connects meanwhile gives that up."""
+        self._closed = True
         self.cut()
         with suppress(*TROUBLE, *_RESET):
             await self._connection.disconnect()
@@ -252,6 +258,7 @@ class Link:
         self._lines: list[Line] = []
         self._learning: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
 
     @property
     def in_slots(self) -> bool:
@@ -279,6 +286,9 @@ class Link:
         return f"{target[0]}:{target[1]}"
 
     def wire(self, place: Place) -> Wire:
+        """A connection to that server. Raises one of TROUBLE once the link is closed."""
+        if self._closed:
+            raise RedisConnectionError("the engine was closed")
         return Wire(self._connect(place))
 
     async def learn(self) -> None:
@@ -310,6 +320,8 @@ class Link:
                         wire.cut()
 
     async def close(self) -> None:
+        """For good: what somebody still asks for afterwards connects nobody."""
+        self._closed = True
         for task in (self._looking, self._learning):
             if task is not None:
                 task.cancel()
