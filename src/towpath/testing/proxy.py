@@ -13,7 +13,7 @@ import socket
 import struct
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -131,7 +131,8 @@ class Proxy:
     def _hang_up(self, writer: asyncio.StreamWriter) -> None:
         if self.faults.reset and self._tcp:
             linger: socket.socket = writer.get_extra_info("socket")
-            linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):  # its client has ended it already
+                linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort()
 
 
