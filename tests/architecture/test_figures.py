@@ -1,7 +1,7 @@
 """The figures of the house may get better, never worse; and they count what they say.
 
-Whoever gets one lower writes the lower number here. Files and lines are only printed (`make
-figures`): a new application brings its own.
+Whoever gets one lower writes the lower number here. A new application brings files and lines of
+its own: its change raises these two by what it brings.
 """
 
 from textwrap import dedent
@@ -9,9 +9,16 @@ from textwrap import dedent
 from tests.architecture.figures import shape, submitting
 from tests.architecture.sources import SOURCE, python_files
 
+FILES = 207
 FRAMES_OF_A_SUBMIT = 8
 MODULES_OF_A_SUBMIT = 10
 SMALL_WITH_ONE_IMPORTER = 1
+CODE_LINES = 27_930
+"""The aim, which `make figures` prints, is lower and not reached."""
+
+
+def test_there_are_not_more_files() -> None:
+    assert len(shape.files()) <= FILES
 
 
 def test_there_are_not_more_small_modules_with_one_importer() -> None:
@@ -26,6 +33,10 @@ def test_reasons_are_given_for_modules_that_need_one() -> None:
 
 def test_registries_are_modules() -> None:
     assert set(shape.REGISTRIES) <= {shape.module_name(path) for path in python_files(SOURCE)}
+
+
+def test_there_is_not_more_code() -> None:
+    assert shape.python_lines() + shape.lua_lines() <= CODE_LINES
 
 
 def test_only_code_is_counted() -> None:
