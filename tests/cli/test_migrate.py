@@ -1,6 +1,7 @@
 """`towpath migrate` and `towpath up` with the tables of an application that the settings name."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ class Lending:
         (self._folder / "__init__.py").write_text(told)
 
     def columns(self) -> list[str]:
-        with sqlite3.connect(self.file) as connection:
+        with closing(sqlite3.connect(self.file)) as connection:
             return [row[1] for row in connection.execute(f"PRAGMA table_info({BOOKS})")]
 
 
