@@ -6,12 +6,13 @@ its own: its change raises these two by what it brings.
 
 from textwrap import dedent
 
-from tests.architecture.figures import shape, submitting
+from tests.architecture.figures import shape, submitting, webhook
 from tests.architecture.sources import SOURCE, python_files
 
 FILES = 207
 FRAMES_OF_A_SUBMIT = 8
 MODULES_OF_A_SUBMIT = 10
+FRAMES_OF_A_WEBHOOK = 12
 SMALL_WITH_ONE_IMPORTER = 1
 CODE_LINES = 27_930
 """The aim, which `make figures` prints, is lower and not reached."""
@@ -64,3 +65,10 @@ def test_a_submit_is_followed_from_its_call_to_the_socket() -> None:
     assert {frame.partition(":")[0] for frame in way.frames} <= way.modules
     assert len(way.frames) <= FRAMES_OF_A_SUBMIT, way.frames
     assert len(way.modules) <= MODULES_OF_A_SUBMIT, way.modules
+
+
+def test_a_webhook_is_followed_from_its_request_to_its_row() -> None:
+    frames = webhook.measured()
+    assert frames[0].endswith("Door.__call__")
+    assert "src/towpath/ledger/" in frames[-1]
+    assert len(frames) <= FRAMES_OF_A_WEBHOOK, frames

@@ -42,7 +42,7 @@ def measured() -> list[str]:
             process.wait(_PATIENCE)
         finally:
             process.kill()
-            process.wait(_PATIENCE)
+            process.communicate(timeout=_PATIENCE)
         seen = rows.read_text().splitlines()
         assert len(seen) == _WARM + 1, f"{len(seen)} rows of {_WARM + 1} webhooks"
         return json.loads(seen[-1])

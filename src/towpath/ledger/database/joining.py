@@ -26,13 +26,14 @@ class Joined(Generic[A, R]):
         self._waiting: deque[tuple[A, asyncio.Future[R]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def __call__(self, thing: A) -> R:
+    def __call__(self, thing: A) -> asyncio.Future[R]:
+        """What comes of *thing*. Cancelled before it is begun, it is not done."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((thing, answer))
         if self._task is None:
             # A task of its own: whoever came first may be cancelled, the others stay.
             self._task = asyncio.create_task(self._run())
-        return await answer
+        return answer
 
     async def rest(self) -> None:
         """Wait until nothing is left to do."""
@@ -40,12 +41,24 @@ class Joined(Generic[A, R]):
             await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
+        batch: list[tuple[A, asyncio.Future[R]]] = []
         try:
             while batch := self._next_batch():
-                await self._carry(batch)
+                outcomes: list[Any]
+                try:
+                    outcomes = await self._do([thing for thing, _ in batch])
+                except Exception as error:  # noqa: BLE001 -- raised where each was asked for
+                    outcomes = [error] * len(batch)
+                for (_, answer), outcome in zip(batch, outcomes, strict=True):
+                    if answer.done():  # cancelled meanwhile
+                        continue
+                    if isinstance(outcome, Exception):
+                        answer.set_exception(outcome)
+                    else:
+                        answer.set_result(outcome)
         finally:
             self._task = None
-            for _, answer in self._waiting:  # only if the loop ends under it
+            for _, answer in (*batch, *self._waiting):  # only if the loop ends under it
                 answer.cancel()
 
     def _next_batch(self) -> list[tuple[A, asyncio.Future[R]]]:
@@ -55,24 +68,3 @@ class Joined(Generic[A, R]):
             if not answer.done():  # done: cancelled meanwhile
                 batch.append((thing, answer))
         return batch
-
-    async def _carry(self, batch: list[tuple[A, asyncio.Future[R]]]) -> None:
-        outcomes: list[Any] = [asyncio.CancelledError()] * len(batch)
-        try:
-            outcomes = list(await self._do([thing for thing, _ in batch]))
-        except Exception as error:  # noqa: BLE001 -- raised below, where each was asked for
-            outcomes = [error] * len(batch)
-        finally:
-            for (_, answer), outcome in zip(batch, outcomes, strict=True):
-                _tell(answer, outcome)
-
-
-def _tell(answer: asyncio.Future[Any], outcome: Any) -> None:
-    if answer.done():
-        return
-    if isinstance(outcome, asyncio.CancelledError):
-        answer.cancel()
-    elif isinstance(outcome, BaseException):
-        answer.set_exception(outcome)
-    else:
-        answer.set_result(outcome)

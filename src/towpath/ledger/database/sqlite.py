@@ -13,7 +13,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,7 +26,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, JoinedWrites
+from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, commit
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 
 T = TypeVar("T")
@@ -51,22 +52,25 @@ class SqliteStore:
         self._path = path
         self._reads = _engine(path, _READ, limit, poolclass=QueuePool, pool_size=_READERS)
         self._writes = _engine(path, _WRITE, limit, poolclass=QueuePool, pool_size=1)
-        self._readers: ThreadPoolExecutor | None = None
-        self._joined: JoinedWrites | None = None
+        self._threads: list[ThreadPoolExecutor] = []
+        self._join: Joined[Decide[Any], Any] | None = None
 
     def start(self) -> None:
-        if self._joined is None:
-            self._readers = ThreadPoolExecutor(_READERS, "towpath-ledger-reads")
+        if self._join is None:
             # A thread of its own: a flood of reads must not keep a write waiting.
             writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
-            self._joined = JoinedWrites(self._writes, writer)
+            self._threads = [ThreadPoolExecutor(_READERS, "towpath-ledger-reads"), writer]
+            loop, engine = asyncio.get_running_loop(), self._writes
+            # All of a transaction is one trip to the thread.
+            self._join = Joined(lambda some: loop.run_in_executor(writer, commit, engine, some))
 
     async def close(self) -> None:
-        if self._joined is None or self._readers is None:
+        if self._join is None:
             return
-        await self._joined.close()
-        await asyncio.to_thread(self._readers.shutdown)
-        self._readers = self._joined = None
+        join, self._join = self._join, None  # what comes later is refused
+        await join.rest()
+        for threads in self._threads:
+            await asyncio.to_thread(threads.shutdown)
         self._reads.dispose()
         self._writes.dispose()
 
@@ -77,13 +81,13 @@ class SqliteStore:
             with self._reads.connect() as connection:
                 return query(connection)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, run)
+        return await asyncio.get_running_loop().run_in_executor(self._threads[0], run)
 
-    async def write(self, decide: Decide[T]) -> T:
+    def write(self, decide: Decide[T]) -> Awaitable[T]:
         """What the write answers, once it is on disk; it shares its transaction with others."""
-        if self._joined is None:
+        if self._join is None:
             raise LedgerClosed
-        return await self._joined.write(decide)
+        return self._join(decide)
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else writes, however long that takes to come.

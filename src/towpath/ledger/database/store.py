@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -121,7 +121,7 @@ class Store(Protocol):
 
     async def read(self, query: Callable[[Connection], T]) -> T: ...
 
-    async def write(self, decide: Decide[T]) -> T: ...
+    def write(self, decide: Decide[T]) -> Awaitable[T]: ...
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """For migrations: no other process is here at the same time."""

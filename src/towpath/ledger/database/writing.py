@@ -12,17 +12,13 @@ transaction of its own: one that fails takes nobody with it.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import Executor
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
-
-from towpath.ledger.database.joining import Joined
-from towpath.ledger.errors import LedgerClosed
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -38,57 +34,35 @@ class Overtaken(Exception):
     """What was read to decide on a change has changed meanwhile."""
 
 
-class JoinedWrites:
-    """Changes that come at the same time share a transaction. A lone one waits for nobody.
-
-    All of it is one trip to *thread*, which is the writer's own.
-    """
-
-    def __init__(self, engine: Engine, thread: Executor) -> None:
-        self._engine, self._thread = engine, thread
-        self._join: Joined[Decide[Any], Any] = Joined(self._carry)
-        self._closing = False
-
-    async def write(self, decide: Decide[T]) -> T:
-        """What the write answered, once it is committed; what it raised, once it is undone."""
-        if self._closing:
-            raise LedgerClosed
-        return await self._join(decide)
-
-    async def close(self) -> None:
-        """Write what was asked for; refuse what comes later."""
-        self._closing = True
-        await self._join.rest()
-        self._thread.shutdown()  # idle by now
-
-    async def _carry(self, changes: list[Decide[Any]]) -> list[Any]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._commit, changes)
-
-    def _commit(self, changes: list[Decide[Any]]) -> list[Any]:
-        try:
-            with self._engine.begin() as connection:
-                decided = [_outcome(decide, connection) for decide in changes]
-                if any(map(_is_busy, decided)):
-                    raise Overtaken  # noqa: TRY301 -- by a process that mends or closes the file
-                connection.info[TO_BEGIN] = WITH_LOCK
-                return [it if isinstance(it, Exception) else it(connection) for it in decided]
-        except Exception as error:
-            if len(changes) > 1 and not _is_busy(error):
-                return self._one_by_one(changes)
-            if not isinstance(error, Overtaken):
-                raise
-        with self._engine.begin() as connection:
+def commit(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
+    """Do *changes* in one transaction: what each answered or raised. Raises what hinders all."""
+    try:
+        with engine.begin() as connection:
+            outcomes = [_outcome(decide, connection) for decide in changes]
+            if any(map(_is_busy, outcomes)):
+                raise Overtaken  # noqa: TRY301 -- by a process that mends or closes the file
             connection.info[TO_BEGIN] = WITH_LOCK
-            return [decide(connection)(connection) for decide in changes]
+            for place, write in enumerate(outcomes):
+                if not isinstance(write, Exception):
+                    outcomes[place] = write(connection)
+            return outcomes
+    except Exception as error:
+        if len(changes) > 1 and not _is_busy(error):
+            return _one_by_one(engine, changes)
+        if not isinstance(error, Overtaken):
+            raise
+    with engine.begin() as connection:
+        connection.info[TO_BEGIN] = WITH_LOCK
+        return [decide(connection)(connection) for decide in changes]
 
-    def _one_by_one(self, changes: list[Decide[Any]]) -> list[Any]:
-        outcomes: list[Any] = []
-        for decide in changes:
-            busy = outcomes and _is_busy(outcomes[-1])  # and so it will be for the next
-            done = outcomes[-1] if busy else _outcome(self._commit, [decide])
-            outcomes += done if isinstance(done, list) else [done]
-        return outcomes
+
+def _one_by_one(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
+    outcomes: list[Any] = []
+    for decide in changes:
+        busy = outcomes and _is_busy(outcomes[-1])  # and so it will be for the next
+        done = outcomes[-1] if busy else _outcome(partial(commit, engine), [decide])
+        outcomes += done if isinstance(done, list) else [done]
+    return outcomes
 
 
 def _outcome(step: Callable[[A], Any], what: A) -> Any:

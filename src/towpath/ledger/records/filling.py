@@ -85,13 +85,10 @@ class Filling:
         """Something was not brought that should have been: what is made from then on waits for the
         next look, which brings all of it in order."""
         self._turn = asyncio.Lock()
-        self._bring = Joined(self._bring_many)
+        self.bring = Joined(self._bring_many)
+        """Queue records that were just made, after those before. What fails is left to a look."""
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
-
-    async def bring(self, records: Sequence[At]) -> None:
-        """Queue records that were just made, after those before. What fails is left to a look."""
-        await self._bring(records)
 
     async def _bring_many(self, several: list[Sequence[At]]) -> list[None]:
         if self._behind or self._turn.locked():

@@ -73,7 +73,13 @@ def take(
         behind = last is not None and connection.scalar(_last) != last
         if behind and histories(connection, subjects) != seen:
             raise Overtaken
-        made = _inserted(connection, rows) if rows else {}
+        made: dict[Key, int] = {}
+        if rows:
+            # Somebody may make the same at the same time: one of both does.
+            many = has_arrays(connection)
+            given_rows = arrays_of(rows, *_MADE) if many else rows
+            places = connection.execute(_made_many if many else _made_each, given_rows)
+            made = {(queue, id): seq for queue, id, seq in places}
         found = there | {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
         others = _rows(connection, _known_ones, set(answering) - found.keys())
         found.update({_key(row): row for row in others})
@@ -210,17 +216,6 @@ _made_many = (
     .on_conflict_do_nothing(index_elements=["queue", "id"])
     .returning(*_PLACE)
 )
-
-
-def _inserted(connection: Connection, rows: list[Row]) -> dict[Key, int]:
-    """The places of those that are new. Somebody may make the same at the same time: one of both
-    does.
-    """
-    if has_arrays(connection):
-        made = connection.execute(_made_many, arrays_of(rows, *_MADE))
-    else:
-        made = connection.execute(_made_each, rows)
-    return {(queue, id): seq for queue, id, seq in made}
 
 
 # ── one at a time ────────────────────────────────────────────────────────────────────────
