@@ -96,6 +96,11 @@ def event_key(value: str) -> str:
     return _text("event key", value, _EVENT_LONGEST)
 
 
+def text_name(kind: str, value: str, *, longest: int) -> str:
+    """*value* as a name of an application's own, in at most *longest* bytes, or InvalidName."""
+    return _text(kind, value, longest)
+
+
 def _text(kind: str, value: str, longest: int = _TEXT_LONGEST) -> str:
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidName(kind, value, rule=f"must be text: {_text_rule(longest)}")

@@ -21,5 +21,6 @@ BUILT_IN = {
     "reviews": Line(
         "towpath.apps.reviews:APPLICATION", "Reviews: submit, list, show, cancel, retry."
     ),
+    "timers": Line("towpath.apps.timers:APPLICATION"),
 }
 """The applications that come with Towpath."""

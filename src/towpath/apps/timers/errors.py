@@ -1,0 +1,85 @@
+"""What timers refuse.
+
+TowpathError
+├── JobError
+│   ├── TimerNotFound        there is no timer of that type and id
+│   ├── TimerDiffers         there is one, with other params or another time
+│   └── TimerEnded           there was one, and it has ended
+└── QueueError
+    ├── TimerTypeTaken       the type without an app belongs to somebody else
+    ├── TimerTypeAmbiguous   several apps serve the type, and the timer names none
+    └── TimerTypesFull       there are as many types as there may be
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from towpath.errors import JobDiffers, JobError, JobNotFound, QueueError
+
+
+class TimerNotFound(JobNotFound):
+    """There is no timer of that type and id, or it ended and is no longer kept."""
+
+    code = "timer_not_found"
+    remedy = "Check task_type, task_id and app. A timer stays for an hour after its end."
+
+
+class TimerDiffers(JobDiffers):
+    """A timer of that id is there, with other params or another time; nothing was changed."""
+
+    code = "timer_differs"
+    remedy = (
+        "Use another task_id, or PUT to replace the timer that is there. PATCH changes its time."
+    )
+    what = "is there with other params or another time"
+
+
+class TimerEnded(JobError):
+    """A timer of that id has ended; nothing was changed."""
+
+    code = "timer_ended"
+    remedy = "Use another task_id, or PUT to set it again under the same one."
+
+    def __init__(self, job: object, state: str) -> None:
+        super().__init__(job, f"has ended: {state}")
+        self.state = state
+
+
+class TimerTypeTaken(QueueError):
+    """The type without an app belongs to somebody else; nothing was registered."""
+
+    code = "timer_type_taken"
+    remedy = (
+        "Use another name for the type, or stop its owner: a type is free five minutes after its "
+        "owner was last alive (setting timers.owner_keeps)."
+    )
+
+    def __init__(self, task_type: str, owner: str) -> None:
+        super().__init__(f"task type {task_type} belongs to {owner}")
+        self.task_type, self.owner = task_type, owner
+
+
+class TimerTypeAmbiguous(QueueError):
+    """Several apps serve the type and the timer names none of them; nothing was submitted."""
+
+    code = "timer_type_ambiguous"
+    remedy = "Say which app the timer is for: `app`."
+
+    def __init__(self, task_type: str, apps: Sequence[str]) -> None:
+        super().__init__(f"task type {task_type} is served by several apps: {', '.join(apps)}")
+        self.task_type, self.apps = task_type, tuple(apps)
+
+
+class TimerTypesFull(QueueError):
+    """There are as many types as there may be; nothing was changed."""
+
+    code = "timer_types_full"
+    remedy = (
+        "Use one of the types that are there: `towpath timers types`. What differs from timer to "
+        "timer belongs into params. A type that is not used goes after a day."
+    )
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"there are {most} types of timers already")
+        self.most = most

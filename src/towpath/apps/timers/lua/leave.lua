@@ -1,0 +1,25 @@
+-- leave: somebody serves these types no more. An app's last one leaves it as gone from now on.
+--
+-- keys   apps:    zset     by type: the apps that serve it, by the time until they are alive, ms
+--        alive:   zset     by queue: who serves it, by the time until they are alive, ms
+-- args   app      text     '' = a plug-in worker
+--        who      text     which worker or instance
+--        items    list     of each type: its name, its key, its queue, its queue without the app
+-- reply  ok
+-- cost   O(types log n)
+-- full   works
+-- uses   clock
+
+for _, item in ipairs(items) do
+  local name, queue = item[1], item[3]
+  local before = redis.call('ZSCORE', ALIVE .. queue, who)
+  if before then
+    -- Not removed but gone: as the last one it says since when.
+    if tonumber(before) > now then redis.call('ZADD', ALIVE .. queue, now, who) end
+    local last = redis.call('ZREVRANGE', ALIVE .. queue, 0, 0, 'WITHSCORES')
+    if app ~= '' and redis.call('ZSCORE', APPS .. name, app) then
+      redis.call('ZADD', APPS .. name, last[2], app)
+    end
+  end
+end
+return 'ok'

@@ -1,0 +1,257 @@
+"""The types of timers: their queues, who serves them, and who owns those without an app.
+
+A type is there from its first timer or its first worker on, and goes when nobody uses it. What is
+known of all types is one record in Redis; whoever follows it hears of a change within a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import datetime
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import msgspec
+
+from towpath.apps.timers.errors import TimerTypeAmbiguous, TimerTypesFull, TimerTypeTaken
+from towpath.apps.timers.model import PREFIX, TIMER_OPTIONS, TypeKey
+from towpath.apps.timers.options import TimersOptions
+from towpath.clock import Duration, duration_ms, instant, seconds, steady
+from towpath.engine.engine import Engine
+from towpath.engine.space import Record
+from towpath.errors import ServerError
+from towpath.ids import QueueName, queue_name, worker_name
+
+ALIVE = seconds(30)
+"""How long a worker or an instance counts as alive after it was last heard of."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks whether types have changed."""
+_NOTED_FOR = 1.0
+"""Seconds for which a type that was just used need not be noted again."""
+SCRIPTS = files("towpath.apps.timers") / "lua"
+
+# ── names ────────────────────────────────────────────────────────────────────────────────
+
+# A queue has 64 of a-z, 0-9, '.', '_', '-'. '--' parts app and type, '__' a hash: no name that is
+# written as it is has either, so no two keys share a queue.
+_PLAIN = re.compile(r"(?!.*(?:--|__))(?!-)[a-z0-9._-]+(?<!-)")
+_LONGEST = 64 - len(PREFIX)
+_HASH = 24
+
+
+def queue_of(key: TypeKey) -> QueueName:
+    """The queue of a type: `timers.order.timeout`, of an app `timers.shop--order.timeout`. A name
+    that no queue can have is shortened to what can be read of it, and a hash.
+    """
+    parts = [key.task_type] if key.app is None else [key.app, key.task_type]
+    plain = "--".join(parts)
+    if len(plain) <= _LONGEST and all(map(_PLAIN.fullmatch, parts)):
+        return queue_name(PREFIX + plain)
+    room = (_LONGEST - _HASH - 2 - 2 * (len(parts) - 1)) // len(parts)
+    readable = "--".join(_readable(part)[:room].strip("-_.") for part in parts)
+    digest = sha256(msgspec.json.encode([key.app, key.task_type])).hexdigest()[:_HASH]
+    return queue_name(f"{PREFIX}{readable}__{digest}")
+
+
+def _readable(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+# ── what is known of them ────────────────────────────────────────────────────────────────
+
+
+class Owner(NamedTuple):
+    """Who the timers without an app are for: plug-in workers, or an app."""
+
+    app: str | None = None
+    """None = plug-in workers."""
+
+    def __str__(self) -> str:
+        return "plug-in workers" if self.app is None else f"app {self.app}"
+
+
+class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A type as it is at one moment."""
+
+    key: TypeKey
+    queue: QueueName
+    owner: Owner | None
+    """Of a type of an app that app; None = nobody has registered yet."""
+    alive: int
+    """Workers or instances that serve it."""
+    last_alive: datetime | None
+    """The time until which the last of them is alive, or was; None = there never was one."""
+    used_at: datetime
+    """When a timer was last submitted, or somebody who serves it was last heard of."""
+
+
+class Types:
+    """The types on one server. Every call is one round trip. *connect* gives the engine."""
+
+    def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
+        self._connect = connect
+        self._most = options.types
+        self._keeps = duration_ms("owner_keeps", options.owner_keeps)
+        self._noted: dict[TypeKey, tuple[QueueName, float]] = {}
+
+    async def note(self, key: TypeKey) -> QueueName:
+        """The queue of *key*, for a timer that is about to be submitted; the type is there then.
+
+        No round trip for a type that was used within the last second. Raises TimerTypesFull, and
+        TimerTypeAmbiguous for a type without an app that several apps serve.
+        """
+        noted = self._noted.get(key)
+        if noted is not None and steady() < noted[1]:
+            return noted[0]
+        queue, engine = queue_of(key), self._connect()
+        await engine.introduce(queue, TIMER_OPTIONS)
+        answer = await self._record.run(
+            "note",
+            app=key.app or "",
+            name=key.task_type,
+            key=_packed(key),
+            queue=queue,
+            keeps=self._keeps,
+            most=self._most,
+        )
+        self._refuse(answer, key.task_type)
+        if len(self._noted) > self._most:
+            self._noted.clear()
+        self._noted[key] = queue, steady() + _NOTED_FOR
+        return queue
+
+    async def serve(
+        self, app: str | None, task_types: Sequence[str], *, who: str, alive: Duration = ALIVE
+    ) -> list[QueueName]:
+        """*who*, a plug-in worker or an instance of *app*, serves these types from now on, for
+        *alive* unless it is said again. The queues of the types, in order.
+
+        Of an app those are its own; timers without an app are its own too where it is the owner
+        (`all` tells). All types or none: raises TimerTypeTaken for one that belongs to somebody
+        else, and TimerTypesFull.
+        """
+        keys = [TypeKey(name, app) for name in task_types]
+        queues = [queue_of(key) for key in keys]
+        engine = self._connect()
+        for queue in queues:
+            await engine.introduce(queue, TIMER_OPTIONS)
+        answer = await self._record.run(
+            "serve",
+            app=app or "",
+            who=worker_name(who),
+            items=_items(keys),
+            alive=duration_ms("alive", alive),
+            keeps=self._keeps,
+            most=self._most,
+        )
+        self._refuse(answer, "")
+        return queues
+
+    async def leave(self, app: str | None, task_types: Sequence[str], *, who: str) -> None:
+        """*who* serves these types no more. What was never served is no error."""
+        keys = [TypeKey(name, app) for name in task_types]
+        await self._record.run("leave", app=app or "", who=worker_name(who), items=_items(keys))
+
+    async def all(self) -> list[TypeInfo]:
+        """Every type, by name."""
+        _, rows, flat = await self._record.read("listing")
+        owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        found = {info.key: info for info in (_info(row, owners) for row in rows)}
+        return [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
+
+    async def version(self) -> int:
+        """A number that grows whenever a type comes or goes, or an owner changes."""
+        return int(await self._record.read("version"))
+
+    async def follow(self) -> AsyncGenerator[list[TypeInfo]]:
+        """Every type now, and again within a second after each change of types or owners.
+
+        A store that is away is waited for.
+        """
+        last = -1
+        while True:
+            try:
+                version = await self.version()
+                if version != last:
+                    found = await self.all()
+                    last = version
+                    yield found
+            except ServerError:
+                last = -1  # what was missed meanwhile is seen then
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def discard(self, info: TypeInfo) -> bool:
+        """Remove a type that nobody uses; False if it was used since *info* was looked at."""
+        self._noted.pop(info.key, None)
+        answer = await self._record.run(
+            "discard",
+            app=info.key.app or "",
+            name=info.key.task_type,
+            key=_packed(info.key),
+            queue=info.queue,
+            seen=round(info.used_at.timestamp() * 1000),
+        )
+        return answer == b"ok"
+
+    @property
+    def _record(self) -> Record:
+        return self._connect().space("timers", SCRIPTS).at("types")
+
+    def _refuse(self, answer: Sequence[bytes], task_type: str) -> None:
+        word, *more = (part.decode() for part in answer)
+        match word:
+            case "TYPES_FULL":
+                raise TimerTypesFull(self._most)
+            case "TYPE_AMBIGUOUS":
+                raise TimerTypeAmbiguous(task_type, more)
+            case "TYPE_TAKEN":
+                raise TimerTypeTaken(more[0], str(_owner(more[1])))
+            case _:
+                pass
+
+
+def _packed(key: TypeKey) -> str:
+    return msgspec.json.encode([key.app, key.task_type]).decode()
+
+
+def _items(keys: Sequence[TypeKey]) -> list[list[str]]:
+    return [
+        [key.task_type, _packed(key), queue_of(key), queue_of(TypeKey(key.task_type))]
+        for key in keys
+    ]
+
+
+def _owner(told: str) -> Owner | None:
+    if told == "plugin":
+        return Owner()
+    return Owner(told.removeprefix("app:")) if told else None
+
+
+def _info(row: Sequence[Any], owners: dict[str, str]) -> TypeInfo:
+    packed, queue, used, alive, last = row
+    app, task_type = msgspec.json.decode(packed, type=tuple[str | None, str])
+    owner = _owner(owners.get(task_type, "")) if app is None else Owner(app)
+    return TypeInfo(
+        key=TypeKey(task_type, app),
+        queue=queue_name(queue.decode()),
+        owner=owner,
+        alive=alive,
+        last_alive=instant(int(float(last))) if float(last) else None,
+        used_at=instant(int(float(used))),
+    )
+
+
+def _with_owners_life(info: TypeInfo, found: dict[TypeKey, TypeInfo]) -> TypeInfo:
+    """What an app owns beside its own is served by the same instances."""
+    if info.key.app is not None or info.owner is None or info.owner.app is None:
+        return info
+    its = found.get(TypeKey(info.key.task_type, info.owner.app))
+    alive, last = (its.alive, its.last_alive) if its else (0, None)
+    return msgspec.structs.replace(info, alive=alive, last_alive=last)
+
+
+def _order(key: TypeKey) -> tuple[str, str]:
+    return key.task_type, key.app or ""

@@ -1,0 +1,184 @@
+"""Types of timers: any text, at most so many, and one owner where no app is named."""
+
+import asyncio
+
+import pytest
+
+from towpath.apps.timers.errors import TimerTypeAmbiguous, TimerTypesFull, TimerTypeTaken
+from towpath.apps.timers.model import TypeKey
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.types import ALIVE, Owner, TypeInfo, Types, queue_of
+from towpath.clock import ManualClock, minutes, seconds
+from towpath.engine.engine import Engine
+from towpath.errors import InvalidName
+
+ODD = [
+    "取消 订单",
+    "a/b%2F",
+    "Order.Timeout",
+    "a--b",
+    "a__b",
+    "-a",
+    "a-",
+    ".",
+    "x" * 128,
+    "😀" * 32,
+]
+
+
+@pytest.fixture
+def types(engine: Engine) -> Types:
+    return Types(lambda: engine, TimersOptions())
+
+
+async def the(types: Types, task_type: str, app: str | None = None) -> TypeInfo:
+    found = {info.key: info for info in await types.all()}
+    return found[TypeKey(task_type, app)]
+
+
+class TestNames:
+    def test_a_name_that_a_queue_can_have_is_its_queue_s(self) -> None:
+        assert queue_of(TypeKey("order.timeout")) == "timers.order.timeout"
+        assert queue_of(TypeKey("order.timeout", "shop")) == "timers.shop--order.timeout"
+
+    def test_no_two_keys_share_a_queue(self) -> None:
+        names = [*ODD, "a", "b", "order-timeout", "order timeout", "a-b", "a_b", "A", "x" * 57]
+        keys = [TypeKey(name, app) for name in names for app in (None, *names)]
+        assert len({queue_of(key) for key in keys}) == len(keys)
+
+    def test_another_name_can_still_be_read(self) -> None:
+        assert queue_of(TypeKey("Order timeout")).startswith("timers.order-timeout__")
+
+    @pytest.mark.parametrize("name", ["", "x" * 129, "取" * 43, "a\nb", "a\u2028b", "\ud800"])
+    def test_refuses_what_is_no_text_of_128_bytes(self, name: str) -> None:
+        with pytest.raises(InvalidName, match="task_type"):
+            TypeKey(name)
+        with pytest.raises(InvalidName, match="app"):
+            TypeKey("t", name)
+
+    @pytest.mark.parametrize("name", ODD)
+    async def test_the_real_names_are_kept(self, types: Types, name: str) -> None:
+        await types.note(TypeKey(name))
+        await types.note(TypeKey(name, name))
+        assert {info.key for info in await types.all()} == {TypeKey(name), TypeKey(name, name)}
+
+
+class TestHowMany:
+    async def test_beyond_the_limit_a_new_type_is_refused(self, engine: Engine) -> None:
+        types = Types(lambda: engine, TimersOptions(types=2))
+        await types.note(TypeKey("a"))
+        await types.serve("shop", ["b"], who="i1")
+        with pytest.raises(TimerTypesFull):
+            await types.note(TypeKey("c"))
+        with pytest.raises(TimerTypesFull):
+            await types.serve("shop", ["b", "c"], who="i1")
+        await types.note(TypeKey("a"))
+        await types.serve("shop", ["b"], who="i2")
+        assert len(await types.all()) == 2
+
+
+class TestOwners:
+    async def test_a_type_that_only_has_timers_has_no_owner(self, types: Types) -> None:
+        await types.note(TypeKey("t"))
+        info = await the(types, "t")
+        assert (info.owner, info.alive, info.last_alive) == (None, 0, None)
+
+    async def test_plug_in_workers_own_the_type_they_serve(self, types: Types) -> None:
+        assert await types.serve(None, ["t"], who="w1") == ["timers.t"]
+        await types.serve(None, ["t"], who="w2")
+        info = await the(types, "t")
+        assert (info.owner, info.alive) == (Owner(), 2)
+
+    async def test_another_app_can_t_register_it_then(self, types: Types) -> None:
+        await types.serve(None, ["t"], who="w1")
+        with pytest.raises(TimerTypeTaken, match="plug-in workers"):
+            await types.serve("shop", ["own", "t"], who="i1")
+        assert [info.key for info in await types.all()] == [TypeKey("t")]
+
+    async def test_the_only_app_that_serves_it_owns_it_once_it_is_used(self, types: Types) -> None:
+        await types.serve("shop", ["t"], who="i1")
+        await types.note(TypeKey("t"))
+        info = await the(types, "t")
+        assert (info.owner, info.alive) == (Owner("shop"), 1)
+        for app in ("mail", None):
+            with pytest.raises(TimerTypeTaken, match="app shop"):
+                await types.serve(app, ["t"], who="other")
+
+    async def test_what_was_there_before_belongs_to_the_first_app(self, types: Types) -> None:
+        await types.note(TypeKey("t"))
+        await types.serve("shop", ["t"], who="i1")
+        assert (await the(types, "t")).owner == Owner("shop")
+
+    async def test_several_apps_may_serve_a_type_that_is_never_used_without_one(
+        self, types: Types
+    ) -> None:
+        await types.serve("shop", ["t"], who="i1")
+        await types.serve("mail", ["t"], who="i2")
+        with pytest.raises(TimerTypeAmbiguous, match="mail, shop"):
+            await types.note(TypeKey("t"))
+        assert await types.note(TypeKey("t", "mail")) == "timers.mail--t"
+        assert {info.key.app for info in await types.all()} == {"shop", "mail"}
+
+    async def test_an_owner_that_is_gone_keeps_it_for_a_while(
+        self, types: Types, clock: ManualClock
+    ) -> None:
+        await types.serve(None, ["t"], who="w1")
+        clock.advance(ALIVE + minutes(5) - seconds(1))
+        with pytest.raises(TimerTypeTaken):
+            await types.serve("shop", ["t"], who="i1")
+        clock.advance(seconds(1))
+        await types.serve("shop", ["t"], who="i1")
+        assert (await the(types, "t")).owner == Owner("shop")
+
+    async def test_who_leaves_is_gone_at_once_and_still_the_owner(self, types: Types) -> None:
+        await types.serve("shop", ["t"], who="i1")
+        await types.note(TypeKey("t"))
+        await types.leave("shop", ["t", "never"], who="i1")
+        info = await the(types, "t")
+        assert (info.owner, info.alive) == (Owner("shop"), 0)
+        with pytest.raises(TimerTypeTaken):
+            await types.serve("mail", ["t"], who="i2")
+
+    async def test_nobody_is_alive_who_was_silent_for_30_seconds(
+        self, types: Types, clock: ManualClock
+    ) -> None:
+        await types.serve(None, ["t"], who="w1")
+        clock.advance(seconds(20))
+        await types.serve(None, ["t"], who="w2")
+        clock.advance(seconds(10))
+        assert (await the(types, "t")).alive == 1
+
+
+class TestChanges:
+    async def test_are_heard_of_within_a_second(self, types: Types, engine: Engine) -> None:
+        elsewhere = Types(lambda: engine, TimersOptions())
+        following = elsewhere.follow()
+        assert await anext(following) == []
+        await types.serve(None, ["t"], who="w1")
+        async with asyncio.timeout(10):
+            [info] = await anext(following)
+        assert info.key == TypeKey("t")
+        await following.aclose()
+
+    async def test_a_heartbeat_is_none(self, types: Types) -> None:
+        await types.serve("shop", ["t"], who="i1")
+        await types.note(TypeKey("t", "shop"))
+        before = await types.version()
+        await types.serve("shop", ["t"], who="i1")
+        await types.note(TypeKey("t", "shop"))
+        assert await types.version() == before
+
+
+class TestRemoval:
+    async def test_a_type_goes_unless_it_was_used_since(
+        self, types: Types, clock: ManualClock
+    ) -> None:
+        await types.note(TypeKey("t"))
+        seen = await the(types, "t")
+        clock.advance(minutes(1))
+        await types.serve(None, ["t"], who="w1")
+        assert not await types.discard(seen)
+        assert not await types.discard(await the(types, "t"))
+        clock.advance(minutes(1))
+        assert await types.discard(await the(types, "t"))
+        assert await types.all() == []
