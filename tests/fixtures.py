@@ -18,7 +18,7 @@ from tests.calls.receivers import Receiver, receiving
 from tests.forges.serving import ForgeServer, running_forge
 from tests.postgres import PostgresServer
 from tests.servers import oldest
-from towpath.calls import Caller
+from towpath.calls.caller import Caller
 from towpath.clock import Clock, ManualClock
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.engine.engine import Engine

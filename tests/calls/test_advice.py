@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.architecture.sources import SOURCE, python_files, shown
-from towpath.calls import Advice, Answer, Next, advice
+from towpath.calls.answer import Advice, Answer, Next, advice
 from towpath.clock import ZERO, Duration, days, seconds
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)

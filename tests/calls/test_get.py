@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.calls.receivers import Receiver, http
-from towpath.calls import AnswerTooLarge, Caller, CallerClosed, CallRefused
+from towpath.calls.caller import Caller
+from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallRefused
 from towpath.errors import InvalidOption
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.calls.receivers import Behaviour, Reader, Receiver, Writer, http, receiving
-from towpath.calls import AnswerTooLarge, Caller, CallFailed
+from towpath.calls.caller import Caller
+from towpath.calls.errors import AnswerTooLarge, CallFailed
 from towpath.clock import milliseconds, seconds
 from towpath.errors import RetryAdvice
 

@@ -8,7 +8,9 @@ import gzip
 import pytest
 
 from tests.calls.receivers import Names, Receiver, answering, http, receiving
-from towpath.calls import Caller, CallerClosed, CallFailed, CallRefused, new_secret, verify
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallerClosed, CallFailed, CallRefused
+from towpath.calls.signature import new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.errors import InvalidOption, RetryAdvice
 

@@ -11,7 +11,9 @@ import httpcore
 import pytest
 
 from tests.calls.receivers import Reader, Receiver, Writer, answering, http, receiving
-from towpath.calls import Answer, Caller, sign
+from towpath.calls.answer import Answer
+from towpath.calls.caller import Caller
+from towpath.calls.signature import sign
 from towpath.clock import milliseconds
 from towpath.errors import TowpathError
 

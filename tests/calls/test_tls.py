@@ -11,7 +11,8 @@ import pytest
 import trustme
 
 from tests.calls.receivers import Receiver, answering, receiving
-from towpath.calls import Caller, CallFailed, CallRefused
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallFailed, CallRefused
 from towpath.errors import RetryAdvice
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.calls.receivers import Names, Receiver, answering, http, receiving
 from tests.calls.spellings import GLOBAL, NOT_GLOBAL, THIS_MACHINE
-from towpath.calls import Caller, CallRefused
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.errors import InvalidOption, RetryAdvice
 

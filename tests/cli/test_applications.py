@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
 from tests.warm import run
-from towpath.console.exits import USAGE
+from towpath.console.exits import FAILED, OK, USAGE
 
 GREETINGS = "tests.applications.greetings:APPLICATION"
 NAMED = {"TOWPATH_APPLICATIONS": GREETINGS, "PYTHONPATH": str(ROOT)}
@@ -44,8 +44,23 @@ class TestTheCommandLine:
         assert (ran.code, ran.out) == (0, "eve\n"), ran.err
 
     def test_lets_doctor_tell_of_it(self, towpath: Command) -> None:
-        found = {it["check"]: it for it in towpath("doctor", "--json", **NAMED).objects}
-        assert found["applications"]["found"] == "messages, reviews, greetings"
+        assert _told_by_doctor(towpath)[0] == ("ok", "messages, reviews, greetings")
+
+    def test_lets_doctor_run_its_probe(self, towpath: Command, tmp_path: Path) -> None:
+        assert _told_by_doctor(towpath)[1] == ("ok", "not probed: no database is named")
+        database = f"sqlite:///{tmp_path}/ledger.db"
+        assert towpath("migrate", "--database", database).code == 0
+        assert _told_by_doctor(towpath, DATABASE_URL=database)[1] == ("ok", "greetings works")
+        told = _told_by_doctor(
+            towpath, DATABASE_URL=database, TOWPATH_GREETINGS__WORD="no", code=FAILED
+        )
+        assert told[1] == ("bad", "greetings: nobody_there: nobody likes that word")
+
+
+def _told_by_doctor(towpath: Command, *, code: int = OK, **env: str) -> list[tuple[str, str]]:
+    ran = towpath("doctor", "--json", **NAMED | env)
+    assert ran.code == code, ran.err
+    return [(it["verdict"], it["found"]) for it in ran.objects if it["check"] == "applications"]
 
 
 def test_a_name_that_a_command_has_is_refused(towpath: Command) -> None:
@@ -60,6 +75,32 @@ def test_a_bad_one_is_told_and_help_is_there_all_the_same(towpath: Command) -> N
     assert ran.code == 0
     assert "application_invalid" in ran.err
     assert "reviews " in ran.out
+
+
+BAD = {"TOWPATH_APPLICATIONS": "no.such.module:APPLICATION"}
+
+
+class TestABadOne:
+    def test_is_a_warning_for_commands_that_need_none(self, towpath: Command) -> None:
+        towpath("submit", "mails", "1", **BAD)
+        ran = towpath("queues", "--over", "0", "--json", TOWPATH_PINGS__WORD="hi", **BAD)
+        assert ran.code == 0
+        assert [it["queue"] for it in ran.objects] == ["mails"]
+        assert "warning  application_invalid: application no.such.module:APPLICATION" in ran.err
+        assert ran.err.count("application_invalid") == 1
+
+    def test_is_refused_by_those_that_do(self, towpath: Command) -> None:
+        for words in (("config",), ("migrate",), ("secret", "events"), ("serve",)):
+            ran = towpath(*words, DATABASE_URL="sqlite:///ledger.db", **BAD)
+            assert (ran.code, ran.out) == (USAGE, ""), words
+            assert "refused  application_invalid" in ran.err
+
+    def test_is_bad_for_doctor(self, towpath: Command) -> None:
+        ran = towpath("doctor", "--json", **BAD)
+        assert ran.code == FAILED
+        [told] = [it for it in ran.objects if it["check"] == "applications"]
+        assert told["verdict"] == "bad"
+        assert "no.such.module:APPLICATION" in told["found"]
 
 
 def test_one_that_is_built_in_may_be_named_too(towpath: Command) -> None:

@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_is_for_later(towpath: Command) -> None:
 
 
 def test_a_cluster_is_looked_at_node_by_node(cluster: EmbeddedCluster, tmp_path: Path) -> None:
-    ran = Command(cluster.url, tmp_path)("doctor", "--json")
+    ran = Command(cluster.url, tmp_path)("doctor", "--json", "--timeout", "60s")
     assert ran.code == 0
     servers = {it["server"] for it in ran.objects if it["check"] == "scripts"}
     assert len(servers) == 3

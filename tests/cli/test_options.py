@@ -4,6 +4,7 @@ import pytest
 
 from towpath import Exponential, Fixed, LanePolicy, Listed, Never, QueueOptions, hours, seconds
 from towpath.cli.queues import changed, written
+from towpath.engine.retry import RetryPolicy
 from towpath.errors import InvalidOption
 
 
@@ -16,16 +17,27 @@ from towpath.errors import InvalidOption
         ("exponential", Exponential()),
         ("exponential:2s", Exponential(first=seconds(2))),
         ("exponential:2s:1h", Exponential(first=seconds(2), longest=hours(1))),
+        ("exponential:2s:1h:3", Exponential(first=seconds(2), longest=hours(1), factor=3)),
+        ("exponential:1s:1h:1.5:0", Exponential(factor=1.5, jitter=0)),
     ],
 )
 def test_a_retry_policy_is_read(text: str, policy: object) -> None:
     assert changed(QueueOptions(), {"retry": text}).retry == policy
 
 
-def test_what_is_written_is_read_the_same() -> None:
-    options = QueueOptions(
-        keep=hours(2), lanes=LanePolicy.SKIP, retry=Listed((seconds(1),)), max_length=7
-    )
+@pytest.mark.parametrize(
+    "retry",
+    [
+        Listed((seconds(1),)),
+        Never(),
+        Exponential(first=seconds(5), longest=hours(2)),
+        Exponential(first=seconds(5), factor=3),
+        Exponential(jitter=0.5),
+    ],
+    ids=repr,
+)
+def test_what_is_written_is_read_the_same(retry: RetryPolicy) -> None:
+    options = QueueOptions(keep=hours(2), lanes=LanePolicy.SKIP, retry=retry, max_length=7)
     texts = {name: str(value) for name, value in written(options).items()}
     assert changed(QueueOptions(), texts) == options
 
@@ -35,6 +47,9 @@ def test_what_is_written_is_read_the_same() -> None:
     [
         {"retry": "sometimes"},
         {"retry": "fixed"},
+        {"retry": "exponential:1s:1h:twice"},
+        {"retry": "exponential:1s:1h:2:7"},
+        {"retry": "exponential:1s:1h:2:0.2:1"},
         {"retry": "never:1s"},
         {"lanes": "jump"},
         {"keep": "10"},

@@ -1,7 +1,8 @@
 """`towpath secret`: each receiver gets the secret of its own kind of calls, and no other."""
 
 from tests.cli.command import Command
-from towpath.calls.signature import Purpose, derived, new_secret
+from towpath.apps.messages.options import CALLBACK, PUSH
+from towpath.calls.signature import EVENTS, derived, new_secret
 
 
 def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
@@ -9,9 +10,9 @@ def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
     towpath.env["TOWPATH_CALLS__SECRETS"] = ",".join(secrets)
     ran = towpath("secret", "callback")
     assert ran.code == 0, ran.err
-    assert ran.out.split() == [derived(it, Purpose.CALLBACK) for it in secrets]
+    assert ran.out.split() == [derived(it, CALLBACK) for it in secrets]
     told = towpath("secret", "events", "--json").objects
-    assert [it["secret"] for it in told] == [derived(it, Purpose.EVENTS) for it in secrets]
+    assert [it["secret"] for it in told] == [derived(it, EVENTS) for it in secrets]
 
 
 def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
@@ -19,7 +20,7 @@ def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
     data = towpath.directory / "towpath-data"
     data.mkdir()
     (data / "signing.secret").write_text(secret + "\n")
-    assert towpath("secret", "push").out.split() == [derived(secret, Purpose.PUSH)]
+    assert towpath("secret", "push").out.split() == [derived(secret, PUSH)]
 
 
 def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from tests.waiting import eventually_async
+from tests.waiting import WITHIN, eventually_async
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.embedded.process import ask_fields
 
 
-async def meanwhile(fact: Callable[[], bool], *, within: float = 10.0) -> None:
+async def meanwhile(fact: Callable[[], bool], *, within: float = WITHIN) -> None:
     """Return as soon as *fact* holds; what was begun in this event loop goes on meanwhile."""
 
     async def holds() -> bool:

@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -24,7 +25,8 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import TowpathError
 
-LIMITS = Limits(answer=seconds(1), give_up=seconds(1), channels=50)
+LIMITS = Limits(answer=seconds(30), give_up=seconds(60), channels=50)
+HASTY = Limits(answer=seconds(2), give_up=seconds(2), channels=50)
 """A call that can't succeed during the move is repeated for so long, and then given up."""
 
 
@@ -79,8 +81,8 @@ async def test_calls_during_the_move_are_whole(
     own_cluster: EmbeddedCluster, expected: dict[str, QueueContents], split: str
 ) -> None:
     expected.update(expected or await at_rest(own_cluster))
-    async with filled_queues_on(own_cluster) as filled_queues:
-        moves = [Move(own_cluster, case, filled) for case, filled in filled_queues]
+    async with filled_queues_on(own_cluster) as (filled_queues, hasty):
+        moves = [Move(own_cluster, case, filled, hasty) for case, filled in filled_queues]
         with giving_up(moves):
             for move in moves:
                 move.begin(SPLITS[split])
@@ -97,7 +99,7 @@ async def test_calls_during_the_move_are_whole(
 async def at_rest(cluster: EmbeddedCluster) -> dict[str, QueueContents]:
     """What each case comes to without a move; the clock stands still, so it is always the same."""
     found: dict[str, QueueContents] = {}
-    async with filled_queues_on(cluster) as filled_queues:
+    async with filled_queues_on(cluster) as (filled_queues, _):
         for case, filled in filled_queues:
             await case.call(filled)
             found[case.name] = await everything(filled)
@@ -108,15 +110,18 @@ async def at_rest(cluster: EmbeddedCluster) -> dict[str, QueueContents]:
 @asynccontextmanager
 async def filled_queues_on(
     cluster: EmbeddedCluster,
-) -> AsyncGenerator[list[tuple[Case, FilledQueue]]]:
-    """A filled queue for each case."""
+) -> AsyncGenerator[tuple[list[tuple[Case, FilledQueue]], Engine]]:
+    """A filled queue for each case; and an engine that gives up soon, at the same time there."""
     clock = ManualClock()
-    async with Engine(cluster.url, clock=clock, limits=LIMITS) as engine:
+    async with (
+        Engine(cluster.url, clock=clock, limits=LIMITS) as engine,
+        Engine(cluster.url, clock=clock, limits=HASTY) as hasty,
+    ):
         filled_queues = [(case, FilledQueue(engine, queue_of(cluster, case))) for case in TRIED]
         for case, filled in filled_queues:
             await prepare(filled, case.policy)
         clock.advance(MEANWHILE)
-        yield filled_queues
+        yield filled_queues, hasty
 
 
 def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
@@ -128,8 +133,11 @@ def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
 class Move:
     """A queue whose slot is on its way, and the call that comes meanwhile."""
 
-    def __init__(self, cluster: EmbeddedCluster, case: Case, filled: FilledQueue) -> None:
+    def __init__(
+        self, cluster: EmbeddedCluster, case: Case, filled: FilledQueue, hasty: Engine
+    ) -> None:
         self.case, self._scene = case, filled
+        self._hasty = replace(filled, engine=hasty)
         self.slot = MovingSlot(cluster, f"{{{filled.queue}}}:queue")
         self._before: dict[int, Dump] = {}
         self._succeeded = False
@@ -141,7 +149,7 @@ class Move:
 
     async def call(self) -> None:
         with suppress(TowpathError):
-            await self.case.call(self._scene)
+            await self.case.call(self._hasty)
             self._succeeded = True
 
     def is_half_written(self) -> bool:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, running_forge
 from tests.waiting import eventually_async
-from towpath.calls import Caller, CallFailed
-from towpath.calls.errors import AnswerRefused, AnswerTooLarge, RefusedForGood
+from towpath.calls.caller import Caller
+from towpath.calls.errors import AnswerRefused, AnswerTooLarge, CallFailed, RefusedForGood
 from towpath.clock import ZERO, Duration, days, hours, milliseconds, minutes, seconds, wall_ms
 from towpath.errors import RetryAdvice
 from towpath.forges.client import ForgeClient

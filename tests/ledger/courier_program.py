@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from tests.ledger.kafka_program import TOPIC
-from towpath.calls import Caller
+from towpath.calls.caller import Caller
 from towpath.clock import milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger

@@ -19,7 +19,9 @@ from tests.ledger.numbered_events import (
 )
 from tests.ledger.outbox_facts import all_gone
 from tests.waiting import eventually_async
-from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallRefused, SecretInvalid
+from towpath.calls.signature import new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier

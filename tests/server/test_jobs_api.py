@@ -118,7 +118,13 @@ class TestSubmitting:
 
     @pytest.mark.parametrize(
         ("retry", "attempts"),
-        [("fixed:30s", None), ("never", None), ("exponential:2s:1m", None), ("listed:1s,5s", 3)],
+        [
+            ("fixed:30s", None),
+            ("never", None),
+            ("exponential:2s:1m", None),
+            ("exponential:2s:1m:3:0.5", None),
+            ("listed:1s,5s", 3),
+        ],
     )
     def test_its_own_retry_policy_is_said_and_shown(
         self, api: Api, retry: str, attempts: int | None
@@ -139,9 +145,11 @@ class TestSubmitting:
         ("body", "detail"),
         [
             ({"payload": 1, "priority": True}, "body.job.priority: Input should be a valid int"),
+            ({"payload": 1, "retry": "often"}, "body.job.retry: must be exponential[:FIRST"),
+            ({"payload": 1, "due": 7}, "body.job.due: must be an ISO time, as text"),
             ([], "body.list: List should have at least 1 item"),
         ],
-        ids=["job", "list"],
+        ids=["job", "retry", "due", "list"],
     )
     def test_is_told_what_it_was_meant_for_alone(self, api: Api, body: Any, detail: str) -> None:
         told = problem(api.post("/jobs", body), 422)

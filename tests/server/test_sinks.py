@@ -15,7 +15,7 @@ from tests.ledger.kafka_program import TOPIC
 from tests.server.receiving import Endpoint, Posted, endpoint
 from tests.server.serving import PATIENCE, Serving, begin, serve, up
 from tests.waiting import eventually
-from towpath.calls import Purpose, derived, message_id, new_secret, verify
+from towpath.calls.signature import EVENTS, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
 from towpath.ledger.ledger import Ledger
@@ -154,9 +154,9 @@ class TestTheWebhook:
         assert got.headers["content-type"] == "application/cloudevents+json"
         assert got.told["type"] == "towpath.job.completed"
         for secret in (SECRET, OLD_SECRET):
-            assert verify(
-                [derived(secret, Purpose.EVENTS)], got.headers, got.body
-            ).id == message_id(got.told["id"])
+            assert verify([derived(secret, EVENTS)], got.headers, got.body).id == message_id(
+                got.told["id"]
+            )
 
     def test_that_refuses_one_sets_it_aside_until_it_is_resent(
         self, it: Serving, receiver: Endpoint

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from towpath.apps import BUILT_IN
-from towpath.calls.signature import Purpose
+from towpath.calls.signature import EVENTS
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
@@ -73,8 +73,6 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """A `typer.Typer`: the verbs of its noun."""
     noun: str = ""
     """What `towpath --help` says about the noun."""
-    pages: str | None = None
-    """Its pages of the dashboard."""
     metrics: tuple[MetricSpec, ...] = ()
     """What it counts, beside its jobs; names begin with `towpath_` and its own."""
     purposes: tuple[str, ...] = ()
@@ -206,7 +204,7 @@ def _require_strangers(one: Application, before: Application) -> None:
         raise ApplicationInvalid(one.name, "another group of settings has this name")
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
-    if shared := set(one.purposes) & {*before.purposes, Purpose.EVENTS}:
+    if shared := set(one.purposes) & {*before.purposes, EVENTS}:
         raise ApplicationInvalid(one.name, f"{shared.pop()} is another's kind of calls")
     for queue in one.behaviours():
         if any(_meet(queue, other) for other in before.behaviours()):

@@ -13,7 +13,6 @@ import secrets as random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from urllib.parse import quote
 
 from towpath.calls.errors import SecretInvalid, SignatureMissing, SignatureStale, SignatureWrong
@@ -45,13 +44,8 @@ def new_secret() -> str:
     return _PREFIX + base64.b64encode(random.token_bytes(_NEW)).decode()
 
 
-class Purpose(StrEnum):
-    """What calls are for: each kind has a secret of its own."""
-
-    PUSH = "push"
-    CALLBACK = "callback"
-    EVENTS = "events"
-    REVIEWER = "reviewer"
+EVENTS = "events"
+"""What calls are for that tell of events; each application names the purposes of its own."""
 
 
 def derived(secret: str, purpose: str) -> str:

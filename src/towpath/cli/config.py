@@ -68,7 +68,9 @@ def config(session: Session) -> None:
                  TOWPATH_URL_FILE and TOWPATH_PASSWORD_FILE for secrets in files
       file       ./towpath.toml, or [tool.towpath] in ./pyproject.toml
     """
-    settings = session.settings
+    from towpath.settings import load  # noqa: PLC0415 -- slow to import
+
+    settings = load(session.flags(), registry=session.registry)
     rows = [
         (it.name, shown_of(settings, it), settings.origin(it.name), it.about)
         for it in settings.leaves()

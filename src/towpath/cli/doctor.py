@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from towpath.cli.queues import all_counts
 from towpath.console import exits
-from towpath.console.verb import Session, verb
-from towpath.errors import DurabilityUnknown, EvictionUnsafe
+from towpath.console.verb import Session, open_ledger, verb
+from towpath.errors import DurabilityUnknown, EvictionUnsafe, InvalidOption, TowpathError
 
 if TYPE_CHECKING:
+    from towpath.apps.application import Application
     from towpath.engine.diagnosis import Checkup, ServerState
     from towpath.engine.durability import Durability
     from towpath.engine.engine import Engine
@@ -38,11 +41,10 @@ async def doctor(
 ) -> None:
     """See whether the server is fit for work.
 
-    Version, durability, eviction, replicas, clock, scripts, memory, round trips, writing. Every
-    finding says what to do about it. Exit code 1 if something is bad: Towpath would not start
-    there, or would lose work.
+    Version, durability, eviction, replicas, clock, scripts, memory, round trips, writing; then
+    the queues, and what applications say of themselves. Every finding says what to do about it.
+    Exit code 1 if something is bad: Towpath would not start there, or would lose work.
     """
-    from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
     from towpath.engine.diagnosis import examine  # noqa: PLC0415 -- slow to import
 
     settings = session.settings
@@ -52,8 +54,7 @@ async def doctor(
     if all(it.verdict is not Verdict.BAD for it in found):
         async with session.engine() as engine:
             found += await of_queues(engine)
-    named = ", ".join(it.name for it in applications(settings.applications))
-    found.append(Finding("applications", Verdict.OK, named))
+            found += await of_applications(session, engine)
     for it in found:
         _tell(session, it)
     worst = max(it.verdict for it in found)
@@ -263,6 +264,54 @@ async def of_queues(engine: Engine) -> list[Finding]:
             text = f"{name} is paused"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath resume {name}"))
     return found
+
+
+_PROBED_WITHIN = 2.0
+
+
+async def of_applications(session: Session, engine: Engine) -> list[Finding]:
+    """Which applications there are, and what the probes of those that have one say."""
+    from towpath.apps.application import ApplicationInvalid, applications, tables_of  # noqa: PLC0415 -- slow to import
+
+    check, settings = "applications", session.settings
+    try:
+        known = applications(settings.applications)
+    except ApplicationInvalid as error:
+        return [Finding(check, Verdict.BAD, str(error), error.remedy)]
+    found = [Finding(check, Verdict.OK, ", ".join(it.name for it in known))]
+    probed = [it for it in known if it.probe]
+    if not probed:
+        return found
+    try:
+        ledger = open_ledger(session, None, lambda: tables_of(known))
+    except InvalidOption as error:
+        return [*found, Finding(check, Verdict.OK, "not probed: no database is named", error.rule)]
+    async with ledger:
+        for it in probed:
+            options = settings.of(it.options)
+            trouble = await _probed(it, options=options, engine=lambda: engine, ledger=ledger)
+            found.append(trouble or Finding(check, Verdict.OK, f"{it.name} works"))
+    return found
+
+
+async def _probed(application: Application, **given: Any) -> Finding | None:
+    """What an application's probe finds wrong."""
+    from towpath.apps.application import Host  # noqa: PLC0415 -- slow to import
+    from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
+    from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- the same
+
+    host = Host(metrics=Metrics(), log=Silent(), **given)
+    serving = application.load(application.service, nullcontext)
+    try:
+        async with asyncio.timeout(_PROBED_WITHIN), serving(host) as service:
+            await application.load(application.probe)(service)
+    except TowpathError as error:
+        what = f"{application.name}: {error.code}: {error}"
+        return Finding("applications", Verdict.BAD, what, error.remedy)
+    except TimeoutError:
+        what = f"{application.name}: its probe timed out after {_PROBED_WITHIN:g} s"
+        return Finding("applications", Verdict.BAD, what, "Check that what it needs responds.")
+    return None
 
 
 def _size(count: int) -> str:

@@ -148,10 +148,10 @@ def secret(
     and sign none that are meant for others.
     """
     from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
-    from towpath.calls.signature import Purpose, derived  # noqa: PLC0415 -- the same
+    from towpath.calls.signature import EVENTS, derived  # noqa: PLC0415 -- the same
 
     found = applications(session.settings.applications)
-    known = [Purpose.EVENTS.value, *(name for it in found for name in it.purposes)]
+    known = [EVENTS, *(name for it in found for name in it.purposes)]
     if purpose not in known:
         raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):

@@ -108,8 +108,12 @@ def nouns(command: Any) -> dict[str, Any]:
 
 def _named(common: Mapping[str, Any]) -> dict[str, Line]:
     """The nouns of the applications that the settings name. Raises as the server does."""
-    places = Session(common).settings.applications  # loading them has seen to the applications
     from towpath.apps.application import Application, loaded  # noqa: PLC0415 -- slow to import
+    from towpath.settings import load  # noqa: PLC0415 -- the same
+
+    session = Session(common)
+    # Loading them has seen to the applications.
+    places = load(session.flags(), registry=session.registry).applications
 
     found: list[tuple[str, Application]] = [(place, loaded(place, place)) for place in places]
     return {it.name: Line(place, it.noun) for place, it in found if it.cli}

@@ -182,7 +182,8 @@ async def configure(
     changed here wins over what handlers declare, until `reset` takes it back.
 
     \b
-    Retry policies: exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,…, never
+    Retry policies: exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY,
+    listed:WAIT,WAIT,…, never
     """
     from towpath.engine.options import QueueOptions  # noqa: PLC0415 -- slow to import
 

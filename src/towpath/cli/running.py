@@ -15,7 +15,7 @@ from towpath.app.app import Towpath
 from towpath.console.exits import AppNotFound
 from towpath.console.verb import Session
 from towpath.errors import InvalidOption
-from towpath.settings import Settings, load
+from towpath.settings import Settings
 from towpath.telemetry import logs
 from towpath.telemetry.events import METRICS_SERVED
 from towpath.telemetry.logs import Log
@@ -30,7 +30,7 @@ class Running:
         self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
     ) -> None:
         flags = session.flags(worker=worker, log=log)
-        self._settings = load(flags, registry=session.registry)
+        self._settings = session.load(flags)
         self._out, self._path = session.out, path
         self._app = find_app(path)
         # Those who submit use the app's own address. A variable must not send its workers

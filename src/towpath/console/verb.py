@@ -56,6 +56,7 @@ class Session:
     def __init__(self, common: Mapping[str, Any]) -> None:
         self._common = common
         self.registry: Registry = common["registry"]
+        self._warned: list[str] = []
 
     @cached_property
     def out(self) -> Output:
@@ -79,9 +80,21 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """All settings. Raises InvalidOption."""
+        return self.load(self.flags())
+
+    def load(self, flags: Mapping[str, Any]) -> Settings:
+        """The settings with these flags. Applications that can't be had are told once, and refused
+        only where somebody needs them.
+        """
         from towpath.settings import load  # noqa: PLC0415 -- slow to import
 
-        return load(self.flags(), registry=self.registry)
+        return load(flags, registry=self.registry, passed_over=self._warn)
+
+    def _warn(self, error: TowpathError) -> None:
+        warning = f"warning  {error.code}: {error}. {error.remedy}"
+        if warning not in self._warned:
+            self._warned.append(warning)
+            self.out.note(warning)
 
     @asynccontextmanager
     async def engine(self) -> AsyncGenerator[Engine]:
@@ -235,10 +248,8 @@ def open_ledger(
     *tables* loads those of applications that have to fit, too. Raises InvalidOption if there is no
     ledger, LedgerNotInstalled if it can't be had.
     """
-    from towpath.settings import load  # noqa: PLC0415 -- slow to import
-
     said = {} if database is None else {"database": database}
-    settings = load(session.flags() | said, registry=session.registry)
+    settings = session.load(session.flags() | said)
     kept = file_in(settings.data)
     if settings.database is not None:
         url = settings.database

@@ -43,6 +43,7 @@ Send = Callable[[], Awaitable[T]]
 Prepare = Callable[[Channel], Send[T]]
 """Makes what is sent on a channel, once; it may be sent more than once."""
 _CHECK_S = 2.0
+_LEFT = "the engine was left"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +177,7 @@ class Channels:
         Raises ServerUnreachable when the time is up.
         """
         if self._is_closed:
-            raise EngineClosed("the engine was left")
+            raise EngineClosed(_LEFT)
         began, attempt = steady(), 0
         until, target = began + self._give_up_s, self._target(key)
         free = target.idle and target.refusal is None
@@ -189,6 +190,8 @@ class Channels:
                         answer = await send()
                     break
                 except TROUBLE as error:
+                    if self._is_closed:
+                        raise EngineClosed(_LEFT) from error
                     hang_up = channel.line.hang_up
                     await _pause(error, attempt, began, self._give_up_s, hang_up)
                     attempt += 1
@@ -268,6 +271,8 @@ class Channels:
                 with self._watch.until(began + self._check_s):
                     return await send()
             except TROUBLE as error:
+                if self._is_closed:
+                    raise EngineClosed(_LEFT) from error
                 await _pause(error, attempt, began, self._check_s, hang_up)
         raise AssertionError("unreachable")
 

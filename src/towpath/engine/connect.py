@@ -296,7 +296,13 @@ class Link:
         if self._learning is None:
             self._learning = asyncio.create_task(self._layout.learn())
             self._learning.add_done_callback(self._learnt)
-        await asyncio.shield(self._learning)
+        learning, me = self._learning, asyncio.current_task()
+        try:
+            await asyncio.shield(learning)
+        except asyncio.CancelledError:
+            if learning.cancelled() and me is not None and not me.cancelling():
+                raise RedisConnectionError("the engine was closed") from None
+            raise
 
     def _learnt(self, task: asyncio.Task[None]) -> None:
         self._learning = None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from towpath.clock import Duration, parse_duration, spelled
 from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
-POLICIES = "exponential[:FIRST[:LONGEST]], fixed:EVERY, listed:WAIT,WAIT,… or never"
+POLICIES = (
+    "exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY, listed:WAIT,WAIT,… or never"
+)
 
 
 def written(value: Duration | LanePolicy | RetryPolicy | int) -> str | int:
@@ -24,9 +29,13 @@ def written(value: Duration | LanePolicy | RetryPolicy | int) -> str | int:
 
 
 def _retry(policy: RetryPolicy) -> str:
+    usual = Exponential()
     match policy:
         case Exponential():
-            return f"exponential:{spelled(policy.first)}:{spelled(policy.longest)}"
+            words = [spelled(policy.first), spelled(policy.longest)]
+            if (policy.factor, policy.jitter) != (usual.factor, usual.jitter):
+                words += [f"{policy.factor:g}", f"{policy.jitter:g}"]
+            return ":".join(["exponential", *words])
         case Fixed():
             return f"fixed:{spelled(policy.every)}"
         case Listed():
@@ -38,19 +47,35 @@ def _retry(policy: RetryPolicy) -> str:
 def read_retry(text: str) -> RetryPolicy:
     """The policy that *text* is. Raises InvalidOption."""
     kind, _, rest = text.partition(":")
-    waits = [parse_duration("retry", part) for part in rest.replace(":", ",").split(",") if part]
-    match kind, waits:
+    words = [part for part in rest.replace(":", ",").split(",") if part]
+    match kind, words:
         case "never", []:
             return Never()
         case "fixed", [every]:
-            return Fixed(every)
+            return Fixed(_wait(every))
         case "listed", [_, *_]:
-            return Listed(tuple(waits))
-        case "exponential", []:
-            return Exponential()
-        case "exponential", [first]:
-            return Exponential(first=first)
-        case "exponential", [first, longest]:
-            return Exponential(first=first, longest=longest)
+            return Listed(tuple(map(_wait, words)))
+        case "exponential", _ if len(words) <= len(_EXPONENTIAL):
+            said = zip(_EXPONENTIAL.items(), words, strict=False)
+            return Exponential(**{name: read(word) for (name, read), word in said})
         case _:
             raise InvalidOption("retry", text, rule=f"must be {POLICIES}")
+
+
+def _wait(word: str) -> Duration:
+    return parse_duration("retry", word)
+
+
+def _number(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise InvalidOption("retry", word, rule="must be a number") from None
+
+
+_EXPONENTIAL: dict[str, Callable[[str], Any]] = {
+    "first": _wait,
+    "longest": _wait,
+    "factor": _number,
+    "jitter": _number,
+}

@@ -17,7 +17,7 @@ from towpath.apps.application import Application, applications
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
-from towpath.calls.signature import Purpose, derived
+from towpath.calls.signature import EVENTS, derived
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -251,7 +251,7 @@ class Sinks:
         except CallRefused as error:
             raise InvalidOption("events.webhook_url", "…", rule=error.reason) from None
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
-        secrets = [derived(it, Purpose.EVENTS) for it in options.secrets]
+        secrets = [derived(it, EVENTS) for it in options.secrets]
         return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
 
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from towpath.clock import Duration, seconds
 from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, parse_url
-from towpath.errors import InvalidOption
+from towpath.errors import InvalidInput, InvalidOption
 from towpath.options import Mark, Options, Secret, fields_of
 from towpath.settings.sources import UNSAID, Leaf, Origin, Sources, find_file, leaves_of
 from towpath.telemetry.options import LogOptions
@@ -201,18 +201,32 @@ class Settings(Core, frozen=True, kw_only=True):
 # ── loading ──────────────────────────────────────────────────────────────────────────────
 
 
-def load(flags: Mapping[str, Any] | None = None, *, registry: Registry = no_groups) -> Settings:
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    registry: Registry = no_groups,
+    passed_over: Callable[[InvalidInput], None] | None = None,
+) -> Settings:
     """All settings, checked together. *flags* are nested as the tree is; `config` names the file.
 
     Raises InvalidOption that names the setting, and the nearest one for a name that is none. It
-    repeats no value that may be a secret.
+    repeats no value that may be a secret. With *passed_over*, which is told why, applications that
+    can't be had are as if none was named; what is set for them is not looked at.
     """
     given = dict(flags or {})
     sources = Sources(given, find_file(given.pop("config", None)))
     core = _core(sources, Core)
-    groups = registry(core)
+    refused = None
+    try:
+        groups = registry(core)
+    except InvalidInput as error:
+        if passed_over is None:
+            raise
+        passed_over(refused := error)
+        groups = registry(replace(core, applications=()))
     mentioned = {name: kind for name, kind in groups.items() if sources.mention(name)}
-    sources.refuse_unknown(list(leaves(mentioned)), lambda: leaves(groups))
+    if refused is None:
+        sources.refuse_unknown(list(leaves(mentioned)), lambda: leaves(groups))
     handed = [it for name, kind in mentioned.items() for it in leaves_of(kind(), name)]
     values = {it.name: value for it in handed if (value := sources.value(it)) is not UNSAID}
     said = _Said(groups, values, sources.origins)

@@ -200,11 +200,18 @@ class Misfits(NamedTuple):
 def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
     """What pydantic found, as far as anybody reads it."""
     found = [
-        {"where": ".".join(str(part)[:100] for part in it["loc"][:10]), "what": it["msg"]}
+        {"where": ".".join(str(part)[:100] for part in it["loc"][:10]), "what": _what(it)}
         for it in islice(errors, 20)
     ]
     told = (f"{it['where']}: {it['what']}" if it["where"] else it["what"] for it in found[:3])
     return Misfits("; ".join(told), found)
+
+
+def _what(misfit: Mapping[str, Any]) -> str:
+    """What a value has to be. A rule of ours is told without pydantic's words around it."""
+    error = misfit.get("ctx", {}).get("error")
+    rule = error.rule if isinstance(error, errors.InvalidOption) else str(misfit["msg"])
+    return rule.removeprefix("Value error, ")
 
 
 _PLAIN = {

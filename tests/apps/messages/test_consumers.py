@@ -22,10 +22,10 @@ from towpath.apps.messages.callbacks import (
 )
 from towpath.apps.messages.handlers import add_callbacks, add_push
 from towpath.apps.messages.model import CALLBACKS, MESSAGES, Receipt, message_ref
-from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
-from towpath.calls.signature import Purpose, derived, verify
+from towpath.calls.signature import derived, verify
 from towpath.clock import ManualClock, ServerClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -106,12 +106,9 @@ class TestPushing:
             sent = await send(messages, **more)
             assert (await ended(engine, sent)).result == b'{"text":"hi ann"}'
         [request] = receiver.requests
-        assert (
-            verify([derived(SECRET, Purpose.PUSH)], request.headers, request.body).id
-            == sent.message_id
-        )
+        assert verify([derived(SECRET, PUSH)], request.headers, request.body).id == sent.message_id
         with pytest.raises(SignatureWrong):  # who gets callbacks can't pass for us here
-            verify([derived(SECRET, Purpose.CALLBACK)], request.headers, request.body)
+            verify([derived(SECRET, CALLBACK)], request.headers, request.body)
         assert msgspec.json.decode(request.body) == {
             "user_id": "ann",
             "org_id": "acme",
@@ -184,8 +181,7 @@ class TestCallingBack:
             assert (await delivered(engine, sent)).state is State.DONE
         [request] = receiver.requests
         assert (
-            verify([derived(SECRET, Purpose.CALLBACK)], request.headers, request.body).id
-            == sent.message_id
+            verify([derived(SECRET, CALLBACK)], request.headers, request.body).id == sent.message_id
         )
         body = msgspec.json.decode(request.body)
         assert body["type"] == "message.answered"

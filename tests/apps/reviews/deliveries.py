@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from towpath.calls import headers_for, new_secret
+from towpath.calls.signature import headers_for, new_secret
 
 PAYLOADS = Path(__file__).parent / "payloads"
 GITHUB_SECRET = secrets.token_hex(20)

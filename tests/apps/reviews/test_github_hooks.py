@@ -23,7 +23,7 @@ from tests.apps.reviews.deliveries import (
 from towpath.apps.reviews.hooks import Hook, Ignored
 from towpath.apps.reviews.hooks import read_github as read
 from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
-from towpath.calls import SignatureRefused
+from towpath.calls.errors import SignatureRefused
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid

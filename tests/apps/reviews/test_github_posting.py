@@ -11,7 +11,8 @@ from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, refuses
 from towpath.apps.reviews.model import BODY_MOST, Severity, Verdict
 from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.port import Posted
-from towpath.calls import Caller, CallRefused
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallRefused
 from towpath.clock import minutes, seconds, wall_ms
 from towpath.errors import InvalidOption
 from towpath.worker.context import Discard, Retry

@@ -23,13 +23,8 @@ from tests.apps.reviews.deliveries import (
 from towpath.apps.reviews.hooks import Hook, Ignored
 from towpath.apps.reviews.hooks import read_gitlab as read
 from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
-from towpath.calls import (
-    SignatureMissing,
-    SignatureRefused,
-    SignatureStale,
-    SignatureWrong,
-    new_secret,
-)
+from towpath.calls.errors import SignatureMissing, SignatureRefused, SignatureStale, SignatureWrong
+from towpath.calls.signature import new_secret
 from towpath.clock import minutes
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption

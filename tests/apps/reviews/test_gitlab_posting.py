@@ -11,7 +11,7 @@ from tests.forges.serving import TOKEN, ForgeServer, refuses
 from towpath.apps.reviews.model import Forge, ReviewTask, Verdict
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Posted
-from towpath.calls import Caller
+from towpath.calls.caller import Caller
 from towpath.clock import seconds
 from towpath.worker.context import Discard, Retry
 

@@ -23,7 +23,7 @@ from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.reviewers.function import FunctionReviewer
 from towpath.apps.reviews.service import Reviews
 from towpath.apps.reviews.view import ReviewView
-from towpath.calls import new_secret
+from towpath.calls.signature import new_secret
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits

@@ -11,7 +11,9 @@ from tests.apps.reviews.reviewing import a_comment, a_review, a_task, an_attempt
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
 from towpath.apps.reviews.adapters import HttpReviewer
 from towpath.apps.reviews.model import ReviewTask
-from towpath.calls import Caller, CallRefused, SecretInvalid, new_secret, verify
+from towpath.calls.caller import Caller
+from towpath.calls.errors import CallRefused, SecretInvalid
+from towpath.calls.signature import new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.errors import InvalidOption
 from towpath.worker.context import Discard, Retry

@@ -1,7 +1,7 @@
 """Messages: one at a time per user."""
 
 from towpath.apps.application import Application
-from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 
 APPLICATION = Application(
     name="messages",
@@ -9,6 +9,6 @@ APPLICATION = Application(
     queues="towpath.apps.messages.model:QUEUES",
     service="towpath.apps.messages.service:serving",
     handlers="towpath.apps.messages.adapters:Consumers",
-    purposes=("push", "callback"),
+    purposes=(PUSH, CALLBACK),
     http="towpath.apps.messages.http:MOUNT",
 )

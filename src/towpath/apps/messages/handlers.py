@@ -19,11 +19,11 @@ from towpath.apps.messages.model import (
     MessageState,
     message_ref,
 )
-from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import Answer, Next, require_taken
 from towpath.calls.errors import AnswerTooLarge
-from towpath.calls.signature import Purpose, derived
+from towpath.calls.signature import derived
 from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
 from towpath.engine.model import Job
@@ -79,7 +79,7 @@ def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
 class _Pusher:
     def __init__(self, post: Post, options: MessagesOptions) -> None:
         self._post = post
-        self._secrets = tuple(derived(it, Purpose.PUSH) for it in options.secrets)
+        self._secrets = tuple(derived(it, PUSH) for it in options.secrets)
         self._url = options.worker_url or ""
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
@@ -94,7 +94,7 @@ class _Pusher:
 class _Courier:
     def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
         self._app, self._post = app, post
-        self._secrets = tuple(derived(it, Purpose.CALLBACK) for it in options.secrets)
+        self._secrets = tuple(derived(it, CALLBACK) for it in options.secrets)
 
     async def look(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else look again later, and later."""

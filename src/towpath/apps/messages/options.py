@@ -11,6 +11,9 @@ from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
 from towpath.options import Allowed, Mark, Options, Secret, Signing
 
+PUSH, CALLBACK = "push", "callback"
+"""What its calls are for: each kind is signed with a secret of its own."""
+
 
 class MessagesOptions(Options, frozen=True, kw_only=True):
     """How messages leave."""

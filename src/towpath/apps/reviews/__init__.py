@@ -1,7 +1,7 @@
 """Reviews of pull requests and pushes, from webhooks and by request; each has a record."""
 
 from towpath.apps.application import Application
-from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.options import REVIEWER, ReviewsOptions
 
 APPLICATION = Application(
     name="reviews",
@@ -9,7 +9,7 @@ APPLICATION = Application(
     queues="towpath.apps.reviews.model:QUEUES",
     service="towpath.apps.reviews.service:serving",
     handlers="towpath.apps.reviews.adapters:Consumers",
-    purposes=("reviewer",),
+    purposes=(REVIEWER,),
     http="towpath.apps.reviews.http:MOUNT",
     cli="towpath.apps.reviews.cli:app",
     facts="towpath.apps.reviews.adapters:facts",

@@ -11,7 +11,7 @@ from towpath.apps.application import Fact
 from towpath.apps.outcomes import calling
 from towpath.apps.reviews.handlers import add_posting, add_reviews
 from towpath.apps.reviews.model import Forge, Review, ReviewTask
-from towpath.apps.reviews.options import ReviewsOptions
+from towpath.apps.reviews.options import REVIEWER, ReviewsOptions
 from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Poster
@@ -22,7 +22,7 @@ from towpath.apps.reviews.reviewers.port import Reviewer, printed
 from towpath.calls.answer import require_taken
 from towpath.calls.caller import Caller
 from towpath.calls.guard import parse_target
-from towpath.calls.signature import Purpose, derived, message_id, sign
+from towpath.calls.signature import derived, message_id, sign
 from towpath.clock import Duration, seconds
 from towpath.errors import InvalidOption
 from towpath.worker.context import Context
@@ -92,7 +92,7 @@ class Outgoing:
             return FunctionReviewer.at(options.reviewer_function)
         if options.reviewer_url is not None:
             caller = self._caller(options, options.reviewer_url, within=options.within)
-            secrets = [derived(it, Purpose.REVIEWER) for it in options.secrets]
+            secrets = [derived(it, REVIEWER) for it in options.secrets]
             return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 

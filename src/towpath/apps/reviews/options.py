@@ -21,6 +21,8 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 WITHIN = minutes(10)
+REVIEWER = "reviewer"
+"""What calls to a reviewer are for: they are signed with a secret of their own."""
 
 
 class ReviewsOptions(Options, frozen=True, kw_only=True):

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
-from towpath.calls import Answer, Caller, CallError, Next, advice, headers_for, message_id
-from towpath.calls.errors import AnswerTooLarge
+from towpath.calls.answer import Answer, Next, advice
+from towpath.calls.caller import Caller
+from towpath.calls.errors import AnswerTooLarge, CallError
+from towpath.calls.signature import headers_for, message_id
 from towpath.engine.check import whole
 from towpath.errors import InvalidInput
 from towpath.ids import sink_name

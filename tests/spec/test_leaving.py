@@ -1,0 +1,47 @@
+"""Leaving an engine: what is still asked of it fails at once, and says why."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from towpath.clock import minutes
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.errors import EngineClosed
+
+PATIENT = Limits(answer=minutes(5), give_up=minutes(10), channels=1)
+"""Longer than any test may take: who waits for these hangs."""
+CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
+    "write": lambda engine: engine.pause("mails"),
+    "read": lambda engine: engine.counts("mails"),
+    "check": lambda engine: engine.check(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_under_way_to_a_frozen_server_ends(server: EmbeddedServer, call: str) -> None:
+    async with Engine(server.url, limits=PATIENT) as engine:
+        await engine.counts("mails")
+        server.pause()
+        try:
+            # The second one waits for the only channel.
+            asked = [asyncio.ensure_future(CALLS[call](engine)) for _ in range(2)]
+            await meanwhile(lambda: not any(it.done() for it in asked))
+            leaving = asyncio.create_task(engine.__aexit__(None, None, None))
+            for it in asked:
+                with pytest.raises(EngineClosed):
+                    await it
+            await leaving
+        finally:
+            server.unpause()
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_later_call_is_refused(server: EmbeddedServer, call: str) -> None:
+    async with Engine(server.url, limits=PATIENT) as engine:
+        pass
+    with pytest.raises(EngineClosed):
+        await CALLS[call](engine)
