@@ -73,13 +73,10 @@ def take(
         behind = last is not None and connection.scalar(_last) != last
         if behind and histories(connection, subjects) != seen:
             raise Overtaken
-        made: dict[Key, int] = {}
-        if rows:
-            # Somebody may make the same at the same time: one of both does.
-            many = has_arrays(connection)
-            given_rows = arrays_of(rows, *_MADE) if many else rows
-            places = connection.execute(_made_many if many else _made_each, given_rows)
-            made = {(queue, id): seq for queue, id, seq in places}
+        # Somebody may make the same at the same time: one of both does.
+        each = (_made_each, rows)
+        insert = (_made_many, arrays_of(rows, *_MADE)) if has_arrays(connection) else each
+        made = {(queue, id): seq for queue, id, seq in connection.execute(*insert)} if rows else {}
         found = there | {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
         others = _rows(connection, _known_ones, set(answering) - found.keys())
         found.update({_key(row): row for row in others})
