@@ -22,5 +22,6 @@ BUILT_IN = {
         "towpath.apps.reviews:APPLICATION", "Reviews: submit, list, show, cancel, retry."
     ),
     "timers": Line("towpath.apps.timers:APPLICATION"),
+    "uploads": Line("towpath.apps.uploads:APPLICATION"),
 }
 """The applications that come with Towpath."""

@@ -1,0 +1,12 @@
+"""Uploads: large files in chunks, through Redis into object storage, whole or not at all."""
+
+from towpath.apps.application import Application
+from towpath.apps.uploads.options import UploadsOptions
+
+APPLICATION = Application(
+    name="uploads",
+    options=UploadsOptions,
+    queues="towpath.apps.uploads.model:QUEUES",
+    tables="towpath.apps.uploads.tables:TABLES",
+    errors="towpath.apps.uploads.errors:ANSWERS",
+)

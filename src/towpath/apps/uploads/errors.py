@@ -1,0 +1,285 @@
+"""What uploads refuse.
+
+TowpathError
+├── InvalidInput
+│   ├── ChunkInvalid         a number or a length that can't be this chunk's
+│   │   └── ChunkCut         the body ended before its announced length
+│   ├── DigestMismatch       the bytes are not those that Content-Digest tells of
+│   └── RangeInvalid         a range that the content does not have
+└── UploadError
+    ├── UploadNotFound       there is no upload of that id
+    ├── UploadGone           it was aborted, or has expired
+    ├── UploadConflict       its state does not allow it
+    │   ├── UploadDiffers    the Idempotency-Key was used for another upload
+    │   ├── UploadEnded      it is completed, or about to be
+    │   ├── UploadFailed     it has failed, and waits to be resumed
+    │   ├── UploadIncomplete chunks are missing
+    │   ├── ChunkDiffers     the chunk is there with other bytes
+    │   └── LastChunkDiffers another chunk is the last one
+    ├── UploadTooLarge       more than an object can have
+    ├── PartTooLarge         a part would take too much of the budget
+    ├── BudgetFull           there is no room for another part now
+    ├── QuotaReached         the key has as much under way as it may
+    ├── StoreAway            the object store does not answer
+    └── UploadsOff           nothing says where files should go
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from towpath.apps.application import Answered
+from towpath.errors import InvalidInput, RetryAdvice, TowpathError
+
+if TYPE_CHECKING:
+    from towpath.apps.uploads.model import Range
+
+
+class ChunkInvalid(InvalidInput):
+    """A number or a length that can't be this chunk's; nothing was stored."""
+
+    code = "chunk_invalid"
+    remedy = "Cut the file into chunks of the `chunk_size` that the upload was started with."
+
+
+class ChunkCut(ChunkInvalid):
+    """The body ended before its announced length; nothing of it counts."""
+
+    code = "chunk_cut"
+    remedy = "Send the chunk again."
+
+
+class DigestMismatch(InvalidInput):
+    """The bytes are not those that Content-Digest tells of; nothing of them counts."""
+
+    code = "digest_mismatch"
+    remedy = "Send the chunk again; if it happens again, compute the digest of what is sent."
+
+    def __init__(self, number: int, algorithm: str) -> None:
+        super().__init__(f"chunk {number}: its {algorithm} is not that of Content-Digest")
+
+
+class RangeInvalid(InvalidInput):
+    """A range that the content does not have."""
+
+    code = "range_invalid"
+    remedy = "Ask for bytes within the size; Content-Range has it."
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the content has {size} bytes")
+        self.size = size
+
+
+class UploadError(TowpathError):
+    """Something about one upload."""
+
+    code = "upload_error"
+
+    def __init__(self, upload: str, what: str) -> None:
+        super().__init__(f"upload {upload}: {what}")
+        self.upload = upload
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What a client may want to act on."""
+        return {}
+
+
+class UploadNotFound(UploadError):
+    """There is no upload of that id."""
+
+    code = "upload_not_found"
+    remedy = "Use the `upload_id` that starting an upload answers."
+
+    def __init__(self, upload: str) -> None:
+        super().__init__(upload, "is not known")
+
+
+class UploadGone(UploadError):
+    """The upload was aborted, or has expired; its chunks are gone."""
+
+    code = "upload_gone"
+    remedy = "Start another upload."
+
+    def __init__(self, upload: str, status: str) -> None:
+        super().__init__(upload, f"is {status}")
+        self.status = status
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"state": self.status}
+
+
+class UploadConflict(UploadError):
+    """The state of the upload does not allow it; nothing was changed."""
+
+    code = "upload_conflict"
+    remedy = "Look at the upload's `status`."
+
+
+class UploadDiffers(UploadConflict):
+    """The Idempotency-Key was used for another upload; nothing was started."""
+
+    code = "upload_differs"
+    remedy = "Use a new Idempotency-Key for a new upload, or send the same request unchanged."
+
+    def __init__(self, upload: str) -> None:
+        super().__init__(upload, "was started under this Idempotency-Key by another request")
+
+
+class UploadEnded(UploadConflict):
+    """The upload is completed, or about to be; it takes no more chunks."""
+
+    code = "upload_ended"
+    remedy = "Start another upload for other content."
+
+    def __init__(self, upload: str, status: str) -> None:
+        super().__init__(upload, f"is {status}")
+        self.status = status
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"state": self.status}
+
+
+class UploadFailed(UploadEnded):
+    """The upload has failed; it takes chunks again once it is resumed."""
+
+    code = "upload_failed"
+    remedy = "Look at its `error_message`, then POST …/resume and send what is missing."
+
+
+class UploadNotFailed(UploadConflict):
+    """Only an upload that has failed can be resumed."""
+
+    code = "upload_not_failed"
+    remedy = "Send what is missing; an upload that is under way goes on by itself."
+
+    def __init__(self, upload: str, status: str) -> None:
+        super().__init__(upload, f"is {status}, not FAILED")
+
+
+class UploadIncomplete(UploadConflict):
+    """Chunks are missing; nothing was changed."""
+
+    code = "upload_incomplete"
+    remedy = "Send the chunks that `missing` lists, then complete it again."
+
+    def __init__(self, upload: str, missing: Sequence[Range]) -> None:
+        super().__init__(upload, "has chunks that are missing")
+        self.missing = tuple(missing)
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"missing": [[it.first, it.last] for it in self.missing]}
+
+
+class ChunkDiffers(UploadConflict):
+    """The chunk is there with other bytes; nothing was changed."""
+
+    code = "chunk_differs"
+    remedy = "Send the bytes that the file has there, or start another upload for another file."
+
+    def __init__(self, upload: str, number: int) -> None:
+        super().__init__(upload, f"chunk {number} is there with other bytes")
+
+
+class LastChunkDiffers(UploadConflict):
+    """Another chunk is the last one, or there are chunks behind this one."""
+
+    code = "last_chunk_differs"
+    remedy = "Only the last chunk of the file may be shorter, or be sent with is_last."
+
+    def __init__(self, upload: str, number: int, last: int) -> None:
+        super().__init__(upload, f"chunk {number} can't be the last, or behind it: there is {last}")
+
+
+class UploadTooLarge(UploadError):
+    """More than one object can have; nothing was stored."""
+
+    code = "upload_too_large"
+    remedy = "Use larger chunks, or give the size when the upload is started."
+
+    def __init__(self, what: str, upload: str = "new") -> None:
+        super().__init__(upload, what)
+
+
+class PartTooLarge(UploadTooLarge):
+    """One part of the object would take more than a quarter of the budget."""
+
+    code = "part_too_large"
+    remedy = "Use smaller chunks, or raise the setting uploads.budget."
+
+    def __init__(self, part: int, most: int) -> None:
+        super().__init__(
+            f"its parts would have {part} bytes, more than a quarter of the budget for chunks "
+            f"({most})"
+        )
+
+
+class BudgetFull(UploadError):
+    """There is no room for another part now; the parts that are begun may go on."""
+
+    code = "budget_full"
+    remedy = "Send the chunks that `missing` lists first: their parts have room. Then try again."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, upload: str, missing: Sequence[Range], *, after: int, what: str) -> None:
+        super().__init__(upload, what)
+        self.missing, self.after = tuple(missing), after
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"missing": [[it.first, it.last] for it in self.missing]}
+
+
+class ShareFull(BudgetFull):
+    """The key has half of the budget; its parts that are begun may go on."""
+
+    code = "share_full"
+
+
+class QuotaReached(UploadError):
+    """The key has as much under way as it may; nothing was started."""
+
+    code = "quota_reached"
+    remedy = "Finish or abort uploads of this key, or raise uploads.open_per_key or bytes_per_key."
+    retry = RetryAdvice.LATER
+    after = 10
+
+    def __init__(self, what: str) -> None:
+        super().__init__("new", what)
+
+
+class StoreAway(UploadError):
+    """The object store does not answer, or can't do this now."""
+
+    code = "store_away"
+    remedy = "Try again later; if it stays away, check the settings of `uploads` and the store."
+    retry = RetryAdvice.SAFE
+
+
+class UploadsOff(UploadError):
+    """Nothing says where files should go."""
+
+    code = "uploads_off"
+    remedy = "Set uploads.bucket, or uploads.directory."
+
+    def __init__(self) -> None:
+        super().__init__("new", "no bucket and no directory is configured")
+
+
+ANSWERS: Mapping[type[TowpathError], Answered] = {
+    UploadNotFound: Answered(404, 5),
+    UploadGone: Answered(410, 4),
+    UploadConflict: Answered(409, 4),
+    UploadTooLarge: Answered(413, 2),
+    RangeInvalid: Answered(416, 2),
+    BudgetFull: Answered(503, 75),
+    ShareFull: Answered(429, 75),
+    QuotaReached: Answered(429, 75),
+    StoreAway: Answered(503, 75),
+    UploadsOff: Answered(503, 75),
+}
+"""How they leave, where no base of theirs says so."""

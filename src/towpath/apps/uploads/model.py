@@ -1,0 +1,281 @@
+"""What an upload is: its states, and the plan by which chunks become parts of an object.
+
+The plan is fixed at the start, from sizes alone. Part k is always the same chunks, so a part that
+is stored twice replaces itself, and no part is ever made from what happened to arrive together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from towpath.apps.uploads.errors import PartTooLarge, UploadTooLarge
+from towpath.apps.uploads.options import LARGEST_CHUNK, MIB, SMALLEST_CHUNK
+from towpath.clock import minutes, seconds
+from towpath.engine.check import whole
+from towpath.engine.options import QueueOptions
+from towpath.engine.retry import Exponential
+from towpath.errors import InvalidOption
+from towpath.ids import text_name
+
+UPLOADS = "uploads"
+ATTEMPTS = 8
+"""How often a part or the completion is tried: for about ten minutes."""
+QUEUES = {
+    UPLOADS: QueueOptions(
+        max_attempts=ATTEMPTS,
+        retry=Exponential(first=seconds(1), factor=3, longest=minutes(5)),
+    )
+}
+LEAST_PART = 8 * MIB
+"""Bytes. S3 refuses less than 5 MiB, but for the last part."""
+MOST_PARTS = 10_000
+"""S3's own limit."""
+LARGEST_SIZE = 5 * 1024**4
+"""Bytes: the largest object of S3."""
+_NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_ID_RULE = "1 to 128 of A-Z, a-z, 0-9, '_', '-'"
+_MIME = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?:\s*;[ -~]{0,256})?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Status(StrEnum):
+    """Where an upload is. The row of a COMPLETED one says ACTIVE."""
+
+    PENDING = "PENDING"
+    UPLOADING = "UPLOADING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    EXPIRED = "EXPIRED"
+    ABORTED = "ABORTED"
+
+    @property
+    def open(self) -> bool:
+        """Whether it is under way."""
+        return self in _OPEN
+
+
+_OPEN = frozenset({Status.PENDING, Status.UPLOADING, Status.COMPLETING})
+
+
+class Algorithm(StrEnum):
+    """Checksums of a whole file that a client can give."""
+
+    CRC32C = "crc32c"
+    CRC64NVME = "crc64nvme"
+    SHA256 = "sha256"
+
+
+_BYTES_OF = {Algorithm.CRC32C: 4, Algorithm.CRC64NVME: 8, Algorithm.SHA256: 32}
+
+
+class Checksum(msgspec.Struct, frozen=True):
+    """What the whole file must come to; *value* is in hex. Raises InvalidOption."""
+
+    algorithm: Algorithm
+    value: str
+
+    def __post_init__(self) -> None:
+        digits = 2 * _BYTES_OF[self.algorithm]
+        if re.fullmatch(f"[0-9a-f]{{{digits}}}", self.value) is None:
+            rule = f"{self.algorithm} needs {digits} hex digits in lower case"
+            raise InvalidOption("checksum", self.value[:80], rule=rule)
+
+
+# ── the plan ─────────────────────────────────────────────────────────────────────────────
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Which chunks are which part. Chunks and parts are counted from 0."""
+
+    chunk_size: int
+    part_size: int
+    size: int | None = None
+    """None = not known yet."""
+
+    @classmethod
+    def of(cls, size: int | None, chunk_size: int, *, largest_part: int) -> Plan:
+        """The plan for a file. Raises InvalidOption, UploadTooLarge, PartTooLarge."""
+        whole("chunk_size", chunk_size, SMALLEST_CHUNK, LARGEST_CHUNK)
+        least = LEAST_PART
+        if size is not None:
+            whole("size", size, 0, 2**53)
+            if size > LARGEST_SIZE:
+                raise UploadTooLarge(f"{size} bytes: an object has at most {LARGEST_SIZE}")
+            least = max(least, -(-size // MOST_PARTS))
+        part_size = -(-least // chunk_size) * chunk_size
+        if part_size > largest_part:
+            raise PartTooLarge(part_size, largest_part)
+        return cls(chunk_size, part_size, size)
+
+    @property
+    def chunks_per_part(self) -> int:
+        return self.part_size // self.chunk_size
+
+    @property
+    def total_chunks(self) -> int | None:
+        return None if self.size is None else -(-self.size // self.chunk_size)
+
+    @property
+    def total_parts(self) -> int | None:
+        return None if self.size is None else -(-self.size // self.part_size)
+
+    @property
+    def most_chunks(self) -> int:
+        """Chunk numbers are below this."""
+        total = self.total_chunks
+        return MOST_PARTS * self.chunks_per_part if total is None else total
+
+    def part_of(self, number: int) -> int:
+        """The part that chunk *number* belongs to."""
+        return number // self.chunks_per_part
+
+    def chunks_of(self, part: int) -> range:
+        """The chunks of a part."""
+        first = part * self.chunks_per_part
+        return range(first, min(first + self.chunks_per_part, self.most_chunks))
+
+    def chunk_length(self, number: int) -> int | None:
+        """How many bytes a chunk has; None where only the client knows: up to `chunk_size`."""
+        if self.size is None:
+            return None
+        return min(self.chunk_size, self.size - number * self.chunk_size)
+
+    def part_length(self, part: int) -> int:
+        """How many bytes a part has, at most if the size is not known."""
+        rest = self.part_size if self.size is None else self.size - part * self.part_size
+        return min(self.part_size, rest)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Numbers from *first* to *last*, both included."""
+
+    first: int
+    last: int
+
+
+def ranges(numbers: Iterable[int]) -> list[Range]:
+    """Rising *numbers* as ranges."""
+    found: list[Range] = []
+    for number in numbers:
+        if found and found[-1].last == number - 1:
+            found[-1] = Range(found[-1].first, number)
+        else:
+            found.append(Range(number, number))
+    return found
+
+
+def gaps(bitmap: bytes, total: int, *, most: int) -> list[Range]:
+    """The numbers below *total* whose bits are not set; up to *most* ranges."""
+    found: list[Range] = []
+    number = 0
+    while number < total and len(found) < most:
+        byte = bitmap[number >> 3] if number >> 3 < len(bitmap) else 0
+        if byte == 0xFF and not number & 7:
+            number += 8
+        elif byte & (0x80 >> (number & 7)):
+            number += 1
+        else:
+            first = number
+            number = _next_set(bitmap, number, total)
+            found.append(Range(first, number - 1))
+    return found
+
+
+def _next_set(bitmap: bytes, number: int, total: int) -> int:
+    """The first number from *number* on whose bit is set, or *total*."""
+    while number < total:
+        if number >> 3 >= len(bitmap):
+            return total
+        byte = bitmap[number >> 3]
+        if not byte and not number & 7:
+            number += 8
+        elif byte & (0x80 >> (number & 7)):
+            return number
+        else:
+            number += 1
+    return total
+
+
+# ── what is uploaded ─────────────────────────────────────────────────────────────────────
+
+
+class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client wants to upload. Raises InvalidOption, InvalidName for what can't be right.
+
+    No text of the client's becomes a part of a path or an object's key, but for the connector's id.
+    """
+
+    name: str
+    size: int | None = None
+    chunk_size: int | None = None
+    mime_type: str = "application/octet-stream"
+    drive: str = "default"
+    connector_id: str = "default"
+    parent_id: str | None = None
+    path: str = ""
+    custom_metadata: Mapping[str, Any] = {}
+    client_node_id: str | None = None
+    checksum: Checksum | None = None
+
+    def __post_init__(self) -> None:
+        text_name("name", self.name, longest=_NAME_LONGEST)
+        if _ID.fullmatch(self.connector_id) is None:
+            raise InvalidOption("connector_id", self.connector_id[:130], rule=_ID_RULE)
+        for what, value in (("parent_id", self.parent_id), ("client_node_id", self.client_node_id)):
+            if value is not None:
+                text_name(what, value, longest=_NAME_LONGEST)
+        if len(self.path.encode()) > _PATH_LONGEST or _CONTROL.search(self.path):
+            rule = f"up to {_PATH_LONGEST} bytes without control characters"
+            raise InvalidOption("path", self.path[:80], rule=rule)
+        if _MIME.fullmatch(self.mime_type) is None:
+            raise InvalidOption("mime_type", self.mime_type[:80], rule="must be like text/plain")
+        if len(msgspec.json.encode(self.custom_metadata)) > _METADATA_LONGEST:
+            rule = f"up to {_METADATA_LONGEST} bytes as JSON"
+            raise InvalidOption("custom_metadata", "…", rule=rule)
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload as its row says."""
+
+    upload_id: str
+    node_id: str
+    owner: str
+    """The id of the key that began it."""
+    status: Status
+    generation: int
+    """Grows with each resumption and each rebuild: what belongs to an older one counts no more."""
+    name: str
+    size: int | None
+    chunk_size: int
+    part_size: int
+    mime_type: str
+    drive: str
+    connector_id: str
+    parent_id: str | None
+    path: str
+    custom_metadata: str
+    """JSON."""
+    client_node_id: str | None
+    checksum: Checksum | None
+    bucket: str
+    s3_key: str
+    s3_upload_id: str | None
+    etag: str | None
+    final_size: int | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    deadline: datetime
+    """Given up then, unless it is heard of before."""
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.chunk_size, self.part_size, self.size)

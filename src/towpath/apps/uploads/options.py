@@ -1,0 +1,85 @@
+"""The options of the application: what may be in Redis, for how long, and where files go."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta
+
+from towpath.clock import Duration, duration_ms, hours, seconds
+from towpath.errors import InvalidOption
+from towpath.options import Options, Secret
+
+KIB, MIB = 1024, 1024 * 1024
+SMALLEST_CHUNK, LARGEST_CHUNK = 64 * KIB, 64 * MIB
+"""Bytes of one chunk."""
+_SUFFIX = re.compile(r"[A-Za-z0-9._-]{0,32}")
+_DRIVE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+DRIVE_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '-'"
+
+
+class UploadsOptions(Options, frozen=True, kw_only=True):
+    """How files are taken in, and where they go."""
+
+    budget: Annotated[int, Meta(ge=32 * MIB, le=1024**4)] = 256 * MIB
+    """Bytes of chunks that may be in Redis at once. Plan for twice as much memory."""
+    chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
+    """Bytes of a chunk where the client does not say."""
+    open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    """Uploads that one key may have under way at once."""
+    bytes_per_key: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    """Bytes that the uploads of one key that are under way may have in all; 0 = no limit."""
+    chunk_expiry: Duration = hours(1)
+    """How long a chunk stays in Redis after its upload was last heard of."""
+    expiry: Duration = hours(24)
+    """After how long without a chunk an upload is given up."""
+    bucket: str | None = None
+    """The S3 bucket that files go into; none = they go into `directory`."""
+    directory: str | None = None
+    """The directory that files go into where there is no bucket; none = uploads are off."""
+    suffix: str = ""
+    """What object keys end with: connectors/{connector_id}/{node_id}{suffix}."""
+    drives: Mapping[str, str] = {}
+    """The bucket of each drive, as drive=bucket; none = any drive, all in one bucket."""
+    endpoint: str | None = None
+    """URL of the S3 server; none = Amazon's."""
+    region: str | None = None
+    """Region of the bucket."""
+    path_style: bool = False
+    """Whether the bucket is part of the path instead of the host name."""
+    access_key: Secret | None = None
+    """Access key; none = the usual chain of credentials."""
+    secret_key: Secret | None = None
+    """Secret of the access key."""
+    chunks_url: Secret | None = None
+    """URL of another Redis for the chunks; none = they are beside the jobs."""
+    origins: tuple[str, ...] = ()
+    """Origins whose pages may upload from a browser (CORS); * = any."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        duration_ms("chunk_expiry", self.chunk_expiry, least=seconds(10))
+        duration_ms("expiry", self.expiry, least=self.chunk_expiry)
+        if _SUFFIX.fullmatch(self.suffix) is None:
+            rule = "up to 32 of A-Z, a-z, 0-9, '.', '_', '-'"
+            raise InvalidOption("suffix", self.suffix, rule=rule)
+        for drive in self.drives:
+            if _DRIVE.fullmatch(drive) is None:
+                raise InvalidOption("drives", drive, rule=DRIVE_RULE)
+        if (self.access_key is None) != (self.secret_key is None):
+            raise InvalidOption("access_key", "…", rule="needs secret_key, and the other way round")
+
+    @property
+    def largest_part(self) -> int:
+        """Bytes: a part above this could keep all others from ever being whole."""
+        return self.budget // 4
+
+    def bucket_of(self, drive: str) -> str:
+        """Where the files of *drive* go. Raises InvalidOption for one that there is not."""
+        if _DRIVE.fullmatch(drive) is None:
+            raise InvalidOption("drive", drive, rule=DRIVE_RULE)
+        if self.drives and drive not in self.drives:
+            raise InvalidOption("drive", drive, rule=f"must be one of {', '.join(self.drives)}")
+        return self.drives.get(drive, self.bucket or "")

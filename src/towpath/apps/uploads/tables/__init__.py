@@ -1,0 +1,256 @@
+"""The rows of uploads, and every statement about them.
+
+A row is written before the first chunk is taken, and is the truth: Redis can be rebuilt from it and
+from the store's list of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy.exc import IntegrityError
+
+from towpath.apps.uploads.errors import QuotaReached, UploadDiffers
+from towpath.apps.uploads.model import Algorithm, Checksum, Status, Upload
+from towpath.clock import instant, wall_ms
+from towpath.ledger.database.tables import Tables
+from towpath.ledger.database.writing import Decide, Overtaken, Write
+
+TABLES = Tables("uploads", version="0001", steps=__name__)
+_ACTIVE = "ACTIVE"
+"""What the row of a completed upload says: the document can be used."""
+
+documents = Table(
+    "towpath_uploads_documents",
+    TABLES.metadata,
+    Column("upload_id", String(64), primary_key=True, doc="Its id."),
+    Column("node_id", String(64), nullable=False, unique=True, doc="The document's id."),
+    Column("owner", String(64), nullable=False, doc="The key that began it."),
+    Column("idempotency_key", String(255), doc="The client's name for the request."),
+    Column("request", LargeBinary(32), nullable=False, doc="SHA-256 of what was asked for."),
+    Column("status", String(12), nullable=False, doc="Its status; ACTIVE = completed."),
+    Column("generation", Integer, nullable=False, doc="Grows whenever it is taken up again."),
+    Column("name", String(1024), nullable=False, doc="The file's name."),
+    Column("size", BigInteger, doc="Bytes; none = not known."),
+    Column("chunk_size", Integer, nullable=False, doc="Bytes of a chunk."),
+    Column("part_size", BigInteger, nullable=False, doc="Bytes of a part of the object."),
+    Column("mime_type", String(512), nullable=False, doc="What the client says it is."),
+    Column("drive", String(64), nullable=False, doc="The drive."),
+    Column("connector_id", String(128), nullable=False, doc="The connector."),
+    Column("parent_id", String(1024), doc="The folder's id."),
+    Column("path", Text, nullable=False, doc="The folder's path."),
+    Column("custom_metadata", Text, nullable=False, doc="The client's own, as JSON."),
+    Column("client_node_id", String(1024), doc="The client's id for the document."),
+    Column("checksum_algorithm", String(12), doc="How the client checks the whole."),
+    Column("checksum_value", String(64), doc="What that must come to, in hex."),
+    Column("bucket", String(255), nullable=False, doc="Where the object is."),
+    Column("s3_key", String(512), nullable=False, doc="The object's key."),
+    Column("s3_upload_id", String(1024), doc="The store's id of the multipart upload."),
+    Column("etag", String(255), doc="The finished object's ETag."),
+    Column("final_size", BigInteger, doc="The finished object's bytes."),
+    Column("error", Text, doc="Why it failed."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was begun."),
+    Column("updated_at", BigInteger, nullable=False, doc="When the row was last changed."),
+    Column("deadline", BigInteger, nullable=False, doc="When it is given up."),
+    UniqueConstraint("owner", "idempotency_key"),
+    info={"about": "Documents that are uploaded, or were."},
+)
+Index(None, documents.c.status, documents.c.deadline)
+Index(None, documents.c.owner, documents.c.status)
+
+_OPEN = [str(status) for status in Status if status.open]
+_d = documents.c
+
+
+def _told(status: Status) -> str:
+    return _ACTIVE if status is Status.COMPLETED else status
+
+
+def _upload(row: RowMapping) -> Upload:
+    algorithm = row["checksum_algorithm"]
+    plain = {
+        name: row[name]
+        for name in Upload.__struct_fields__
+        if name not in {"status", "checksum", "created_at", "updated_at", "deadline"}
+    }
+    return Upload(
+        **plain,
+        status=Status.COMPLETED if row["status"] == _ACTIVE else Status(row["status"]),
+        checksum=Checksum(Algorithm(algorithm), row["checksum_value"]) if algorithm else None,
+        created_at=instant(row["created_at"]),
+        updated_at=instant(row["updated_at"]),
+        deadline=instant(row["deadline"]),
+    )
+
+
+# ── starting ─────────────────────────────────────────────────────────────────────────────
+
+
+def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[tuple[Upload, bool]]:
+    """Insert *row*, or find what was started under its Idempotency-Key; whether it was there.
+
+    Raises UploadDiffers, QuotaReached.
+    """
+
+    def decide(connection: Connection) -> Write[tuple[Upload, bool]]:
+        if (found := _before(connection, row)) is not None:
+            return lambda _: (found, True)
+        _require_quota(connection, row, most_open=most_open, most_bytes=most_bytes)
+
+        def write(connection: Connection) -> tuple[Upload, bool]:
+            try:
+                connection.execute(insert(documents), row)
+            except IntegrityError as error:  # another request under the same name came first
+                raise Overtaken from error
+            found = _one(connection, row["upload_id"])
+            if found is None:
+                raise Overtaken
+            return found, False
+
+        return write
+
+    return decide
+
+
+def _before(connection: Connection, row: dict[str, Any]) -> Upload | None:
+    if row["idempotency_key"] is None:
+        return None
+    same = _d.owner == row["owner"], _d.idempotency_key == row["idempotency_key"]
+    found = connection.execute(select(documents).where(*same)).mappings().first()
+    if found is None:
+        return None
+    if found["request"] != row["request"]:
+        raise UploadDiffers(found["upload_id"])
+    return _upload(found)
+
+
+def _require_quota(
+    connection: Connection, row: dict[str, Any], *, most_open: int, most_bytes: int
+) -> None:
+    own = _d.owner == row["owner"], _d.status.in_(_OPEN)
+    sums = select(func.count(), func.coalesce(func.sum(_d.size), 0)).where(*own)
+    count, size = connection.execute(sums).one()
+    if count >= most_open:
+        raise QuotaReached(f"the key has {count} uploads under way")
+    if most_bytes and int(size) + (row["size"] or 0) > most_bytes:
+        raise QuotaReached(f"the key's uploads under way would have more than {most_bytes} bytes")
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────
+
+
+def _one(connection: Connection, upload_id: str) -> Upload | None:
+    query = select(documents).where(_d.upload_id == upload_id)
+    row = connection.execute(query).mappings().first()
+    return None if row is None else _upload(row)
+
+
+def found(upload_id: str) -> Callable[[Connection], Upload | None]:
+    """The upload, if there is one."""
+    return lambda connection: _one(connection, upload_id)
+
+
+def page(
+    *, status: Status | None, owner: str | None, after: str | None, size: int
+) -> Callable[[Connection], Sequence[Upload]]:
+    """Uploads, newest first: ids grow with time."""
+    query = select(documents).order_by(_d.upload_id.desc()).limit(size)
+    if status is not None:
+        query = query.where(_d.status == _told(status))
+    if owner is not None:
+        query = query.where(_d.owner == owner)
+    if after is not None:
+        query = query.where(_d.upload_id < after)
+    return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
+
+
+def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
+    """Uploads under way, or failed, whose deadline is over."""
+    late = _d.status.in_([*_OPEN, str(Status.FAILED)]), _d.deadline <= now
+    query = select(documents).where(*late).order_by(_d.deadline).limit(size)
+    return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
+
+
+# ── changing ─────────────────────────────────────────────────────────────────────────────
+
+
+def moved(
+    upload: Upload,
+    status: Status,
+    *,
+    also: Callable[[Connection], None] | None = None,
+    **values: Any,
+) -> Write[bool]:
+    """Change the status of *upload*, of which nothing has changed since it was looked at; with it
+    *values*, and whatever *also* writes. False: something has.
+    """
+    same = _d.upload_id == upload.upload_id, _d.status == _told(upload.status)
+    current = _d.generation == upload.generation
+    values |= {"status": _told(status), "updated_at": wall_ms()}
+    change = update(documents).where(*same, current).values(values)
+
+    def write(connection: Connection) -> bool:
+        if not connection.execute(change).rowcount:
+            return False
+        if also is not None:
+            also(connection)
+        return True
+
+    return write
+
+
+def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
+    """Note the store's id of the multipart upload, unless there is one: the one that counts.
+
+    None: the upload is no longer under way.
+    """
+    own = _d.upload_id == upload.upload_id, _d.generation == upload.generation
+    free = _d.s3_upload_id.is_(None), _d.status.in_(_OPEN)
+    values = {"s3_upload_id": s3_upload_id, "updated_at": wall_ms()}
+    change = update(documents).where(*own, *free).values(values)
+    query = select(_d.s3_upload_id).where(*own, _d.status.in_(_OPEN))
+
+    def write(connection: Connection) -> str | None:
+        connection.execute(change)
+        return connection.scalar(query)
+
+    return write
+
+
+def extended(upload: Upload, deadline: int) -> Write[bool]:
+    """Give *upload* another deadline: it was heard of."""
+    return lambda connection: bool(
+        connection.execute(
+            update(documents)
+            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .values(deadline=deadline)
+        ).rowcount
+    )
+
+
+def sized(upload: Upload, size: int) -> Write[bool]:
+    """Note the size of an upload that was started without: it is known now."""
+    return lambda connection: bool(
+        connection.execute(
+            update(documents)
+            .where(_d.upload_id == upload.upload_id, _d.size.is_(None))
+            .values(size=size, updated_at=wall_ms())
+        ).rowcount
+    )
