@@ -13,6 +13,7 @@ TowpathError
 │   ├── JobDiffers          the id is that of a job with another payload
 │   ├── JobDone · JobDead · JobCancelled
 │   ├── JobNotDead          retry is for dead jobs
+│   ├── JobNotWaiting       move and set are for jobs that nobody works on
 │   ├── JobOpen             delete is for jobs that have ended
 │   ├── JobUnfinished       a result was asked for that there will never be
 │   └── StillOpen           the job did not end within the time
@@ -220,6 +221,17 @@ class JobNotDead(JobError):
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"is {state}, not dead")
+        self.state = state
+
+
+class JobNotWaiting(JobError):
+    """Only a job that waits (ready, delayed, or behind its lane) can be moved or replaced."""
+
+    code = "job_not_waiting"
+    remedy = "Let a leased job end, or cancel it first. `set` makes one that has ended anew."
+
+    def __init__(self, job: object, state: str) -> None:
+        super().__init__(job, f"is {state}; only a job that waits can be moved or replaced")
         self.state = state
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from towpath.clock import ManualClock, hours, minutes
+from towpath.clock import ZERO, ManualClock, hours, minutes
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import (
@@ -210,6 +210,30 @@ def _all_kinds() -> list[NewJob]:
     ]
 
 
+def _replacements() -> list[NewJob]:
+    """For jobs in every state but leased, in their lanes and out of them; one of them twice."""
+    return [
+        new_job(b"head", id="ready-lane", lane="ready"),
+        new_job(b"elsewhere", id="ready-lane-next", lane="held", delay=hours(1)),
+        new_job(b"free", id="ready-lane-third"),
+        new_job(b"later", id="ready", delay=minutes(1), headers={"trace": "1"}),
+        new_job(b"now", id="later"),
+        new_job(b"anew", id="done-kept", priority=90),
+        new_job(b"anew", id="dead-plain", lane="ready"),
+        new_job(b"twice", id="later", lane="ready"),
+    ]
+
+
+_MOVES = {
+    "ready": minutes(1), "ready-lane": hours(1), "ready-lane-next": minutes(1), "due": hours(1),
+    "later": ZERO, "due-lane": ZERO,
+}  # fmt: skip
+
+
+async def _set(filled: FilledQueue, id: str) -> None:
+    await filled.engine.set(filled.queue, b"anew", id=id)
+
+
 async def _submit_all_kinds(filled: FilledQueue) -> None:
     await filled.engine.submit_many(filled.queue, _all_kinds())
 
@@ -290,6 +314,14 @@ CASES = [
     _case("cancel delayed", lambda it: it.engine.cancel(it.ref("later"))),
     _case("cancel waiting", lambda it: it.engine.cancel(it.ref("ready-lane-next"))),
     _case("cancel leased", lambda it: it.engine.cancel(it.ref("held-lane"))),
+    _case("move", lambda it: it.engine.move(it.ref("ready-lane"), delay=minutes(1))),
+    _case("move to now", lambda it: it.engine.move(it.ref("later"), delay=ZERO)),
+    _case("move waiting", lambda it: it.engine.move(it.ref("ready-lane-next"), delay=hours(1))),
+    _case("move many", lambda it: it.engine.move_many(it.queue, _MOVES)),
+    _case("set", lambda it: it.engine.set_many(it.queue, _all_kinds())),
+    _case("set anew", lambda it: it.engine.set_many(it.queue, _replacements())),
+    _case("set a parked lane's head", lambda it: _set(it, "dead-lane"), PARK),
+    _case("set plain", lambda it: _set(it, "plain-3"), PLAIN),
     _case("exchange", _exchange),
     _case("exchange plain", _exchange_plain, PLAIN),
     _case("exchange and skip", _exchange, SKIP),

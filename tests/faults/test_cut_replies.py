@@ -19,6 +19,7 @@ from towpath.engine.model import (
     Renew,
     Settlement,
     Submitted,
+    job_ref,
     new_job,
 )
 from towpath.engine.script import Scripts
@@ -134,6 +135,19 @@ class TestCallsThatAreCut:
             assert await engine.cancel(renewed.job) is State.LEASED
         counts = await engine.counts(QUEUE)
         assert (counts.totals["failed"], counts.delayed, counts.leased) == (20, 20, 20)
+
+    async def test_move_and_set_have_one_effect(self, engine: Engine) -> None:
+        """A repeat says `replaced` only if there was something to replace before the call."""
+        ids = sorted(await submitted_ids(engine, 30))
+        for id in ids[:10]:
+            assert await engine.move(job_ref(QUEUE, id), delay=minutes(1)) is State.DELAYED
+        for n, id in enumerate(ids[10:]):
+            assert (await engine.set(QUEUE, b"y", id=id, lane=f"lane-{n % 3}")).replaced
+            assert not (await engine.set(QUEUE, b"x", id=f"new-{n}")).replaced
+        counts = await engine.counts(QUEUE)
+        assert (counts.totals["moved"], counts.totals["replaced"]) == (10, 20)
+        assert counts.totals["submitted"] == 30 + 20
+        assert (counts.delayed, counts.ready, counts.waiting) == (10, 20 + 3, 17)
 
     async def test_exchange_settles_and_claims_once(self, engine: Engine, seed: int) -> None:
         """Each round completes some, releases and renews some, and gets new ones."""

@@ -6,7 +6,17 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model.values import Exchanged, Held, New, Options, Refusal, Renewed, Settle, Taken
+from tests.model.values import (
+    Exchanged,
+    Held,
+    New,
+    Options,
+    Placed,
+    Refusal,
+    Renewed,
+    Settle,
+    Taken,
+)
 
 
 @dataclass
@@ -49,6 +59,9 @@ class History:
         elif verb == "submit":
             for new, taken in zip(asked["jobs"], found, strict=True):
                 self.submitted(now, new, taken)
+        elif verb in ("set", "move"):
+            self._set(now, asked.get("jobs", []), found)
+            self._moved(now, asked.get("moves", {}), found)
         elif verb == "claim":
             self._delivered(now, found)
         elif verb == "retry":
@@ -60,8 +73,21 @@ class History:
 
     def submitted(self, now: int, new: New, taken: Any) -> None:
         if isinstance(taken, Taken) and not taken.existed:
-            self._submitted[taken.id] += 1
-            self._lives[taken.id] = _Life(new, new.due or now + new.delay)
+            self._begun(now, new)
+
+    def _set(self, now: int, jobs: list[New], found: list[Any]) -> None:
+        for new, placed in zip(jobs, found, strict=bool(jobs)):
+            if isinstance(placed, Placed):
+                self._begun(now, new)
+
+    def _moved(self, now: int, moves: dict[str, tuple[str, int]], found: list[Any]) -> None:
+        for (id, (kind, ms)), state in zip(moves.items(), found, strict=bool(moves)):
+            if not isinstance(state, Refusal):
+                self._lives[id].not_before = max(now, ms if kind == "due" else now + ms)
+
+    def _begun(self, now: int, new: New) -> None:
+        self._submitted[new.id] += 1
+        self._lives[new.id] = _Life(new, new.due or now + new.delay)
 
     def _settled(self, now: int, it: Settle, outcome: Any) -> None:
         if isinstance(outcome, Refusal) or it.verb == "progress":

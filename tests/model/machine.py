@@ -16,7 +16,18 @@ from tests.model.keyspace import Keyspace
 from tests.model.oracle import Oracle
 from tests.model.plain_engine import PlainEngine
 from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
-from tests.model.values import OPEN, Exchanged, Held, New, Options, Refusal, Settle, Taken, View
+from tests.model.values import (
+    OPEN,
+    WAITS,
+    Exchanged,
+    Held,
+    New,
+    Options,
+    Refusal,
+    Settle,
+    Taken,
+    View,
+)
 from towpath.clock import milliseconds
 from towpath.embedded import Address, Connection
 from towpath.engine.script import Scripts
@@ -246,6 +257,25 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         lease = self.lease(which - 1) if 0 < which < 5 else None
         for id in [lease.id] if lease else [new.id for new in _pick(self.jobs, which)]:
             self.both("cancel", id=id)
+
+    def move(self, which: list[int], whens: list[tuple[str, int]]) -> None:
+        """Mostly jobs that wait, several of them at once."""
+        waiting = [job.new for state in WAITS for job in self.oracle.jobs_in(state)]
+        ids = [new.id for it in which for new in _pick(waiting if it < 5 else self.jobs, it)]
+        now = self.plain_engine.now
+        moves = {
+            id: (kind, now + ms if kind == "due" else ms)
+            for id, (kind, ms) in zip(ids, itertools.cycle(whens), strict=False)
+        }
+        if moves:
+            self.both("move", moves=moves)
+
+    def set(self, wanted: list[dict[str, Any]], which: int) -> None:
+        """The first of them often under the id of a job that is there."""
+        known = [{"id": new.id} for new in _pick(self.jobs, which) if which < 5]
+        jobs = [self.new({**it, **dict(*known[i : i + 1])}) for i, it in enumerate(wanted)]
+        self.both("set", jobs=jobs)
+        self.jobs += jobs
 
     def retry(self, which: int) -> None:
         self.attend("retry", which)

@@ -190,6 +190,78 @@ MUTANTS = [
         "the window of known ids begins too early",
         ("ends", "now + keep + options.remember", "now + options.remember"),
     ),
+    # ── move ──
+    Mutant("a moved job stays ready", ("move", "'ready' and due == now then", "'ready' then")),
+    Mutant(
+        "a ready job that is moved to now loses its place",
+        ("move", "if job.state == 'ready' and due == now then return 'ready' end", ""),
+    ),
+    Mutant(
+        "a moved job comes before those that are ready",
+        (
+            "move",
+            "elseif take_lane(job) then\n    enter_behind(job)",
+            "elseif take_lane(job) then\n    enter_ready(job)",
+        ),
+    ),
+    Mutant(
+        "a moved job comes past its lane",
+        ("move", "elseif take_lane(job) then", "else"),
+    ),
+    Mutant(
+        "behind its lane's head a job keeps its old time",
+        ("move", "set(job, 'due', due)", "if job.state ~= 'waiting' then set(job, 'due', due) end"),
+    ),
+    Mutant(
+        "a time in the past counts from the beginning of time",
+        ("move", "due = math.max(now, due < 0 and now + delay or due)", "due = math.max(0, due)"),
+    ),
+    Mutant(
+        "a job is moved under its worker's hands",
+        (
+            "move",
+            "if not WAITS[job.state] then",
+            "if job.state ~= 'leased' and not WAITS[job.state] then",
+        ),
+    ),
+    # ── set ──
+    Mutant(
+        "a job is replaced under its worker's hands",
+        ("set", "if old.state == 'leased' then return { 'JOB_NOT_WAITING', old.state } end", ""),
+    ),
+    Mutant(
+        "what is replaced stays where it was",
+        ("set", "if job.stored then zrem(ZSET[job.stored], job.id) end", ""),
+    ),
+    Mutant(
+        "what is replaced stays in its lane",
+        ("set", "if job.stored == 'waiting' then zrem(LANE .. job.lane, job.id) end", ""),
+    ),
+    Mutant("a lane stops with what is replaced", ("set", "leave_lane(job)", "")),
+    Mutant(
+        "what is set has the result of the one before",
+        ("set", "if job.gone_at then unlinks[#unlinks + 1] = RESULT .. job.id end", ""),
+    ),
+    Mutant(
+        "what is set has only the attempts that were left",
+        ("set", "job.tick, job.more =", "job.attempts, job.tick, job.more = old.attempts,"),
+    ),
+    Mutant(
+        "the first of two that are set stays too",
+        ("set", "for i = job.changed and #changed or 0, 1, -1 do", "for i = 0, 1, -1 do"),
+    ),
+    Mutant(
+        "what is set does not wait for its time",
+        (
+            "set",
+            "if job.due then enter_delayed(job, job.due) else enter_ready(job) end",
+            "enter_ready(job)",
+        ),
+    ),
+    Mutant(
+        "what replaces another needs room", ("set", "if not replaces and room <= 0", "if room <= 0")
+    ),
+    Mutant("what is set needs no room", ("set", "if not replaces and room <= 0", "if false")),
     # ── ends, limits ──
     Mutant("the wish to cancel is lost", ("cancel", "set(job, 'cancel', 1)", "")),
     Mutant(
@@ -213,7 +285,7 @@ MUTANTS = [
     Mutant("a paused queue gives jobs", ("claim", "meta.paused > 0", "false")),
     Mutant(
         "one job too many",
-        ("submit", "options.max_length - length()", "options.max_length + 1 - length()"),
+        ("waits", "local room = options.max_length", "local room = options.max_length + 1"),
     ),
     # ── the short way of plain jobs ──
     Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),

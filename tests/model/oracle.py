@@ -12,10 +12,12 @@ from tests.model.places import Places
 from tests.model.values import (
     NO_OTHER_ATTEMPT,
     OPEN,
+    WAITS,
     Exchanged,
     Held,
     Job,
     New,
+    Placed,
     Refusal,
     Renewed,
     Settle,
@@ -67,16 +69,22 @@ class Oracle(Places):
             return Taken(new.id, known.state, existed=True, same=known.new.payload == new.payload)
         if new.named and self.seen.get(new.id, 0) > self.now:
             return Taken(new.id, "gone", existed=True)
-        if 0 < self.options.max_length <= self.length():
+        if self._is_full():
             return Refusal("queue_full")
+        self.totals["submitted"] += 1
+        return Taken(new.id, self._take_in(new).state)
+
+    def _is_full(self) -> bool:
+        return 0 < self.options.max_length <= self.length()
+
+    def _take_in(self, new: New) -> Job:
         tick = self._tick()
         job = self.jobs[new.id] = Job(new, submitted=self.now, tick=tick, turn=tick)
         due = new.due or self.now + new.delay
         job.due = due if due > self.now else None
         if self._take_lane(job):
             job.state = "delayed" if job.due else "ready"
-        self.totals["submitted"] += 1
-        return Taken(new.id, job.state)
+        return job
 
     # ── claim and exchange ───────────────────────────────────────────────────────────────
 
@@ -231,6 +239,45 @@ class Oracle(Places):
         elif job.state != "cancelled":
             self._cancel(job)
         return job.state
+
+    def move(self, moves: dict[str, tuple[str, int]]) -> list[str | Refusal]:
+        return [self._move(id, kind, ms) for id, (kind, ms) in moves.items()]
+
+    def _move(self, id: str, kind: str, ms: int) -> str | Refusal:
+        """Delayed until then; in the past it is ready, and one that is ready stays in its place."""
+        job = self.find(id)
+        if job is None:
+            return Refusal("job_not_found")
+        if job.state not in WAITS:
+            return Refusal("job_not_waiting", state=job.state)
+        due = max(self.now, ms if kind == "due" else self.now + ms)
+        if job.state == "ready" and due == self.now:
+            return job.state
+        self.totals["moved"] += 1
+        job.due = due
+        if job.state != "waiting":  # that one goes by its time when it comes forward
+            if due > self.now:
+                job.state = "delayed"
+            elif self._take_lane(job):
+                self._come_forward(job)
+        return job.state
+
+    def set(self, jobs: list[New]) -> list[Placed | Refusal]:
+        return [self._set(new) for new in jobs]
+
+    def _set(self, new: New) -> Placed | Refusal:
+        """As if the old one had never been: all but who works on it, and its room."""
+        old = self.find(new.id)
+        state = old.state if old else ""
+        if state == "leased":
+            return Refusal("job_not_waiting", state=state)
+        if state not in WAITS and self._is_full():
+            return Refusal("queue_full")
+        left = self.jobs.pop(new.id, None)
+        if left is not None:
+            self._leave_lane(left)
+        self.totals["replaced" if state in WAITS else "submitted"] += 1
+        return Placed(new.id, self._take_in(new).state, state in WAITS)
 
     def reap(self, limit: int) -> int:
         return self._reap(limit, self._shelves())

@@ -12,6 +12,7 @@ from tests.model.values import (
     Held,
     New,
     Options,
+    Placed,
     Refusal,
     Renewed,
     Taken,
@@ -90,6 +91,10 @@ def new_job(new: New) -> NewJob:
 
 def taken(answer: model.Submitted) -> Taken:
     return Taken(answer.id, answer.state, answer.existed, answer.same_payload)
+
+
+def placed(answer: model.Placed) -> Placed:
+    return Placed(answer.id, answer.state, answer.replaced)
 
 
 def held(lease: Lease) -> Held:

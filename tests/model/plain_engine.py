@@ -23,7 +23,7 @@ from tests.model.values import (
     View,
 )
 from tests.waiting import eventually_async
-from towpath.clock import ManualClock, milliseconds
+from towpath.clock import ManualClock, instant, milliseconds
 from towpath.embedded import Address
 from towpath.engine import model
 from towpath.engine.engine import Engine
@@ -192,6 +192,22 @@ class PlainEngine:
 
     async def _cancel(self, call: Call | None, id: str) -> str:
         return await self.engine.cancel(self._ref(id), call=call)
+
+    async def _move(self, call: Call | None, moves: dict[str, tuple[str, int]]) -> list[Any]:
+        wanted = {
+            id: instant(ms) if kind == "due" else milliseconds(ms)
+            for id, (kind, ms) in moves.items()
+        }
+        answers = await self.engine.move_many(self.queue, wanted, call=call)
+        return [plain.refusal(it) if isinstance(it, TowpathError) else it for it in answers]
+
+    async def _set(self, call: Call | None, jobs: list[New]) -> list[Any]:
+        wanted = [plain.new_job(new) for new in jobs]
+        answers = await self.engine.set_many(self.queue, wanted, call=call)
+        return [
+            plain.refusal(it) if isinstance(it, TowpathError) else plain.placed(it)
+            for it in answers
+        ]
 
     async def _retry(self, call: Call | None, id: str) -> str:
         return await self.engine.retry(self._ref(id), call=call)

@@ -72,6 +72,13 @@ job = st.one_of(
 )
 """A job to submit; what is left out is the default."""
 
+
+@st.composite
+def _named_job(draw: DrawFn) -> dict[str, Any]:
+    """A job to set."""
+    return draw(job) | {"id": draw(names)}
+
+
 options: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "lanes": st.sampled_from(["block", "skip", "park"]),
@@ -132,10 +139,11 @@ _under_lease = {verb: (held, *_takes(verb)) for verb in REST}
 @st.composite
 def _lost_step(draw: DrawFn) -> tuple[Any, ...]:
     """A step whose first call gets no reply."""
-    verb = draw(st.sampled_from(["submit", "submit", "claim", "complete", "exchange", "fail"]))
+    verb = draw(st.sampled_from(["submit", "set", "move", "claim", "complete", "exchange", "fail"]))
     return (verb, *[draw(it) for it in STEPS[verb][1]])
 
 
+_moments = st.lists(st.one_of(whens, st.just(("delay", 0))), min_size=1, max_size=2)
 _kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"])
 _then = st.sampled_from(["claim", "claim", "reap", "promote", "nothing"])
 
@@ -159,6 +167,8 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "progress": (1, _under_lease["progress"]),
     "exchange": (8, (st.lists(_settlement(), max_size=4), st.sampled_from([0, 1, 1, 3]))),
     "cancel": (4, (places,)),
+    "move": (4, (st.lists(places, min_size=1, max_size=3), _moments)),
+    "set": (5, (st.lists(_named_job(), min_size=1, max_size=3), places)),
     "retry": (4, (places,)),
     "delete": (2, (places,)),
     "drop": (2, (lanes,)),

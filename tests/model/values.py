@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+WAITS = ("ready", "delayed", "waiting")
 OPEN = ("ready", "delayed", "waiting", "leased")
 STATES = (*OPEN, "done", "cancelled", "dead")
 NO_OTHER_ATTEMPT = -1
@@ -95,6 +96,15 @@ class Taken:
     state: str
     existed: bool = False
     same: bool | None = None
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A job that was set, newly or in the place of another."""
+
+    id: str
+    state: str
+    replaced: bool
 
 
 @dataclass(frozen=True)

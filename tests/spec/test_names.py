@@ -56,6 +56,9 @@ async def follow(engine: Engine, queue: Any) -> None:
 QUEUE_VERBS: dict[str, Use] = {
     "submit": lambda engine, q: engine.submit(q, b""),
     "submit_many": lambda engine, q: engine.submit_many(q, [new_job(b"")]),
+    "set": lambda engine, q: engine.set(q, b"", id="a"),
+    "set_many": lambda engine, q: engine.set_many(q, [new_job(b"")]),
+    "move_many": lambda engine, q: engine.move_many(q, {"a": LEASE}),
     "claim": lambda engine, q: engine.claim(q, worker="anna", lease=LEASE),
     "exchange": lambda engine, q: engine.exchange(q, [], worker="anna", lease=LEASE, count=1),
     "pause": lambda engine, q: engine.pause(q),
@@ -110,6 +113,8 @@ class TestAQueuesName:
 
 TEXT_USES: dict[str, Use] = {
     "id": lambda engine, it: engine.submit(REVIEWS, b"", id=it),
+    "id of a set": lambda engine, it: engine.set(REVIEWS, b"", id=it),
+    "id of a move": lambda engine, it: engine.move_many(REVIEWS, {it: LEASE}),
     "lane": lambda engine, it: engine.submit(REVIEWS, b"", lane=it),
     "worker": lambda engine, it: engine.claim(REVIEWS, worker=it, lease=LEASE),
     "lane of a claim": lambda engine, it: engine.claim(

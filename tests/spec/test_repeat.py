@@ -79,6 +79,23 @@ async def cancelling(engine: Engine) -> Verb:
     return lambda engine, call: engine.cancel(ref, call=call)
 
 
+async def moving(engine: Engine) -> Verb:
+    await submit_ids(engine, "a", "b", "c", lane="octo")
+    moves: dict[str, Any] = {"a": hours(2), "b": hours(1), "nobody": hours(1)}
+    return lambda engine, call: _texts(engine.move_many(REVIEWS, moves, call=call))
+
+
+async def setting(engine: Engine) -> Verb:
+    await submit_ids(engine, "a", "b", "c", lane="octo")
+    jobs = [new_job(b"x", id="a"), new_job(b"y", id="b", delay=hours(1)), new_job(b"z", id="d")]
+    return lambda engine, call: engine.set_many(REVIEWS, jobs, call=call)
+
+
+async def _texts(answers: Awaitable[list[Any]]) -> list[str]:
+    """Errors are equal if they say the same."""
+    return [str(answer) for answer in await answers]
+
+
 async def retrying(engine: Engine) -> Verb:
     ref = await buried(engine)
     return lambda engine, call: engine.retry(ref, call=call)
@@ -143,8 +160,8 @@ EVERY_VERB = pytest.mark.parametrize(
     "given",
     [
         submitting, claiming, renewing, noting, completing, failing, burying, releasing,
-        exchanging, cancelling, retrying, deleting, dropping, promoting, reaping, trimming,
-        pausing, resuming, firing, forgetting,
+        exchanging, cancelling, moving, setting, retrying, deleting, dropping, promoting, reaping,
+        trimming, pausing, resuming, firing, forgetting,
     ],
     ids=lambda given: given.__name__,
 )  # fmt: skip

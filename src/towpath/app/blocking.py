@@ -16,6 +16,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine, Iterable
+from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack
 
 from towpath.clock import Clock, Duration
@@ -24,7 +25,7 @@ from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts, Page
-from towpath.engine.model import Job, JobOptions, JobRef, NewJob, Submitted
+from towpath.engine.model import Job, JobOptions, JobRef, NewJob, Placed, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, TowpathError
@@ -135,6 +136,23 @@ class BlockingEngine:
     def cancel(self, job: JobRef) -> State:
         """End a job that has not ended: CANCELLED, or LEASED if its worker was asked to stop."""
         return self._run(self._engine.cancel(job))
+
+    def move(
+        self, job: JobRef, *, due: datetime | None = None, delay: Duration | None = None
+    ) -> State:
+        """Like Engine.move."""
+        return self._run(self._engine.move(job, due=due, delay=delay))
+
+    def set(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        durability: Durability | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Placed:
+        """Like Engine.set."""
+        return self._run(self._engine.set(queue, payload, durability=durability, **options))
 
     def job(self, job: JobRef) -> Job:
         """The job as it is now. Raises JobNotFound."""

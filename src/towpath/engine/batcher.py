@@ -188,11 +188,11 @@ class Batcher:
                 )  # fmt: skip
             if len(told) != len(sent):
                 raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
-            answers += told if fits else _with_refusals(portion, told, limit)
+            answers += told if fits else with_refusals(portion, told, limit)
         return answers
 
 
-def _with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:
+def with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:
     """The answers to all of *jobs*, where only those that fit were sent."""
     answers = iter(told)
     return [

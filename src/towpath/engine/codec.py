@@ -20,6 +20,7 @@ from towpath.engine.model import (
     JobRef,
     Lease,
     Outcome,
+    Placed,
     Release,
     Renew,
     Settlement,
@@ -34,6 +35,7 @@ from towpath.errors import (
     JobDone,
     JobNotDead,
     JobNotFound,
+    JobNotWaiting,
     JobOpen,
     LeaseLost,
     PayloadTooLarge,
@@ -110,12 +112,34 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
     match answer:
         case [b"existed", state, payload]:
             return Submitted(job, STATES[state], True, _SAME[payload])
+        case _:
+            return _not_taken(queue, answer)
+
+
+def _not_taken(queue: QueueName, answer: Any) -> TowpathError:
+    match answer:
         case [b"QUEUE_FULL", length]:
             return QueueFull(queue, length)
         case [b"PAYLOAD_TOO_LARGE", size, limit]:
             return PayloadTooLarge("payload", size, limit=limit)
         case _:
-            raise ScriptDefect(f"submit answered {answer!r}")
+            raise ScriptDefect(f"a job was answered with {answer!r}")
+
+
+def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
+    """The answer to one job of a set."""
+    match answer:
+        case [(b"new" | b"replaced") as word, state]:
+            return Placed(JobRef(queue, id), STATES[state], replaced=word == b"replaced")
+        case [b"JOB_NOT_WAITING", *_]:
+            return refusal(JobRef(queue, id), answer)
+        case _:
+            return _not_taken(queue, answer)
+
+
+def moved(job: JobRef, answer: Any) -> State | TowpathError:
+    """The answer to one job of a move."""
+    return STATES[answer] if type(answer) is bytes else refusal(job, answer)
 
 
 def too_large(size: int, limit: int) -> list[Any]:
@@ -179,6 +203,7 @@ _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
     b"JOB_DEAD": JobDead,
     b"JOB_CANCELLED": JobCancelled,
     b"JOB_NOT_DEAD": JobNotDead,
+    b"JOB_NOT_WAITING": JobNotWaiting,
     b"JOB_OPEN": JobOpen,
 }
 

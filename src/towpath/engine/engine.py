@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
+from towpath.engine.change import Changing
 from towpath.engine.channel import Limits
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
@@ -36,7 +37,6 @@ from towpath.engine.model import (
 )
 from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
-from towpath.engine.space import Spaces
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
@@ -57,7 +57,7 @@ _SETTLING = "settling"
 T = TypeVar("T")
 
 
-class Engine(Spaces):
+class Engine(Changing):
     """Jobs on one deployment of Redis or Valkey.
 
         async with Engine("redis://localhost") as engine:

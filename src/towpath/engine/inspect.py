@@ -70,7 +70,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 _TOTALS = (
     "submitted", "completed", "failed", "died", "cancelled", "released", "reaped", "promoted",
-    "retried", "deleted", "trimmed",
+    "retried", "deleted", "trimmed", "moved", "replaced",
 )  # fmt: skip
 
 

@@ -183,6 +183,18 @@ class Submitted(msgspec.Struct, frozen=True):
         return self
 
 
+class Placed(msgspec.Struct, frozen=True):
+    """A job that was set: newly made, or put in the place of the one that waited under its id."""
+
+    job: JobRef
+    state: State
+    replaced: bool
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+
 OnConflict = Literal["refuse", "keep"]
 """What becomes of a submit whose id is that of a job with another payload: it is refused, or the
 job that was there first is the answer."""

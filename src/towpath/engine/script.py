@@ -28,6 +28,8 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fail": ("id", "token", "delay", "reason"),
         "release": ("id", "token", "delay"),
         "cancel": ("id",),
+        "move": ("id", "due", "delay"),
+        "set": ("id", "load", "more"),
         "exchange": ("settle", "claim"),
         "promote": ("limit",),
         "reap": ("limit",),

@@ -34,6 +34,13 @@ NEW = "new"
 
 _ENDS = {(State.DONE, State.GONE), (State.CANCELLED, State.GONE), (State.DEAD, State.GONE)}
 
+_GIVEN_UP = {
+    (State.READY, State.GONE),
+    (State.DELAYED, State.GONE),
+    (State.WAITING, State.GONE),
+}
+"""What waits makes room for another under its id."""
+
 _BEGINNINGS = {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)}
 
 MOVES: Mapping[str, Set[tuple[str, str]]] = {
@@ -58,6 +65,12 @@ MOVES: Mapping[str, Set[tuple[str, str]]] = {
         (State.DELAYED, State.CANCELLED),
         (State.WAITING, State.CANCELLED),
     },
+    "move": {
+        (State.READY, State.DELAYED),
+        (State.DELAYED, State.READY),
+        (State.DELAYED, State.WAITING),
+    },
+    "set": _BEGINNINGS | _ENDS | _GIVEN_UP,
     "promote": {(State.DELAYED, State.READY), (State.DELAYED, State.WAITING)},
     "reap": {
         (State.LEASED, State.READY),

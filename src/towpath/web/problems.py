@@ -131,6 +131,10 @@ def of_error(error: TowpathError | Refused) -> JSONResponse:
     return problem(status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error))
 
 
+_STATED = errors.JobNotDead, errors.JobNotWaiting, errors.JobOpen, RecordEnded, RecordNotDead
+"""Errors that say in which state something is."""
+
+
 def _more(error: TowpathError) -> dict[str, Any]:
     """What a caller may want to act on."""
     if isinstance(error, LeaseLost):
@@ -139,7 +143,7 @@ def _more(error: TowpathError) -> dict[str, Any]:
             "current_token": error.current,
             "state": error.state,
         }
-    if isinstance(error, errors.JobNotDead | errors.JobOpen | RecordEnded | RecordNotDead):
+    if isinstance(error, _STATED):
         return {"state": error.state}
     return {}
 

@@ -22,7 +22,7 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(jobs · log n)
 -- full   refused
--- uses   keys clock calls meta record tell send sets known accept submit
+-- uses   keys clock calls meta record tell send sets known accept waits submit
 -- runs   fire(unpack(cmsgpack.unpack(ARGV[4])))
 
 local function refuse(answer)

@@ -21,15 +21,11 @@
 -- cost   O(log n)
 -- full   refused
 -- short  plain_submit
--- uses   keys clock calls meta record tell send sets known accept
+-- uses   keys clock calls meta record tell send sets known accept waits
 -- runs   submit(request)
 
-local function length()
-  return redis.call('ZCARD', QUEUE) + redis.call('ZCARD', RETRY) + redis.call('ZCARD', WAITING)
-end
-
 local function answer_all()
-  local room = options.max_length > 0 and options.max_length - length() or math.huge
+  local room = room_left()
   local fresh = {}
   for i = 1, #items do
     local id, load, more = items[i][1], items[i][2], items[i][3]

@@ -9,12 +9,13 @@ local function check_keys()
 end
 
 -- With memory full Redis refuses a script whose first write may grow it. Work that is under
--- way must go on, so its first write is one that can't.
+-- way must go on, so its first write is one that can't; of what adds to a queue it is one that may.
 local function write_jobs()
+  if full == 'refused' then send('MSET', puts) end
   if #unlinks == 0 and full == 'works' then unlinks[1] = LOCK end  -- no job has an empty id
   send('UNLINK', unlinks)
   write_removals()
-  send('MSET', puts)
+  if full == 'works' then send('MSET', puts) end
   write_additions()
   for _, job in ipairs(locks) do
     redis.call('SET', LOCK .. job.id, job.worker .. ' ' .. int(job.token), 'PX', job.ttl)

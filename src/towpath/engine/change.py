@@ -1,0 +1,154 @@
+"""Changing jobs that wait: another due time (`move`), or another job under the same id (`set`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+
+from towpath.clock import Duration, duration_ms, instant_ms
+from towpath.engine import codec
+from towpath.engine.batcher import LARGEST_BATCH, submits, with_refusals
+from towpath.engine.durability import Durability
+from towpath.engine.model import Call, JobOptions, JobRef, NewJob, Placed, new_job
+from towpath.engine.space import Spaces
+from towpath.engine.states import State
+from towpath.errors import InvalidOption, TowpathError
+from towpath.ids import QueueName, job_id, queue_name
+
+_BY_DELAY = -1
+"""In place of a due time: the delay says it."""
+
+
+class Changing(Spaces):
+    """What an engine does with jobs that nobody works on."""
+
+    async def move(
+        self,
+        job: JobRef,
+        *,
+        due: datetime | None = None,
+        delay: Duration | None = None,
+        call: Call | None = None,
+    ) -> State:
+        """Give a job that waits another due time: *due*, or *delay* from now.
+
+        DELAYED until then, a ready one too. READY if that time is past: behind those that are
+        ready now, or at the place it has if it was ready before. A job behind the head of its lane
+        stays WAITING, and goes by its new time when it comes forward; a head holds its lane until
+        it is due. Payload, attempts and priority stay as they are. Raises JobNotFound, and
+        JobNotWaiting with the state of one that is leased or has ended. One round trip; whoever
+        waits for work learns of an earlier time at once.
+        """
+        moves = [[job.id, *_when(due, delay)]]
+        [answer] = await self._store.write("move", job.queue, lambda _: moves, call)
+        state = codec.moved(job, answer)
+        if isinstance(state, TowpathError):
+            raise state
+        return state
+
+    async def move_many(
+        self, queue: str, moves: Mapping[str, datetime | Duration], *, call: Call | None = None
+    ) -> list[State | TowpathError]:
+        """Give each of these jobs another due time, an instant or a delay from now, by its id.
+
+        Answered one by one, in order: a state, or the error. Up to LARGEST_BATCH of them are one
+        atomic step, more are several. One round trip per step.
+        """
+        name, answers = queue_name(queue), list[Any]()
+        items = [[job_id(id), *_when_of(when)] for id, when in moves.items()]
+        _check_call(call, -(-len(items) // LARGEST_BATCH))
+        for at in range(0, len(items), LARGEST_BATCH):
+            some = items[at : at + LARGEST_BATCH]
+            answers += await self._store.write("move", name, lambda _, some=some: some, call)
+        return [
+            codec.moved(JobRef(name, job_id(id)), answer)
+            for id, answer in zip(moves, answers, strict=True)
+        ]
+
+    async def set(
+        self,
+        queue: str,
+        payload: bytes,
+        *,
+        durability: Durability | None = None,
+        call: Call | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Placed:
+        """Make a job under the *id* of yours, or put it in the place of the one that waits there.
+
+        Options are those of `submit`; the *id* has to be given. The new one is what was given and
+        nothing of the old: it has all its attempts, and comes behind those of its priority and
+        lane, as if the other had been cancelled and this one submitted in one step. So is one
+        whose id was done, dead, cancelled or only remembered: `submit` would answer `existed`.
+        What replaces a waiting job needs no room in a full queue. Raises JobNotWaiting for one
+        that is leased, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
+        """
+        if options.get("id") is None:
+            raise InvalidOption("id", None, rule="must say which job is set")
+        name, job = queue_name(queue), new_job(payload, **options)
+        [answer] = await self._set(name, [job], durability, call)
+        placed = codec.placed(name, job.id, answer)
+        if isinstance(placed, TowpathError):
+            raise placed
+        return placed
+
+    async def set_many(
+        self,
+        queue: str,
+        jobs: Iterable[NewJob],
+        *,
+        durability: Durability | None = None,
+        call: Call | None = None,
+    ) -> list[Placed | TowpathError]:
+        """Set many jobs (made by `new_job`), answered one by one, in order; the later of two with
+        the same id replaces the other. Steps are those of `submit_many`.
+        """
+        name, wanted = queue_name(queue), list(jobs)
+        answers = await self._set(name, wanted, durability, call)
+        return [codec.placed(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
+
+    async def _set(
+        self,
+        queue: QueueName,
+        jobs: list[NewJob],
+        durability: Durability | None,
+        call: Call | None,
+    ) -> list[Any]:
+        """The raw answers. A payload that is too large is not sent, but under a caller's name: it
+        may be a repeat, whose answer only the server knows.
+        """
+        store, answers, steps = self._store, list[Any](), list(submits(jobs))
+        _check_call(call, len(steps))
+        for step in steps:
+            largest = max(len(job.payload) for job in step)
+            limit = await store.largest_payload(queue, largest)
+            sent = [job for job in step if call is not None or len(job.payload) <= limit]
+            told: list[Any] = []
+            if sent and durability is None:
+                told = await store.write("set", queue, lambda _, sent=sent: sent, call)
+            elif sent and durability is not None:
+                told = await store.write_confirmed(
+                    "set", queue, lambda _, sent=sent: sent, call,
+                    durability=durability, written=lambda: None,
+                )  # fmt: skip
+            answers += told if len(sent) == len(step) else with_refusals(step, told, limit)
+        return answers
+
+
+def _when_of(when: datetime | Duration) -> tuple[int, int]:
+    return _when(when, None) if isinstance(when, datetime) else _when(None, when)
+
+
+def _when(due: datetime | None, delay: Duration | None) -> tuple[int, int]:
+    """What the script is told. Raises InvalidOption."""
+    if due is not None and delay is None:
+        return instant_ms("due", due), 0
+    if delay is not None and due is None:
+        return _BY_DELAY, duration_ms("delay", delay)
+    raise InvalidOption("due", due, rule="give a delay or a due time, one of both")
+
+
+def _check_call(call: Call | None, steps: int) -> None:
+    if call is not None and steps > 1:
+        raise InvalidOption("call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs")

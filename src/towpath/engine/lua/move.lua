@@ -1,0 +1,40 @@
+-- move: another due time for a job that waits.
+--
+-- keys   queue    zset     ready ids: it leaves them, or comes behind those that are ready now
+--        retry    zset     delayed ids by due time
+--        waiting  zset     if its time has come and its lane went on without it
+--        lane     zset     the same, at its submission tick
+--        lanes    hash     lane -> its holder
+--        job      string   the record
+-- args   id       text
+--        due      ms       the instant; -1 = the delay says it
+--        delay    ms       from now
+-- reply  ready
+--        delayed
+--        waiting
+--        JOB_NOT_FOUND
+--        JOB_NOT_WAITING <state>
+-- moves  ready -> delayed, delayed -> ready, delayed -> waiting
+-- cost   O(log n)
+-- full   works
+-- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each waits
+-- runs   each(move, first)
+
+local function move(id, due, delay)
+  local job = read_job(id)
+  if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if not WAITS[job.state] then return { 'JOB_NOT_WAITING', job.state } end
+  due = math.max(now, due < 0 and now + delay or due)
+  if job.state == 'ready' and due == now then return 'ready' end  -- it is: at the place it has
+  count('moved')
+  note('move', id)
+  set(job, 'due', due)
+  if job.state == 'waiting' then
+    change(job)  -- it goes by its time when it comes forward
+  elseif due > now then
+    enter_delayed(job, due)
+  elseif take_lane(job) then
+    enter_behind(job)
+  end
+  return job.state
+end

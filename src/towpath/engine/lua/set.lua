@@ -1,0 +1,69 @@
+-- set: make a job under an id, or put it in the place of the one that waits there.
+--
+-- keys   queue    zset     ready ids, if it can run now
+--        retry    zset     delayed ids by due time, if it can't yet
+--        waiting  zset     ids behind the head of their lane
+--        lane     zset     the same, one lane: the old one's goes on without it
+--        lanes    hash     lane -> its holder
+--        done     zset     where it was, if it had ended
+--        dead     zset     the same
+--        job      string   the record
+--        load     string   the payload
+--        result   string   removed, if there was one
+-- args   id       text
+--        load     bytes
+--        more     map      what is not plain, as in submit
+-- reply  new <state>
+--        replaced <state>
+--        JOB_NOT_WAITING <state>
+--        QUEUE_FULL <length>
+--        PAYLOAD_TOO_LARGE <size> <limit>
+-- moves  new -> ready, new -> delayed, new -> waiting
+--        ready -> gone, delayed -> gone, waiting -> gone, done -> gone, cancelled -> gone, dead -> gone
+-- cost   O(log n)
+-- full   refused
+-- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each waits
+-- runs   each(set_job, first)
+
+local room
+
+-- What was under the id leaves no trace: neither its lane nor its result is the new one's.
+local function take_away(job)
+  if job.stored then zrem(ZSET[job.stored], job.id) end
+  if job.stored == 'waiting' then zrem(LANE .. job.lane, job.id) end
+  if job.gone_at then unlinks[#unlinks + 1] = RESULT .. job.id end
+  job.state = 'gone'
+  leave_lane(job)
+  for i = job.changed and #changed or 0, 1, -1 do
+    if changed[i] == job then table.remove(changed, i) end  -- by this very call
+  end
+end
+
+local function place(job, load)
+  put(LOAD .. job.id, load)
+  fresh[#fresh + 1] = LOAD .. job.id
+  if take_lane(job) then
+    if job.due then enter_delayed(job, job.due) else enter_ready(job) end
+  end
+  note('set', job.id)
+end
+
+local function set_job(id, load, more)
+  local old = read_job(id)
+  local replaces = WAITS[old.state]
+  room = room or room_left()
+  if #load > options.max_payload then return { 'PAYLOAD_TOO_LARGE', #load, options.max_payload } end
+  if old.state == 'leased' then return { 'JOB_NOT_WAITING', old.state } end
+  if not replaces and room <= 0 then return { 'QUEUE_FULL', options.max_length } end
+  if old.stored or old.changed then take_away(old) end
+
+  local job = new_job(id)
+  job.tick, job.more = next_tick(), more or {}
+  local due = job.more.due or (job.more.delay and now + job.more.delay) or 0
+  job.more.delay, job.more.due = nil, due > now and due or nil
+  for field, value in pairs(job.more) do job[field] = value end
+  place(job, load)
+  if replaces then count('replaced') else count('submitted') end
+  if not replaces then room = room - 1 end
+  return { replaces and 'replaced' or 'new', job.state }
+end
