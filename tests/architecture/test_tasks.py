@@ -13,6 +13,8 @@ TESTING = SOURCE / "testing"
 
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
+    "apps/timers/client.py": "awaited to its end",
+    "apps/timers/registration.py": "logs what it raises, and goes on",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",
     "engine/follow.py": "those who wait raise what it raises",

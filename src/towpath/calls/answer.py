@@ -19,6 +19,8 @@ _LONGEST_WAIT = days(1)
 
 _LATER = {408, 425, 429}
 _NEVER = {400, 413, 414, 415, 422, 431}
+_OF_THE_CONTENT = {400, 410, 413, 415, 422}
+"""What no other receiver of the same kind would take: 414 and 431 are about URL and headers."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -51,6 +53,8 @@ class Next(StrEnum):
     """The receiver is somewhere else. Redirects are not followed."""
     GONE = "gone"
     """The receiver wants no more calls to this URL, this one or any other."""
+    ELSEWHERE = "elsewhere"
+    """It was not taken here; where there are several receivers, another one may take it."""
 
 
 FINAL = frozenset({Next.NEVER, Next.MOVED, Next.GONE})
@@ -83,6 +87,20 @@ def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
     after = _retry_after(answer, now or instant(wall_ms()))
     is_later = status in _LATER or status >= 500
     return Advice(Next.LATER if is_later else Next.REFUSED, after)
+
+
+def advice_among(answer: Answer, *, now: datetime | None = None) -> Advice:
+    """The same for a receiver that is one of several: whether it, or what it was sent, is at fault.
+
+    400, 410, 413, 415 and 422 are never, 5xx is later; 3xx and every other 4xx are elsewhere. Their
+    Retry-After counts where no other receiver takes it.
+    """
+    told = advice(answer, now=now)
+    if told.next is Next.DONE or answer.status >= 500:
+        return told
+    if answer.status in _OF_THE_CONTENT:
+        return Advice(Next.NEVER)
+    return Advice(Next.ELSEWHERE, told.after)
 
 
 def require_taken(

@@ -46,6 +46,7 @@ Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host and port to addresses as text. Raises OSError if the name has none."""
 
 _THREADS = 8
+_NO_ADDRESS = "the name has no address"
 _MOST_TRIED = 4
 """A name may have hundreds of addresses; a call is no means of knocking at all of them."""
 
@@ -74,7 +75,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
                 addresses = self._guard.permit(host, port, await self._addresses(host, port))
                 return await self._first_to_answer(addresses[:_MOST_TRIED], port, limit.when())
         except TimeoutError as error:
-            raise CallFailed(place(host, port), f"no connection within {timeout:g} s") from error
+            reason = f"no connection within {timeout:g} s"
+            raise CallFailed(place(host, port), reason, sent=False) from error
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         if parse_address(host) is not None:
@@ -82,9 +84,9 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise CallFailed(place(host, port), "the name has no address") from error
+            raise CallFailed(place(host, port), _NO_ADDRESS, sent=False) from error
         if not found:
-            raise CallFailed(place(host, port), "the name has no address")
+            raise CallFailed(place(host, port), _NO_ADDRESS, sent=False)
         return found
 
     async def _first_to_answer(
@@ -332,12 +334,13 @@ class Caller:
             yield
         except httpcore.ConnectTimeout as error:
             reason = f"no connection within {self._connect:g} s"
-            raise CallFailed(str(target), reason) from error
+            raise CallFailed(str(target), reason, sent=False) from error
         except TimeoutError as error:
             reason = f"no whole answer within {self._timeout:g} s"
             raise CallFailed(str(target), reason) from error
         except httpcore.ConnectError as error:
-            raise CallFailed(str(target), f"no connection: {error}") from error
+            reason = f"no connection: {error}"
+            raise CallFailed(str(target), reason, sent=False) from error
         except (httpcore.NetworkError, httpcore.ProtocolError):
             # Not chained: the parser's reason quotes what came, and that may be our own request.
             raise CallFailed(str(target), "the connection ended, or brought no HTTP") from None

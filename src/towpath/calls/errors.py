@@ -46,9 +46,11 @@ class CallFailed(CallError):
     remedy = "Call again later with the same message id; check name, certificate and receiver."
     retry = RetryAdvice.LATER
 
-    def __init__(self, place: str, reason: str) -> None:
+    def __init__(self, place: str, reason: str, *, sent: bool = True) -> None:
         super().__init__(f"{place}: {reason}")
         self.place, self.reason = place, reason
+        self.sent = sent
+        """Whether something may have been sent; False where there was no connection."""
 
 
 class AnswerTooLarge(CallError):

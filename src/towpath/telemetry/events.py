@@ -38,7 +38,9 @@ class LogEvent(msgspec.Struct, frozen=True):
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "Where it is served: host and port, or a URL.",
+        "app": "The application whose timers these are.",
         "attempt": "Which attempt at the job, or at an event that leaves, this is, from 1.",
+        "avoided": "Seconds for which an instance is not called.",
         "away": "Seconds since the server answered last.",
         "blocked": "Seconds for which the event loop ran nothing else.",
         "code": "A process's exit code; negative = the signal that ended it.",
@@ -51,6 +53,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "event_id": "The id of an event that leaves, the same however often it is sent.",
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
+        "instance": "Where an instance of an application is called: host and port.",
         "job": "The job's id.",
         "jobs": "How many jobs this is about.",
         "late": "Seconds between the due time and now.",
@@ -74,6 +77,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "sink": "The name of the sink.",
         "slots": "How many slots are left.",
         "task": "What runs in the background: the relay, a courier, a reader of events.",
+        "task_type": "The type of timers; all = every type.",
         "type": "The type of an event that leaves.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",
@@ -391,6 +395,21 @@ RECURRING_MISSED = LogEvent(
     "Firings were missed while no worker ran; the policy decided what became of them.",
     ("recurring", "queue", "missed", "policy"),
     WARNING,
+)
+
+# ── instances of applications, called when timers are due ────────────────────────────────
+
+INSTANCE_AVOIDED = LogEvent(
+    "instance.avoided",
+    "Calls to an instance failed, one after the other: this scheduler calls others meanwhile, and "
+    "then tries it again.",
+    ("app", "instance", "task_type", "avoided"),
+    WARNING,
+)
+INSTANCE_RECOVERED = LogEvent(
+    "instance.recovered",
+    "An instance that was avoided took a call; it is called as before.",
+    ("app", "instance", "task_type"),
 )
 
 CATALOGUE: tuple[LogEvent, ...] = tuple(

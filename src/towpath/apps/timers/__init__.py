@@ -8,4 +8,6 @@ APPLICATION = Application(
     options=TimersOptions,
     queues="towpath.apps.timers.model:QUEUES",
     service="towpath.apps.timers.service:serving",
+    errors="towpath.apps.timers.errors:ANSWERED",
+    http="towpath.apps.timers.instances_http:MOUNT",
 )

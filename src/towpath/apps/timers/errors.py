@@ -5,17 +5,27 @@ TowpathError
 │   ├── TimerNotFound        there is no timer of that type and id
 │   ├── TimerDiffers         there is one, with other params or another time
 │   └── TimerEnded           there was one, and it has ended
-└── QueueError
-    ├── TimerTypeTaken       the type without an app belongs to somebody else
-    ├── TimerTypeAmbiguous   several apps serve the type, and the timer names none
-    └── TimerTypesFull       there are as many types as there may be
+├── QueueError
+│   ├── TimerTypeTaken       the type without an app belongs to somebody else
+│   ├── TimerTypeAmbiguous   several apps serve the type, and the timer names none
+│   └── TimerTypesFull       there are as many types as there may be
+├── InstanceNotFound         the app has no such instance
+└── TooManyInstances         there are as many instances as there may be
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from towpath.errors import JobDiffers, JobError, JobNotFound, QueueError
+from towpath.apps.application import Answered
+from towpath.errors import (
+    JobDiffers,
+    JobError,
+    JobNotFound,
+    QueueError,
+    RetryAdvice,
+    TowpathError,
+)
 
 
 class TimerNotFound(JobNotFound):
@@ -83,3 +93,30 @@ class TimerTypesFull(QueueError):
     def __init__(self, most: int) -> None:
         super().__init__(f"there are {most} types of timers already")
         self.most = most
+
+
+class InstanceNotFound(TowpathError):
+    """There is no such instance: it left, or was not heard of for long."""
+
+    code = "instance_not_found"
+    remedy = "Register the instance again."
+
+    def __init__(self, app: str, id: str) -> None:
+        super().__init__(f"app {app} has no instance {id}")
+        self.app, self.id = app, id
+
+
+class TooManyInstances(TowpathError):
+    """No room for another instance; nothing was changed."""
+
+    code = "too_many_instances"
+    remedy = "Let instances leave when they stop; those that are silent make room after 30 s."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, who: str, most: int) -> None:
+        super().__init__(f"{who} {most} live instances already")
+        self.most = most
+
+
+ANSWERED = {InstanceNotFound: Answered(404, 5), TooManyInstances: Answered(429, 75)}
+"""How those leave whose base does not say it."""

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from towpath.calls.guard import Guard
+from towpath.calls.signature import check_secret
 from towpath.clock import Duration, days, duration_ms, minutes, seconds
-from towpath.options import Options
+from towpath.options import Options, Signing
 
 
 class TimersOptions(Options, frozen=True, kw_only=True):
@@ -25,9 +27,21 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     """At most so many firings stay in the log of a type; 0 = none are logged."""
     log_bytes: Annotated[int, Meta(ge=4096, le=1024**3)] = 4 * 1024 * 1024
     """At most so many bytes of them, about."""
+    secrets: Signing = ()
+    allow: tuple[str, ...] = ()
+    """Private networks, addresses and hosts at which instances of applications may be called
+    (`10.0.0.0/8,shop.internal`); they open nothing else."""
+    call_within: Duration = seconds(30)
+    """How long an instance may take to answer when a timer is due."""
+    calls_per_type: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """How many timers of a type one scheduler calls at once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         duration_ms("unused", self.unused, least=minutes(1))
         duration_ms("owner_keeps", self.owner_keeps)
         duration_ms("log_age", self.log_age, least=seconds(1))
+        duration_ms("call_within", self.call_within, least=seconds(0.001))
+        Guard(self.allow)
+        for secret in self.secrets:
+            check_secret(secret)

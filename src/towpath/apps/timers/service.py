@@ -16,6 +16,7 @@ from towpath.apps.timers.errors import (
 )
 from towpath.apps.timers.model import ENDED, NewTimer, Timer, TypeKey, timer_of
 from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.service_mode import ServiceMode
 from towpath.apps.timers.types import Types, queue_of
 from towpath.clock import instant
 from towpath.engine.engine import Engine
@@ -39,6 +40,7 @@ class TimerService:
     def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
         self._connect, self.options = connect, options
         self.types = Types(connect, options)
+        self.instances = ServiceMode(connect, options, self.types)
 
     # ── a timer's life ───────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,193 @@
+"""Which instance is called: one that is alive and has not failed lately, by weight and load.
+
+What is known of failures is this process's own. A breaker tells how an instance is reached from
+here; another scheduler may reach it well, and to ask the store before each call would cost more
+than the calls that find out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+
+from towpath.apps.timers.instances import Instance
+from towpath.clock import steady
+
+THRESHOLD = 5
+"""So many failures in a row open a breaker."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds that it stays open, twice as long each time a try fails."""
+
+
+class BreakerState(StrEnum):
+    """Whether an instance is called."""
+
+    CLOSED = "closed"
+    HALF_OPEN = "half-open"
+    """One call at a time, to see whether it works again."""
+    OPEN = "open"
+
+
+class Breaker:
+    """Counts failures in a row. Open, it lets nothing through until its pause is over, then one
+    try at a time: that one closes it, or opens it for longer.
+    """
+
+    __slots__ = ("_blamed", "_failures", "_pause", "_trying", "_until")
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._blamed: set[str] = set()
+        self._pause = self._until = 0.0
+        self._trying = False
+
+    def state(self, now: float) -> BreakerState:
+        if not self._pause:
+            return BreakerState.CLOSED
+        return BreakerState.HALF_OPEN if now >= self._until else BreakerState.OPEN
+
+    def permits(self, now: float) -> bool:
+        """Whether a call may begin."""
+        return not self._pause or (now >= self._until and not self._trying)
+
+    def wait(self, now: float) -> float:
+        """Seconds until a call may begin; a try that is under way may take a pause's time."""
+        return 0.0 if self.permits(now) else max(self._until - now, FIRST_PAUSE)
+
+    @contextmanager
+    def trying(self) -> Generator[None]:
+        """A call is under way: while it is a try, there is no other."""
+        mine = bool(self._pause)
+        self._trying = self._trying or mine
+        try:
+            yield
+        finally:
+            if mine:
+                self._trying = False
+
+    def succeeded(self) -> bool:
+        """A call worked: closed. Whether that is news."""
+        was_open = bool(self._pause)
+        self._failures, self._pause = 0, 0.0
+        self._blamed.clear()
+        return was_open
+
+    def failed(self, now: float, timer: str = "") -> bool:
+        """A call failed. Whether the breaker opened.
+
+        With *timer*, the instance answered, and the fault may be the timer's: of one timer, only
+        the first failure in a row counts.
+        """
+        if self._pause:
+            # What began before it opened says nothing new. A try does.
+            if now < self._until:
+                return False
+        elif timer:
+            self._blamed.add(timer)
+        else:
+            self._failures += 1
+        if not self._pause and self._failures + len(self._blamed) < THRESHOLD:
+            return False
+        self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+        self._until = now + self._pause
+        return True
+
+    @property
+    def pause(self) -> float:
+        """Seconds for which it was opened last; 0 = closed."""
+        return self._pause
+
+
+Changed = Callable[[Instance, str, float], None]
+"""Called with an instance, the type or '' for all, and the pause: 0 = it is called again."""
+
+
+class Balancer:
+    """Chooses instances, and learns from what became of the calls."""
+
+    def __init__(self, changed: Changed, *, clock: Callable[[], float] = steady) -> None:
+        self._changed, self._clock = changed, clock
+        self._breakers: dict[tuple[str, str], Breaker] = {}
+        """By instance, and by instance and type: who does not serve a type may serve others."""
+        self._calls: dict[str, int] = {}
+
+    def choose(
+        self, instances: Sequence[Instance], task_type: str, *, without: Collection[str] = ()
+    ) -> Instance | None:
+        """One that may be called and has the fewest calls under way for its weight; of several,
+        one by chance, by weight. None where none may be called.
+        """
+        fit = [it for it in instances if it.id not in without and self.permits(it, task_type)]
+        if not fit:
+            return None
+        load = {it.id: self._calls.get(it.id, 0) / it.weight for it in fit}
+        least = min(load.values())
+        idle = [it for it in fit if load[it.id] == least]
+        return random.choices(idle, [it.weight for it in idle])[0]  # noqa: S311 -- no secret
+
+    def permits(self, instance: Instance, task_type: str) -> bool:
+        """Whether a call for that type may begin."""
+        now = self._clock()
+        return all(it.permits(now) for it in self._of(instance, task_type))
+
+    def wait(self, instances: Iterable[Instance], task_type: str) -> float:
+        """Seconds until one of them may be called; 0 without any."""
+        now = self._clock()
+        waits = [max(b.wait(now) for b in self._of(it, task_type)) for it in instances]
+        return min(waits, default=0.0)
+
+    @contextmanager
+    def calling(self, instance: Instance, task_type: str) -> Generator[None]:
+        """A call is under way."""
+        one, typed = self._of(instance, task_type)
+        self._calls[instance.id] = self._calls.get(instance.id, 0) + 1
+        try:
+            with one.trying(), typed.trying():
+                yield
+        finally:
+            self._calls[instance.id] -= 1
+
+    def succeeded(self, instance: Instance, task_type: str) -> None:
+        """It took a call."""
+        one, typed = self._of(instance, task_type)
+        if one.succeeded():
+            self._changed(instance, "", 0.0)
+        if typed.succeeded():
+            self._changed(instance, task_type, 0.0)
+
+    def failed(self, instance: Instance, *, timer: str = "") -> None:
+        """It did not answer; with *timer*, it answered that it failed."""
+        breaker = self._breaker(instance, "")
+        if breaker.failed(self._clock(), timer):
+            self._changed(instance, "", breaker.pause)
+
+    def refused(self, instance: Instance, task_type: str) -> None:
+        """It answers, and does not take calls of that type."""
+        if self._breaker(instance, "").succeeded():
+            self._changed(instance, "", 0.0)
+        breaker = self._breaker(instance, task_type)
+        if breaker.failed(self._clock()):
+            self._changed(instance, task_type, breaker.pause)
+
+    def keep(self, ids: Collection[str]) -> None:
+        """Forget all other instances."""
+        self._breakers = {key: it for key, it in self._breakers.items() if key[0] in ids}
+        self._calls = {id: n for id, n in self._calls.items() if n or id in ids}
+
+    def open(self) -> set[str]:
+        """The instances that are not called for a type or for all."""
+        now = self._clock()
+        return {
+            id for (id, _), it in self._breakers.items() if it.state(now) is not BreakerState.CLOSED
+        }
+
+    def _of(self, instance: Instance, task_type: str) -> tuple[Breaker, Breaker]:
+        return self._breaker(instance, ""), self._breaker(instance, task_type)
+
+    def _breaker(self, instance: Instance, task_type: str) -> Breaker:
+        key = (instance.id, task_type)
+        if (found := self._breakers.get(key)) is None:
+            found = self._breakers[key] = Breaker()
+        return found

@@ -1,0 +1,345 @@
+"""For applications that are called when their timers are due: registered, alive, and answering.
+
+    timers = TimerClient("shop", "http://10.0.0.7:8000/timers", server="http://towpath:8080", key=…)
+
+    @timers.on("order.timeout")
+    def cancel(order): ...
+
+    timers.serve()                                   # without any framework; or in a view of yours:
+    body, status = timers.answer(request.headers, request.body)
+
+Needs nothing but the standard library beside Towpath itself: it runs in other people's programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import json
+import logging
+import signal
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+from towpath.apps.timers.registration import Registration, Server, ServerAnswered
+from towpath.calls.errors import SignatureRefused
+from towpath.calls.signature import verify
+from towpath.clock import Duration, duration_ms, seconds
+from towpath.errors import HandlerInvalid
+
+__all__ = ["Answer", "GiveUp", "Later", "ServerAnswered", "TimerCall", "TimerClient"]
+
+_log = logging.getLogger("towpath.timers.client")
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TOKENS_MOST = 10_000
+_LARGEST_CALL = 16 << 20
+HANDED_OVER = seconds(60)
+
+
+class TimerCall(NamedTuple):
+    """A timer that is due."""
+
+    task_id: str
+    task_type: str
+    app: str | None
+    params: Any
+    attempt: int
+    """1 for the first."""
+    delay_time: int
+    """When it was due, in ms since 1970."""
+    token: int
+    """Grows with every attempt: hand it to what the work changes, and refuse lower ones there."""
+
+
+class Answer(NamedTuple):
+    """What to answer to a call."""
+
+    body: bytes
+    status: int
+
+
+class Headers(Protocol):
+    """A request's headers, as every framework has them."""
+
+    def items(self) -> Iterable[tuple[str, str]]: ...
+
+
+class Later(Exception):
+    """Raised or returned by a handler: the work goes on after the call.
+
+    The timer is yours for *lease*; `complete`, `fail` or `renew` it before that is over, or it
+    counts as a failed attempt.
+    """
+
+    def __init__(self, lease: Duration = HANDED_OVER) -> None:
+        super().__init__(f"for {lease}")
+        self.lease_s = max(1, duration_ms("lease", lease) // 1000)
+
+
+class GiveUp(Exception):
+    """Raised by a handler: no other attempt can help. The timer is dead, with this reason."""
+
+
+class _Handler(NamedTuple):
+    function: Callable[..., Any]
+    with_call: bool
+
+
+class TimerClient:
+    """One instance of an app: what it is called for, and where.
+
+    *address* is where the server reaches it, *server* where it reaches the server, *key* an API
+    key with the scope `work` for its types. Of several instances one with twice the *weight* is
+    called twice as often.
+    """
+
+    def __init__(self, app: str, address: str, *, server: str, key: str, weight: int = 1) -> None:
+        self.app, self.address, self.weight = app, address, weight
+        self._server = Server(server, key)
+        self._handlers: dict[str, _Handler] = {}
+        self._secrets: list[str] = []
+        self._tokens: OrderedDict[tuple[str | None, str, str], int] = OrderedDict()
+        self._lock = threading.Lock()
+        self._registration: Registration | None = None
+
+    def on(self, task_type: str) -> Callable[[_F], _F]:
+        """Make a function the handler of *task_type*: `(params)` or `(params, call)`, async too.
+
+        What it returns is ignored. If it raises, the timer comes again later.
+        """
+
+        def add(function: _F) -> _F:
+            if task_type in self._handlers:
+                raise HandlerInvalid(task_type, rule="has a handler already")
+            with_call = len(inspect.signature(function).parameters) > 1
+            self._handlers[task_type] = _Handler(function, with_call)
+            if self._registration is not None:
+                self._registration.register_anew()
+            return function
+
+        return add
+
+    # ── being there ──────────────────────────────────────────────────────────────────────
+
+    def start(self) -> Self:
+        """Register and send heartbeats, in a thread; without effect while it does.
+
+        Does not wait for the server: one that is away is tried again until it answers. Call it
+        in the process that answers, after any fork.
+        """
+        if self._registration is None or not self._registration.is_here():
+            self._registration = Registration(self.register, self._server, self.app)
+            self._registration.start()
+            atexit.register(self.stop)
+        return self
+
+    def stop(self) -> None:
+        """Leave: no more calls come. Twice does no harm."""
+        registration, self._registration = self._registration, None
+        if registration is not None and registration.is_here():
+            registration.stop()
+        atexit.unregister(self.stop)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncGenerator[None]:
+        """The same for an event loop: `FastAPI(lifespan=timers.lifespan)`."""
+        self.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.stop)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the server has it among its instances, as far as this process knows."""
+        return self._registration is not None and self._registration.instance_id is not None
+
+    def register(self) -> tuple[str, float]:
+        """Register once, now: the instance's id, and how many seconds apart heartbeats should be.
+
+        Raises ServerAnswered, and OSError where the server can't be reached.
+        """
+        told = self._server.post(
+            f"/api/v1/apps/{quote(self.app, safe='')}/instances",
+            {"address": self.address, "task_types": list(self._handlers), "weight": self.weight},
+        )
+        with self._lock:
+            # The one before still counts: calls may be on their way, and other servers be behind.
+            self._secrets = list(dict.fromkeys([told["secret"], *self._secrets]))[:2]
+        return told["instance_id"], float(told["heartbeat_s"])
+
+    # ── being called ─────────────────────────────────────────────────────────────────────
+
+    def answer(self, headers: Headers, body: bytes) -> Answer:
+        """Check a call, run its handler, and say what to answer. For code without an event loop.
+
+        *body* is what came over the wire. Never raises for what somebody sent.
+        """
+        call = self._checked(headers, body)
+        if isinstance(call, Answer):
+            return call
+        try:
+            result = self._run(call)
+            if inspect.isawaitable(result):
+                result = asyncio.run(_awaited(result))
+        except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
+            return self._failed(call, error)
+        return _taken(result)
+
+    async def answer_async(self, headers: Headers, body: bytes) -> Answer:
+        """The same in an event loop: plain handlers run in a thread."""
+        call = self._checked(headers, body)
+        if isinstance(call, Answer):
+            return call
+        try:
+            if inspect.iscoroutinefunction(self._handlers[call.task_type].function):
+                result = await self._run(call)
+            else:
+                result = await asyncio.to_thread(self._run, call)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
+            return self._failed(call, error)
+        return _taken(result)
+
+    def complete(self, call: TimerCall) -> None:
+        """End a timer that was answered with `Later`.
+
+        Raises ServerAnswered; its `status` is 409 once another attempt has begun.
+        """
+        self._settle(call, "complete", {})
+
+    def fail(self, call: TimerCall, reason: str) -> None:
+        """The work failed: the timer comes again later, or is dead after its last attempt."""
+        self._settle(call, "fail", {"reason": reason})
+
+    def renew(self, call: TimerCall, lease: Duration = HANDED_OVER) -> None:
+        """Hold the timer for longer, from now on."""
+        self._settle(call, "renew", {"lease_s": duration_ms("lease", lease) / 1000})
+
+    def _settle(self, call: TimerCall, verb: str, more: dict[str, Any]) -> None:
+        path = f"/api/v1/timers/{quote(call.task_type, safe='')}/{quote(call.task_id, safe='')}"
+        app = {} if call.app is None else {"app": call.app}
+        self._server.post(f"{path}/{verb}", {"token": call.token, **app, **more})
+
+    def _checked(self, headers: Headers, body: bytes) -> TimerCall | Answer:
+        """The call, or what to answer instead of taking it."""
+        with self._lock:
+            secrets = list(self._secrets)
+        if not secrets:
+            return Answer(b"not registered yet", 503)
+        try:
+            verify(secrets, dict(headers.items()), body)
+        except SignatureRefused as error:
+            return Answer(str(error).encode(), 401)
+        try:
+            call = TimerCall(**json.loads(body))
+        except (ValueError, TypeError, RecursionError):
+            return Answer(b"not a call of a timer", 400)
+        if call.task_type not in self._handlers:
+            return Answer(b"no handler for this type", 404)
+        if self._is_stale(call):
+            return Answer(b"a newer attempt at this timer has begun here", 409)
+        return call
+
+    def _is_stale(self, call: TimerCall) -> bool:
+        """Whether a newer attempt was seen here; else this one is remembered."""
+        timer = (call.app, call.task_type, call.task_id)
+        with self._lock:
+            if call.token < self._tokens.get(timer, 0):
+                return True
+            self._tokens[timer] = call.token
+            self._tokens.move_to_end(timer)
+            if len(self._tokens) > _TOKENS_MOST:
+                self._tokens.popitem(last=False)
+        return False
+
+    def _run(self, call: TimerCall) -> Any:
+        function, with_call = self._handlers[call.task_type]
+        return function(call.params, call) if with_call else function(call.params)
+
+    def _failed(self, call: TimerCall, error: BaseException) -> Answer:
+        match error:
+            case Later():
+                return _taken(error)
+            case GiveUp():
+                return Answer(str(error).encode()[:1000], 422)
+            case _:
+                _log.error("the handler of %s failed", call.task_type, exc_info=error)
+                return Answer(type(error).__qualname__.encode(), 500)
+
+    # ── without any framework ────────────────────────────────────────────────────────────
+
+    def serve(self, host: str | None = None, port: int | None = None) -> None:
+        """Answer calls until SIGTERM or SIGINT, a thread each; registered meanwhile.
+
+        Listens where its address says, unless told otherwise.
+        """
+        said = urlsplit(self.address)
+        where = (host or said.hostname or "", said.port or 80 if port is None else port)
+        with ThreadingHTTPServer(where, _handler_of(self)) as server:
+            stopping = threading.Event()
+
+            def stop(_signal: int, _frame: object) -> None:
+                stopping.set()
+
+            before = {it: signal.signal(it, stop) for it in _STOPPING}
+            thread = threading.Thread(target=server.serve_forever, daemon=True)
+            thread.start()
+            try:
+                with self:
+                    stopping.wait()
+            finally:
+                server.shutdown()
+                thread.join()
+                for one, handler in before.items():
+                    signal.signal(one, handler)
+
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
+
+
+def _taken(result: object) -> Answer:
+    if isinstance(result, Later):
+        return Answer(json.dumps({"lease_s": result.lease_s}).encode(), 202)
+    return Answer(b"", 200)
+
+
+def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
+    class Calls(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # connections are kept for the next call
+        timeout = 60
+
+        def do_POST(self) -> None:
+            size = self.headers.get("content-length", "")
+            if not size.isascii() or not size.isdecimal() or int(size) > _LARGEST_CALL:
+                self.close_connection = True
+                return self._say(Answer(b"too large", 413))
+            return self._say(client.answer(self.headers, self.rfile.read(int(size))))
+
+        def _say(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing: a request's line is no news."""
+
+    return Calls

@@ -1,0 +1,260 @@
+"""Service mode over HTTP: instances of applications register, stay alive and leave; and they end
+the timers that they were handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import BeforeValidator, Field
+
+from towpath.apps.timers.balancer import BreakerState
+from towpath.apps.timers.errors import InstanceNotFound
+from towpath.apps.timers.instances import MOST_TYPES, MOST_WEIGHT, Instance
+from towpath.apps.timers.model import TypeKey
+from towpath.apps.timers.service import TimerService
+from towpath.apps.timers.service_mode import InstanceInfo
+from towpath.apps.timers.types import queue_of
+from towpath.clock import seconds
+from towpath.engine.states import State
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.auth import CanRead, CanWork, require
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Answer, Body, LeaseSeconds, Token, decoded, example
+from towpath.web.mount import Mount
+from towpath.web.parts import service
+from towpath.web.problems import documented
+
+instances_router = APIRouter(
+    prefix="/api/v1/apps/{app}/instances", tags=["timers"], route_class=BodyRoute
+)
+settle_router = APIRouter(
+    prefix="/api/v1/timers/{task_type}/{task_id}", tags=["timers"], route_class=BodyRoute
+)
+TheTimers = Annotated[TimerService, Depends(service("timers"))]
+Name = Annotated[str, Field(min_length=1, max_length=128)]
+App = Annotated[Name, BeforeValidator(decoded), Path(examples=["shop"])]
+InstanceId = Annotated[
+    str, Path(min_length=32, max_length=32, pattern="^[0-9a-f]+$", examples=["0" * 32])
+]
+TaskType = Annotated[Name, BeforeValidator(decoded), Path(examples=["order.timeout"])]
+TaskId = Annotated[
+    str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["order-17"])
+]
+
+
+# ── instances ────────────────────────────────────────────────────────────────────────────
+
+
+class InstanceIn(Body):
+    """An instance of an application: where it is called, and for which types of timers."""
+
+    model_config = example(address="http://10.0.0.7:8000/timers", task_types=["order.timeout"])
+
+    address: Annotated[str, Field(min_length=1, max_length=2048)]
+    """An http or https URL. A private address has to be allowed by the setting `timers.allow`."""
+    task_types: Annotated[list[Name], Field(min_length=1, max_length=MOST_TYPES)]
+    weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT, strict=True)] = 1
+    """One with twice the weight is called twice as often."""
+
+
+class RegisteredOut(Answer):
+    """What an instance needs to know."""
+
+    instance_id: str
+    secret: str
+    """What calls are signed with (Standard Webhooks); the same for all instances of the app."""
+    heartbeat_s: float
+    """Send a heartbeat this often: after 30 s without one, the instance is not called any more."""
+
+
+class InstanceOut(Answer):
+    """An instance as it is now."""
+
+    instance_id: str
+    app: str
+    address: str
+    """Without its query."""
+    task_types: list[str]
+    weight: int
+    alive: bool
+    """Whether a heartbeat came within the last 30 seconds."""
+    breaker: BreakerState
+    """`open` while a scheduler does not call it because calls failed."""
+    avoided_by: list[str]
+    """The schedulers that do not call it at the moment."""
+    last_heartbeat: datetime
+
+    @classmethod
+    def of(cls, info: InstanceInfo) -> InstanceOut:
+        its = info.instance
+        return cls(
+            instance_id=its.id,
+            app=its.app,
+            address=its.address.partition("?")[0],
+            task_types=list(its.types),
+            weight=its.weight,
+            alive=info.alive,
+            breaker=info.breaker,
+            avoided_by=list(info.avoided_by),
+            last_heartbeat=its.last_heartbeat,
+        )
+
+
+class InstancesOut(Answer):
+    instances: list[InstanceOut]
+
+
+@instances_router.post(
+    "",
+    status_code=201,
+    response_model=RegisteredOut,
+    responses=documented(409),
+)
+async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) -> RegisteredOut:
+    """Register an instance: it is called when timers of these types are due.
+
+    The same address again replaces it. Needs the scope `work` for the types, with and without the
+    app. 409 for a type that belongs to somebody else, 429 where there are too many instances.
+    """
+    _require_types(key, app, body.task_types)
+    told = await timers.instances.register(app, body.address, body.task_types, weight=body.weight)
+    return RegisteredOut(
+        instance_id=told.instance_id,
+        secret=told.secret,
+        heartbeat_s=told.heartbeat.total_seconds(),
+    )
+
+
+@instances_router.put("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
+@instances_router.post("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
+async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
+    """The instance is alive for another 30 seconds. 404 if it has to register again."""
+    await timers.instances.beat(await _own(timers, app, instance_id, key))
+    return Response(status_code=204)
+
+
+@instances_router.delete("/{instance_id}", status_code=204, responses=documented(404))
+async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
+    """The instance is called no more. Answers to calls under way still count."""
+    await timers.instances.leave(await _own(timers, app, instance_id, key))
+    return Response(status_code=204)
+
+
+@instances_router.get("", response_model=InstancesOut, responses=documented())
+async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
+    """The instances of the app; one that is not alive any more is listed for ten minutes."""
+    found = [it for it in await timers.instances.all(app) if _covers(key, it.instance)]
+    return InstancesOut(instances=[InstanceOut.of(it) for it in found])
+
+
+def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
+    """403 unless the key is for these types. Who serves a type of an app may become the owner of
+    the timers without one, so it has to be for those as well.
+    """
+    for task_type in task_types:
+        for of in (app, None):
+            require(key, Scope.WORK, queue_of(TypeKey(task_type, of)))
+
+
+def _covers(key: KeyInfo, instance: Instance) -> bool:
+    return all(key.covers(queue_of(TypeKey(it, instance.app))) for it in instance.types)
+
+
+async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
+    """The instance, if the key is for it: another's and a missing one get the same answer."""
+    found = await timers.instances.get(app, id)
+    if not _covers(key, found):
+        raise InstanceNotFound(app, id)
+    return found
+
+
+# ── timers that were handed over ─────────────────────────────────────────────────────────
+
+
+class HandedOverIn(Body):
+    """A timer whose call was answered with 202."""
+
+    model_config = example(token=1794771968716192)
+
+    token: Token
+    app: Name | None = None
+    """What the call said."""
+
+
+class FailedIn(HandedOverIn):
+    """An attempt that failed."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=1000)] = "the instance says so"
+
+
+class LongerIn(HandedOverIn):
+    """For how much longer."""
+
+    lease_s: LeaseSeconds = 60.0
+
+
+class SettledOut(Answer):
+    task_id: str
+    task_type: str
+    state: State
+
+
+class HeldOut(Answer):
+    task_id: str
+    task_type: str
+    expires_at: datetime
+    """When it counts as a failed attempt, unless it is renewed."""
+    cancel_requested: bool
+    """Whether somebody wants it to end."""
+
+
+@settle_router.post("/complete", response_model=SettledOut, responses=documented(404, 409))
+async def complete(
+    task_type: TaskType, task_id: TaskId, body: HandedOverIn, timers: TheTimers, key: CanWork
+) -> SettledOut:
+    """The timer's work is done. 409 if the token no longer counts: another attempt has begun."""
+    of = _key_of(key, task_type, body)
+    state = await timers.instances.complete(of, task_id, body.token)
+    return SettledOut(task_id=task_id, task_type=task_type, state=state)
+
+
+@settle_router.post("/fail", response_model=SettledOut, responses=documented(404, 409))
+async def fail(
+    task_type: TaskType, task_id: TaskId, body: FailedIn, timers: TheTimers, key: CanWork
+) -> SettledOut:
+    """This attempt failed: `delayed` until the next, or `dead` after the last."""
+    of = _key_of(key, task_type, body)
+    state = await timers.instances.fail(of, task_id, body.token, body.reason)
+    return SettledOut(task_id=task_id, task_type=task_type, state=state)
+
+
+@settle_router.post("/renew", response_model=HeldOut, responses=documented(404, 409))
+async def renew(
+    task_type: TaskType, task_id: TaskId, body: LongerIn, timers: TheTimers, key: CanWork
+) -> HeldOut:
+    """Keep the timer for another `lease_s` seconds."""
+    of = _key_of(key, task_type, body)
+    lease = await timers.instances.renew(of, task_id, body.token, seconds(body.lease_s))
+    return HeldOut(
+        task_id=task_id,
+        task_type=task_type,
+        expires_at=lease.expires_at,
+        cancel_requested=lease.cancel_requested,
+    )
+
+
+def _key_of(key: KeyInfo, task_type: str, body: HandedOverIn) -> TypeKey:
+    """The type, if the key is for it; else 403."""
+    found = TypeKey(task_type, body.app)
+    require(key, Scope.WORK, queue_of(found))
+    return found
+
+
+MOUNT = Mount(
+    routers=(instances_router, settle_router),
+    tags={"timers": "Work that runs at its time: instances that are called for it."},
+)

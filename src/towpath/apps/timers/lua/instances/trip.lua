@@ -1,0 +1,18 @@
+-- trip: a scheduler does not call an instance for some time, or calls it again; for showing only.
+--
+-- keys   broken   zset     instance and scheduler, by the end of the pause, ms
+-- args   id       text     which instance
+--        by       text     which scheduler
+--        pause    int      for how long, ms; 0 = it is called again
+-- reply  ok
+-- uses   clock
+-- cost   O(log n)
+-- full   refused
+
+redis.call('ZREMRANGEBYSCORE', BROKEN, '-inf', int(now))
+if pause > 0 then
+  redis.call('ZADD', BROKEN, int(now + pause), id .. ' ' .. by)
+else
+  redis.call('ZREM', BROKEN, id .. ' ' .. by)
+end
+return 'ok'

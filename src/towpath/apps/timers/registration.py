@@ -1,0 +1,148 @@
+"""An application's instance, kept registered from its own process: by a thread, over HTTP.
+
+Needs nothing but the standard library: it runs in other people's programs.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from towpath.clock import steady
+from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+
+_log = logging.getLogger("towpath.timers.client")
+_ANSWER_WITHIN = 10.0
+_AGAIN, _REFUSED_AGAIN = 1.0, 15.0
+_ANEW = 600.0
+"""Seconds after which an instance registers anew: so that it learns of a secret that is new."""
+_LARGEST_ANSWER = 1 << 20
+
+
+class ServerAnswered(TowpathError):
+    """The Towpath server refused what the client asked for."""
+
+    code = "timer_server_answered"
+    remedy = "Check the server's address, the key and its scopes; see the server's own words."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, what: str, status: int, detail: str) -> None:
+        super().__init__(f"{what}: the server answered {status}: {detail}")
+        self.status = status
+
+
+class Server:
+    """The Towpath server, as a client of its HTTP API."""
+
+    def __init__(self, url: str, key: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidOption("server", url, rule="must be an http or https address")
+        self._https, self._host = parts.scheme == "https", parts.hostname
+        self._port, self._path = parts.port, parts.path.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self._ask("POST", path, body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path, None)
+
+    def _ask(self, method: str, path: str, body: Any) -> Any:
+        """The answer. Raises ServerAnswered for a refusal, OSError for none."""
+        kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
+        connection = kind(self._host, self._port, timeout=_ANSWER_WITHIN)
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            connection.request(method, self._path + path, sent, self._headers)
+            answer = connection.getresponse()
+            told = answer.read(_LARGEST_ANSWER)
+        except http.client.HTTPException as error:
+            raise ConnectionError(str(error)) from error
+        finally:
+            connection.close()
+        if answer.status >= 300:
+            raise ServerAnswered(f"{method} {path}", answer.status, _detail(told))
+        return json.loads(told) if told else None
+
+
+def _detail(told: bytes) -> str:
+    try:
+        problem: Any = json.loads(told)
+        return str(cast("dict[str, Any]", problem)["detail"])
+    except (ValueError, TypeError, KeyError):
+        return told[:200].decode(errors="replace")
+
+
+class Registration:
+    """The thread that registers an instance and keeps it alive."""
+
+    def __init__(self, register: Callable[[], tuple[str, float]], server: Server, app: str) -> None:
+        self._register, self._server, self._app = register, server, app
+        self._pid = os.getpid()
+        self._wake, self._over = threading.Event(), False
+        self._registered_at = 0.0
+        self.instance_id: str | None = None
+        self._heartbeat = 10.0
+        self._thread = threading.Thread(target=self._run, name="towpath-timers", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def is_here(self) -> bool:
+        """Whether it runs in this process: a thread does not survive a fork."""
+        return self._pid == os.getpid()
+
+    def register_anew(self) -> None:
+        """At once: what the instance is called for has changed."""
+        self._registered_at = 0.0
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Send no more heartbeats, and leave."""
+        self._over = True
+        self._wake.set()
+        self._thread.join(2 * _ANSWER_WITHIN)
+        if self.instance_id is not None:
+            with suppress(ServerAnswered, OSError, ValueError):  # it is forgotten in 30 s anyway
+                self._server.delete(self._path())
+        self.instance_id = None
+
+    def _path(self) -> str:
+        return f"/api/v1/apps/{quote(self._app, safe='')}/instances/{self.instance_id}"
+
+    def _run(self) -> None:
+        while not self._over:
+            try:
+                pause = self._step()
+            except Exception:  # noqa: BLE001 -- there is no caller to raise it to
+                _log.exception("the registration of app %s failed", self._app)
+                pause = _REFUSED_AGAIN
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _step(self) -> float:
+        """Register or send a heartbeat; seconds until the next."""
+        try:
+            if self.instance_id is None or steady() - self._registered_at > _ANEW:
+                self._registered_at = steady()
+                self.instance_id, self._heartbeat = self._register()
+            else:
+                self._server.post(f"{self._path()}/heartbeat")
+        except ServerAnswered as error:
+            if error.status == 404 and self.instance_id is not None:
+                self.instance_id = None  # it was forgotten: another Redis, or a long silence
+                return 0.0
+            _log.warning("%s", error)
+            return _AGAIN if error.status >= 500 else _REFUSED_AGAIN
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("the server can't be reached: %s", error)
+            return _AGAIN
+        return self._heartbeat

@@ -1,0 +1,178 @@
+"""Service mode as applications see it: instances that come, stay and go, and timers handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from towpath.apps.timers.balancer import BreakerState
+from towpath.apps.timers.errors import InstanceNotFound, TimerNotFound
+from towpath.apps.timers.instances import (
+    HEARTBEAT,
+    MOST_WEIGHT,
+    Instance,
+    Instances,
+    instance_id,
+)
+from towpath.apps.timers.model import LONGEST_NAME, TypeKey
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.types import Types, queue_of
+from towpath.calls.errors import CallRefused
+from towpath.calls.guard import Guard
+from towpath.calls.signature import derived
+from towpath.clock import Duration
+from towpath.engine.check import whole
+from towpath.engine.engine import Engine
+from towpath.engine.leases import lease_by_token
+from towpath.engine.model import Lease, job_ref
+from towpath.engine.states import State
+from towpath.errors import InvalidOption, JobNotFound, QueueError
+from towpath.ids import text_name
+
+_WORKER = "instance"
+"""The worker of a lease that is only named by its token."""
+
+
+def secrets_of(app: str, secrets: Sequence[str]) -> tuple[str, ...]:
+    """What calls to *app* are signed with: made of the server's own secrets, in their order.
+
+    Nothing of it is stored, and who has one app's knows no other's.
+    """
+    return tuple(derived(it, f"timers {app}") for it in secrets)
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """What an instance is told when it registers."""
+
+    instance_id: str
+    secret: str
+    heartbeat: Duration
+
+    def __repr__(self) -> str:
+        return f"Registered({self.instance_id})"
+
+
+class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance as it is at one moment."""
+
+    instance: Instance
+    alive: bool
+    breaker: BreakerState
+    avoided_by: tuple[str, ...]
+    """The schedulers that do not call it at the moment."""
+
+
+class ServiceMode:
+    """Instances and what they were handed. *connect* gives the engine."""
+
+    def __init__(self, connect: Callable[[], Engine], options: TimersOptions, types: Types) -> None:
+        self._connect, self._options, self._types = connect, options, types
+        self._guard = Guard(options.allow)
+
+    # ── instances ────────────────────────────────────────────────────────────────────────
+
+    async def register(
+        self, app: str, address: str, task_types: Sequence[str], *, weight: int = 1
+    ) -> Registered:
+        """An instance of *app* is there, and called for these types within a second.
+
+        The same address again replaces it. Raises InvalidName; InvalidOption for an address that
+        may not be called; TimerTypeTaken, TimerTypesFull, TooManyInstances.
+        """
+        text_name("app", app, longest=LONGEST_NAME)
+        whole("weight", weight, 1, MOST_WEIGHT)
+        if not self._options.secrets:
+            rule = "the server has no secret to sign calls with; set calls.secrets"
+            raise InvalidOption("calls.secrets", "none", rule=rule)
+        try:
+            self._guard.target(address)
+        except CallRefused as error:
+            raise InvalidOption("address", "…", rule=error.reason) from error
+        before = await self._instances.find(app, instance_id(app, address))
+        instance = await self._instances.register(app, address, task_types, weight=weight)
+        try:
+            await self._types.serve(app, instance.types, who=instance.id)
+        except QueueError:
+            await self._undo(instance, before)
+            raise
+        if before is not None and (dropped := set(before.types) - set(instance.types)):
+            await self._types.leave(app, sorted(dropped), who=instance.id)
+        return Registered(
+            instance_id=instance.id,
+            secret=secrets_of(app, self._options.secrets)[0],
+            heartbeat=HEARTBEAT,
+        )
+
+    async def _undo(self, instance: Instance, before: Instance | None) -> None:
+        """As it was before a registration that was refused."""
+        if before is None:
+            await self._instances.leave(instance.app, instance.id)
+        else:
+            its = before.app, before.address, before.types
+            await self._instances.register(*its, weight=before.weight)
+
+    async def beat(self, instance: Instance) -> None:
+        """It is alive for another 30 seconds. Raises InstanceNotFound, TimerTypeTaken."""
+        await self._instances.beat(instance.app, instance.id)
+        await self._types.serve(instance.app, instance.types, who=instance.id)
+
+    async def leave(self, instance: Instance) -> None:
+        """It is called no more; calls under way may end. Raises InstanceNotFound."""
+        await self._instances.leave(instance.app, instance.id)
+        await self._types.leave(instance.app, instance.types, who=instance.id)
+
+    async def get(self, app: str, id: str) -> Instance:
+        """What an instance said of itself. Raises InstanceNotFound."""
+        found = await self._instances.find(app, id)
+        if found is None:
+            raise InstanceNotFound(app, id)
+        return found
+
+    async def all(self, app: str | None = None) -> list[InstanceInfo]:
+        """The instances of *app*, or of all, by app and address; those silent for less than ten
+        minutes too.
+        """
+        instances = self._instances
+        roster, avoided = await instances.roster(), await instances.breakers()
+        return [
+            InstanceInfo(
+                instance=it,
+                alive=roster.is_alive(it),
+                breaker=BreakerState.OPEN if it.id in avoided else BreakerState.CLOSED,
+                avoided_by=tuple(avoided.get(it.id, ())),
+            )
+            for it in sorted(roster.all(), key=lambda it: (it.app, it.address))
+            if app is None or it.app == app
+        ]
+
+    @property
+    def _instances(self) -> Instances:
+        return Instances(self._connect())
+
+    # ── timers that were handed over ─────────────────────────────────────────────────────
+
+    async def complete(self, key: TypeKey, task_id: str, token: int) -> State:
+        """End a timer under its token. Raises LeaseLost for one that no longer counts."""
+        lease = await self._handed_over(key, task_id, token)
+        await self._connect().complete(lease)
+        return State.DONE
+
+    async def fail(self, key: TypeKey, task_id: str, token: int, reason: str) -> State:
+        """End this attempt: another one later, or dead after the last. Raises LeaseLost."""
+        lease = await self._handed_over(key, task_id, token)
+        return await self._connect().fail(lease, reason)
+
+    async def renew(self, key: TypeKey, task_id: str, token: int, lease: Duration) -> Lease:
+        """Hold it for longer, from now on. Raises LeaseLost."""
+        held = await self._handed_over(key, task_id, token)
+        return await self._connect().renew(held, lease)
+
+    async def _handed_over(self, key: TypeKey, task_id: str, token: int) -> Lease:
+        """The lease of a timer, with what its retry policy goes by."""
+        ref = job_ref(queue_of(key), task_id)
+        try:
+            job = await self._connect().job(ref)
+        except JobNotFound as error:
+            raise TimerNotFound(error.job) from error
+        return lease_by_token(ref, token, worker=_WORKER, attempt=job.attempts, retry=job.retry)

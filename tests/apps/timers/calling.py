@@ -1,0 +1,86 @@
+"""A server with timers in service mode, and those who talk to it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import msgspec
+from fastapi import FastAPI
+
+from tests.server.messaging import client_of, key_of, started
+from towpath.app.app import Towpath
+from towpath.apps.messages.options import MessagesOptions
+from towpath.apps.timers.options import TimersOptions
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.server.build import Parts, build
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
+
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
+OPTIONS = TimersOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
+
+
+def scheduling_on(url: str, ledger: Ledger, options: TimersOptions = OPTIONS) -> FastAPI:
+    """A server that calls instances on this machine."""
+    metrics = Metrics()
+
+    def handlers() -> Towpath:
+        app = Towpath(url, ledger=ledger)
+        app.metrics = metrics
+        return app
+
+    parts = Parts(
+        connect=lambda limits: Engine(url, limits=limits),
+        ledger=ledger,
+        limits=ServerLimits(),
+        metrics=metrics,
+        log=Log(),
+        version="0",
+        options={"timers": options, "messages": MessagesOptions(secrets=(SECRET,))},
+        app=handlers,
+    )
+    return build(parts)
+
+
+class Shop:
+    """Somebody with a key."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def register(self, address: str, *task_types: str, app: str = "shop", **more: Any) -> Any:
+        answer = await self.try_to_register(address, *task_types, app=app, **more)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    async def try_to_register(
+        self, address: str, *task_types: str, app: str = "shop", **more: Any
+    ) -> httpx.Response:
+        body = {"address": address, "task_types": task_types, **more}
+        return await self.client.post(f"/api/v1/apps/{app}/instances", json=body)
+
+    async def instances(self, app: str = "shop") -> list[Any]:
+        answer = await self.client.get(f"/api/v1/apps/{app}/instances")
+        assert answer.status_code == 200, answer.text
+        return answer.json()["instances"]
+
+    async def say(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        return await self.client.request(method, f"/api/v1/{path}", json=body)
+
+
+@asynccontextmanager
+async def with_key(
+    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",)
+) -> AsyncGenerator[Shop]:
+    async with client_of(app, await key_of(app, *scopes, queues=queues)) as client:
+        yield Shop(client)
+
+
+def altered(**changes: Any) -> TimersOptions:
+    return msgspec.structs.replace(OPTIONS, **changes)
+
+
+__all__ = ["OPTIONS", "SECRET", "Shop", "altered", "scheduling_on", "started", "with_key"]

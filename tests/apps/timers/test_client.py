@@ -1,0 +1,249 @@
+"""The Python client of service mode: what it answers to whom, and how it stays registered."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.timers.calling import Shop, scheduling_on, started, with_key
+from tests.server.messaging import key_of, listening
+from tests.waiting import eventually_async
+from towpath.apps.timers.client import GiveUp, Later, ServerAnswered, TimerCall, TimerClient
+from towpath.apps.timers.instances import instance_id
+from towpath.calls.signature import headers_for, new_secret
+from towpath.clock import instant, minutes, wall_ms
+from towpath.embedded import EmbeddedServer
+from towpath.errors import HandlerInvalid, InvalidOption
+from towpath.ledger.ledger import Ledger
+
+WHERE = "http://127.0.0.1:8001/timers"
+CALL = {
+    "task_id": "order-17",
+    "task_type": "t",
+    "app": "shop",
+    "params": {"order": 17},
+    "attempt": 1,
+    "delay_time": 1_800_000_000_000,
+    "token": 1000,
+}
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
+    async with started(scheduling_on(server.url, Ledger(prepared_file_url))) as app:
+        yield app
+
+
+@pytest.fixture
+async def address(app: FastAPI) -> AsyncIterator[str]:
+    async with listening(app) as address:
+        yield address
+
+
+@pytest.fixture
+async def shop(app: FastAPI) -> AsyncIterator[Shop]:
+    async with with_key(app, "work", "read") as shop:
+        yield shop
+
+
+@pytest.fixture
+async def client(app: FastAPI, address: str) -> TimerClient:
+    return TimerClient("shop", WHERE, server=address, key=await key_of(app, "work"))
+
+
+class Signed:
+    """Calls as the server signs them."""
+
+    def __init__(self, client: TimerClient, secret: str) -> None:
+        self.client, self.secret = client, secret
+
+    def call(self, **changes: Any) -> tuple[dict[str, str], bytes]:
+        body = json.dumps({**CALL, **changes}).encode()
+        return headers_for([self.secret], "m", body), body
+
+    def status(self, **changes: Any) -> int:
+        return self.client.answer(*self.call(**changes)).status
+
+
+@pytest.fixture
+async def signed(client: TimerClient, shop: Shop) -> Signed:
+    """A client that is registered and has a handler of `t`."""
+    client.on("t")(_nothing)
+    await asyncio.to_thread(client.register)
+    return Signed(client, (await shop.register(WHERE, "t"))["secret"])
+
+
+class TestAnswering:
+    def test_runs_the_handler_of_the_type(self, signed: Signed) -> None:
+        seen: list[Any] = []
+
+        @signed.client.on("u")
+        def handle(params: Any, call: TimerCall) -> None:
+            seen.append((params, call))
+
+        assert signed.status(task_type="u") == 200
+        [(params, call)] = seen
+        assert params == {"order": 17}
+        assert (call.task_id, call.attempt, call.token, call.app) == ("order-17", 1, 1000, "shop")
+
+    def test_of_a_coroutine_too(self, signed: Signed) -> None:
+        seen: list[Any] = []
+
+        @signed.client.on("u")
+        async def handle(params: Any) -> None:
+            seen.append(params)
+
+        assert signed.status(task_type="u") == 200
+        assert seen == [{"order": 17}]
+
+    async def test_in_an_event_loop_a_plain_handler_runs_in_a_thread(self, signed: Signed) -> None:
+        seen: list[Any] = []
+
+        @signed.client.on("plain")
+        def plain(_: Any) -> None:
+            seen.append(threading.current_thread())
+
+        @signed.client.on("async")
+        async def handle(_: Any) -> None:
+            seen.append(threading.current_thread())
+
+        for task_type in ("plain", "async"):
+            body, status = await signed.client.answer_async(*signed.call(task_type=task_type))
+            assert (body, status) == (b"", 200)
+        assert seen[0] is not threading.main_thread()
+        assert seen[1] is threading.main_thread()
+
+    def test_refuses_what_is_not_signed(self, signed: Signed) -> None:
+        headers, body = signed.call()
+        assert signed.client.answer({}, body).status == 401
+        assert signed.client.answer(headers, body + b" ").status == 401
+        forged = Signed(signed.client, new_secret())
+        assert forged.status() == 401
+        late = headers_for([signed.secret], "m", body, now=instant(wall_ms()) - minutes(6))
+        assert signed.client.answer(late, body).status == 401
+        assert signed.client.answer(headers, body).status == 200
+
+    def test_without_a_secret_takes_nothing(self, address: str) -> None:
+        fresh = TimerClient("shop", WHERE, server=address, key="k")
+        assert fresh.answer({}, b"{}").status == 503
+
+    def test_says_that_it_does_not_serve_a_type(self, signed: Signed) -> None:
+        assert signed.status(task_type="other") == 404
+
+    def test_refuses_what_is_no_call(self, signed: Signed) -> None:
+        for body in (b"", b"[]", b"{}", b"[" * 100_000, b"\xff"):
+            headers = headers_for([signed.secret], "m", body)
+            assert signed.client.answer(headers, body).status == 400
+
+    def test_refuses_an_older_attempt(self, signed: Signed) -> None:
+        """Its lease is lost: what it would do, another attempt does."""
+        assert signed.status(token=7) == 200
+        assert signed.status(token=6) == 409
+        assert signed.status(token=6, task_id="another") == 200
+        assert signed.status(token=7) == 200
+        assert signed.status(token=8) == 200
+
+    def test_of_a_handler_that_fails_asks_for_another_attempt(
+        self, signed: Signed, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @signed.client.on("u")
+        def handle(_: Any) -> None:
+            raise KeyError("canary")
+
+        body, status = signed.client.answer(*signed.call(task_type="u"))
+        assert (body, status) == (b"KeyError", 500)
+        assert "canary" in caplog.text
+
+    def test_of_one_that_gives_up_says_never(self, signed: Signed) -> None:
+        @signed.client.on("u")
+        def handle(_: Any) -> None:
+            raise GiveUp("no such order")
+
+        assert signed.client.answer(*signed.call(task_type="u")) == (b"no such order", 422)
+
+    def test_of_one_that_goes_on_says_for_how_long(self, signed: Signed) -> None:
+        signed.client.on("raises")(_later)
+        signed.client.on("returns")(_much_later)
+        assert signed.client.answer(*signed.call(task_type="raises")) == (b'{"lease_s": 60}', 202)
+        assert signed.client.answer(*signed.call(task_type="returns")) == (b'{"lease_s": 120}', 202)
+
+    def test_a_type_has_one_handler(self, signed: Signed) -> None:
+        with pytest.raises(HandlerInvalid):
+            signed.client.on("t")(_later)
+
+
+def _nothing(_: Any) -> None:
+    """Takes all."""
+
+
+def _later(_: Any) -> None:
+    raise Later
+
+
+def _much_later(_: Any) -> Later:
+    return Later(minutes(2))
+
+
+class TestBeingThere:
+    async def test_comes_and_goes(self, client: TimerClient, shop: Shop) -> None:
+        client.on("t")(_later)
+        async with client.lifespan():
+            await eventually_async(shop.instances)
+            [found] = await shop.instances()
+            assert (found["address"], found["task_types"]) == (WHERE, ["t"])
+            await eventually_async(lambda: _is(client.registered))
+        assert await shop.instances() == []
+        assert not client.registered
+
+    async def test_registers_again_when_it_was_forgotten(
+        self, client: TimerClient, shop: Shop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client.on("t")(_later)
+        register = client.register
+        monkeypatch.setattr(client, "register", lambda: (register()[0], 0.05))
+        async with client.lifespan():
+            await eventually_async(shop.instances)
+            path = f"apps/shop/instances/{instance_id('shop', WHERE)}"
+            assert (await shop.say("DELETE", path)).status_code == 204
+            await eventually_async(shop.instances)
+
+    async def test_tells_of_a_type_that_comes_later(self, client: TimerClient, shop: Shop) -> None:
+        client.on("t")(_later)
+        async with client.lifespan():
+            await eventually_async(shop.instances)
+            client.on("u")(_later)
+
+            async def both() -> bool:
+                return [it["task_types"] for it in await shop.instances()] == [["t", "u"]]
+
+            await eventually_async(both)
+
+    async def test_waits_for_a_server_that_is_away(
+        self, app: FastAPI, shop: Shop, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with listening(app) as address:
+            pass
+        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "work"))
+        client.on("t")(_later)
+        async with client.lifespan():
+            await eventually_async(lambda: _is("can't be reached" in caplog.text))
+            assert not client.registered
+
+    async def test_tells_why_it_is_refused(self, app: FastAPI, address: str) -> None:
+        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "read"))
+        client.on("t")(_later)
+        with pytest.raises(ServerAnswered, match="403: the key has no scope") as refusal:
+            await asyncio.to_thread(client.register)
+        assert refusal.value.status == 403
+
+    def test_refuses_an_address_of_the_server_that_is_none(self) -> None:
+        with pytest.raises(InvalidOption, match="server"):
+            TimerClient("shop", WHERE, server="localhost:8080", key="k")
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 -- a fact
+    return fact

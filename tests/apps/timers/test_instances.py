@@ -1,0 +1,269 @@
+"""Instances of applications: registered, alive by the server's clock, bounded, and forgotten."""
+
+from contextlib import suppress
+from typing import cast
+
+import pytest
+
+from towpath.apps.timers import instances as module
+from towpath.apps.timers.errors import InstanceNotFound, TimerTypeTaken, TooManyInstances
+from towpath.apps.timers.instances import (
+    ALIVE_FOR,
+    LISTED_FOR,
+    MOST_OF_APP,
+    Instances,
+    Roster,
+    instance_id,
+)
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.service_mode import ServiceMode, secrets_of
+from towpath.apps.timers.types import Types
+from towpath.calls.signature import new_secret
+from towpath.clock import ManualClock, minutes, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.errors import InvalidOption
+
+SECRET = new_secret()
+WHERE = "http://10.0.0.7:8000/timers"
+
+
+@pytest.fixture
+def instances(engine: Engine) -> Instances:
+    return Instances(engine)
+
+
+@pytest.fixture
+def types(engine: Engine) -> Types:
+    return Types(lambda: engine, TimersOptions())
+
+
+@pytest.fixture
+def mode(engine: Engine, types: Types) -> ServiceMode:
+    options = TimersOptions(secrets=(SECRET,), allow=("10.0.0.0/8",))
+    return ServiceMode(lambda: engine, options, types)
+
+
+async def addresses(instances: Instances) -> list[str]:
+    return sorted(it.address for it in (await instances.roster()).alive())
+
+
+class TestAnInstance:
+    async def test_is_alive_for_30_seconds_without_a_heartbeat(
+        self, instances: Instances, clock: ManualClock
+    ) -> None:
+        await instances.register("shop", WHERE, ["t"])
+        clock.advance(ALIVE_FOR - seconds(1))
+        assert await addresses(instances) == [WHERE]
+        clock.advance(seconds(1))
+        assert await addresses(instances) == []
+
+    async def test_has_no_key_that_ends_by_itself(
+        self, instances: Instances, engine_url: str, server: EmbeddedServer
+    ) -> None:
+        """Expiry is a score that is compared with the server's clock, never a TTL."""
+        await instances.register("shop", WHERE, ["t"])
+        found = cast("list[bytes]", server.ask("KEYS", "timers.instances:*"))
+        keys = [it.decode() for it in found if b":call:" not in it]
+        assert keys
+        assert [server.ask("PTTL", key) for key in keys] == [-1] * len(keys)
+
+    async def test_lives_on_by_heartbeats(self, instances: Instances, clock: ManualClock) -> None:
+        it = await instances.register("shop", WHERE, ["t"])
+        for _ in range(3):
+            clock.advance(ALIVE_FOR - seconds(1))
+            await instances.beat("shop", it.id)
+        assert await addresses(instances) == [WHERE]
+
+    async def test_that_is_silent_is_listed_for_a_while_and_may_come_back(
+        self, instances: Instances, clock: ManualClock
+    ) -> None:
+        it = await instances.register("shop", WHERE, ["t"])
+        clock.advance(minutes(5))
+        assert len((await instances.roster()).all()) == 1
+        await instances.beat("shop", it.id)
+        assert await addresses(instances) == [WHERE]
+
+    async def test_that_is_silent_for_long_is_forgotten(
+        self, instances: Instances, clock: ManualClock
+    ) -> None:
+        it = await instances.register("shop", WHERE, ["t"])
+        clock.advance(ALIVE_FOR + LISTED_FOR)
+        await instances.register("mail", WHERE, ["t"])
+        assert [other.app for other in (await instances.roster()).all()] == ["mail"]
+        with pytest.raises(InstanceNotFound):
+            await instances.beat("shop", it.id)
+
+    async def test_replaces_the_one_at_the_same_address(self, instances: Instances) -> None:
+        first = await instances.register("shop", WHERE, ["a"])
+        second = await instances.register("shop", WHERE, ["b"], weight=3)
+        [found] = (await instances.roster()).all()
+        assert first.id == second.id == found.id
+        assert (found.types, found.weight) == (("b",), 3)
+
+    async def test_of_another_app_is_another(self, instances: Instances) -> None:
+        await instances.register("shop", WHERE, ["t"])
+        await instances.register("mail", WHERE, ["t"])
+        assert await addresses(instances) == [WHERE, WHERE]
+
+    async def test_that_leaves_is_gone(self, instances: Instances) -> None:
+        it = await instances.register("shop", WHERE, ["t"])
+        await instances.leave("shop", it.id)
+        assert (await instances.roster()).all() == []
+        with pytest.raises(InstanceNotFound):
+            await instances.leave("shop", it.id)
+
+    async def test_of_another_app_can_t_be_touched(self, instances: Instances) -> None:
+        it = await instances.register("shop", WHERE, ["t"])
+        for verb in (instances.beat, instances.leave):
+            with pytest.raises(InstanceNotFound):
+                await verb("mail", it.id)
+        assert await addresses(instances) == [WHERE]
+
+
+class TestHowMany:
+    async def test_an_app_s_instances_are_bounded(
+        self, instances: Instances, clock: ManualClock
+    ) -> None:
+        for n in range(MOST_OF_APP):
+            await instances.register("shop", f"{WHERE}{n}", ["t"])
+        with pytest.raises(TooManyInstances, match="app shop has 100"):
+            await instances.register("shop", WHERE, ["t"])
+        await instances.register("shop", f"{WHERE}7", ["t"])  # one of those
+        await instances.register("mail", WHERE, ["t"])
+        clock.advance(ALIVE_FOR)
+        await instances.register("shop", WHERE, ["t"])
+        assert await addresses(instances) == [WHERE]
+
+    async def test_all_together_are_bounded(
+        self, instances: Instances, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "MOST", 3)
+        for n in range(3):
+            await instances.register(f"app{n}", WHERE, ["t"])
+        with pytest.raises(TooManyInstances, match="there are 3"):
+            await instances.register("app3", WHERE, ["t"])
+        await instances.leave("app0", instance_id("app0", WHERE))
+        await instances.register("app3", WHERE, ["t"])
+
+    async def test_ten_thousand_registrations_leave_no_more(
+        self, instances: Instances, server: EmbeddedServer
+    ) -> None:
+        """Of one address it is one instance; of many, as many as an app may have."""
+        for n in range(300):
+            await instances.register("shop", WHERE, [f"t{n % 5}"])
+            with suppress(TooManyInstances):
+                await instances.register("shop", f"{WHERE}{n}", ["t"])
+        assert len((await instances.roster()).all()) == MOST_OF_APP
+
+    async def test_what_it_may_say_of_itself_is_bounded(self, instances: Instances) -> None:
+        with pytest.raises(InvalidOption, match="1 to 100 types"):
+            await instances.register("shop", WHERE, [f"t{n}" for n in range(101)])
+        with pytest.raises(InvalidOption, match="8192 bytes"):
+            await instances.register("shop", WHERE, [f"{n:0128}" for n in range(100)])
+
+
+class TestARoster:
+    async def test_hears_of_changes_only_and_of_all_of_them(self, instances: Instances) -> None:
+        roster = Roster(instances)
+        await roster.refresh()
+        assert roster.all() == []
+        for n in range(150):
+            await instances.register(f"app{n % 2}", f"{WHERE}{n}", ["t"])
+        await roster.refresh()
+        assert len(roster.alive()) == 150
+        await instances.register("app0", f"{WHERE}0", ["other"])
+        await instances.leave("app1", instance_id("app1", f"{WHERE}1"))
+        await roster.refresh()
+        found = {it.address: it.types for it in roster.all()}
+        assert len(found) == 149
+        assert found[f"{WHERE}0"] == ("other",)
+
+    async def test_of_a_store_that_was_emptied_knows_what_came_after(
+        self, instances: Instances, server: EmbeddedServer, clock: ManualClock
+    ) -> None:
+        roster = Roster(instances)
+        for n in range(3):
+            await instances.register("shop", f"{WHERE}{n}", ["t"])
+        await roster.refresh()
+        server.ask("FLUSHALL")
+        clock.advance(seconds(1))
+        for n in range(3):
+            await instances.register("shop", f"{WHERE}{n}", ["other"])
+        await roster.refresh()
+        assert {it.types for it in roster.all()} == {("other",)}
+
+
+class TestServiceMode:
+    async def test_tells_the_app_s_own_secret(self, mode: ServiceMode) -> None:
+        shop = await mode.register("shop", WHERE, ["t"])
+        again = await mode.register("shop", WHERE + "/2", ["t"])
+        mail = await mode.register("mail", WHERE, ["m"])
+        assert shop.secret == again.secret == secrets_of("shop", (SECRET,))[0]
+        assert mail.secret != shop.secret
+        assert shop.secret not in repr(shop)
+
+    async def test_without_a_secret_nobody_can_register(self, engine: Engine, types: Types) -> None:
+        mode = ServiceMode(lambda: engine, TimersOptions(allow=("10.0.0.0/8",)), types)
+        with pytest.raises(InvalidOption, match=r"calls\.secrets"):
+            await mode.register("shop", WHERE, ["t"])
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "http://127.0.0.1/",
+            "http://169.254.169.254/",
+            "http://[::ffff:192.168.0.1]/",
+            "http://localhost/",
+            "http://0x7f.1/",
+            "ftp://10.0.0.7/",
+            "http://user:pass@10.0.0.7/",
+            "http://8.8.8.8:22/",
+        ],
+    )
+    async def test_refuses_addresses_that_may_not_be_called(
+        self, mode: ServiceMode, address: str
+    ) -> None:
+        with pytest.raises(InvalidOption, match="address") as refusal:
+            await mode.register("shop", address, ["t"])
+        assert address not in str(refusal.value)
+        assert await mode.all() == []
+
+    async def test_a_type_of_somebody_else_changes_nothing(
+        self, mode: ServiceMode, types: Types
+    ) -> None:
+        await types.serve(None, ["taken"], who="a worker")
+        with pytest.raises(TimerTypeTaken):
+            await mode.register("shop", WHERE, ["own", "taken"])
+        assert await mode.all() == []
+        await mode.register("shop", WHERE, ["own"], weight=2)
+        with pytest.raises(TimerTypeTaken):
+            await mode.register("shop", WHERE, ["own", "taken"])
+        [found] = await mode.all()
+        assert (found.instance.types, found.instance.weight) == (("own",), 2)
+
+    async def test_a_type_that_is_dropped_is_served_no_more(
+        self, mode: ServiceMode, types: Types
+    ) -> None:
+        await mode.register("shop", WHERE, ["a", "b"])
+        await mode.register("shop", WHERE, ["b"])
+        assert {it.key.task_type: it.alive for it in await types.all()} == {"a": 0, "b": 1}
+
+    async def test_who_leaves_serves_nothing(self, mode: ServiceMode, types: Types) -> None:
+        told = await mode.register("shop", WHERE, ["a"])
+        await mode.leave(await mode.get("shop", told.instance_id))
+        assert [it.alive for it in await types.all()] == [0]
+        assert await mode.all() == []
+
+    async def test_tells_which_instances_schedulers_avoid(
+        self, mode: ServiceMode, instances: Instances, clock: ManualClock
+    ) -> None:
+        told = await mode.register("shop", WHERE, ["a"])
+        await instances.tell_breaker(told.instance_id, "s1", seconds(10))
+        await instances.tell_breaker(told.instance_id, "s2", seconds(20))
+        [found] = await mode.all("shop")
+        assert (found.breaker, found.avoided_by) == ("open", ("s1", "s2"))
+        clock.advance(seconds(11))
+        await instances.tell_breaker(told.instance_id, "s2", seconds(0))
+        [found] = await mode.all("shop")
+        assert (found.breaker, found.avoided_by) == ("closed", ())

@@ -1,0 +1,161 @@
+"""Instances over HTTP: who may register what, and what is refused."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.timers.calling import SECRET, Shop, scheduling_on, started, with_key
+from tests.server.serving import code
+from towpath.apps.timers.service_mode import secrets_of
+from towpath.calls.signature import derived
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+WHERE = "http://127.0.0.1:8001/timers"
+
+
+@pytest.fixture
+async def ledger(prepared_file_url: str) -> Ledger:
+    return Ledger(prepared_file_url)
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer, ledger: Ledger) -> AsyncIterator[FastAPI]:
+    async with started(scheduling_on(server.url, ledger)) as app:
+        yield app
+
+
+@pytest.fixture
+async def shop(app: FastAPI) -> AsyncIterator[Shop]:
+    async with with_key(app, "submit", "work", "read") as shop:
+        yield shop
+
+
+class TestRegistering:
+    async def test_tells_id_secret_and_heartbeat(self, shop: Shop) -> None:
+        told = await shop.register(WHERE, "order.timeout")
+        assert told.keys() == {"instance_id", "secret", "heartbeat_s"}
+        assert told["secret"] == secrets_of("shop", (SECRET,))[0]
+        assert told["heartbeat_s"] == 10
+
+    async def test_is_listed_without_any_secret(self, shop: Shop) -> None:
+        told = await shop.register(f"{WHERE}?key=canary", "a", "取消 b/c", weight=7)
+        [found] = await shop.instances()
+        heard = found.pop("last_heartbeat")
+        assert heard
+        assert found == {
+            "instance_id": told["instance_id"],
+            "app": "shop",
+            "address": WHERE,
+            "task_types": ["a", "取消 b/c"],
+            "weight": 7,
+            "alive": True,
+            "breaker": "closed",
+            "avoided_by": [],
+        }
+
+    async def test_again_replaces_it(self, shop: Shop) -> None:
+        first = await shop.register(WHERE, "a")
+        assert (await shop.register(WHERE, "b"))["instance_id"] == first["instance_id"]
+        assert [it["task_types"] for it in await shop.instances()] == [["b"]]
+
+    async def test_heartbeats_and_leaving(self, shop: Shop) -> None:
+        told = await shop.register(WHERE, "a")
+        path = f"apps/shop/instances/{told['instance_id']}"
+        for method in ("POST", "PUT"):
+            assert (await shop.say(method, f"{path}/heartbeat")).status_code == 204
+        assert (await shop.say("DELETE", path)).status_code == 204
+        assert await shop.instances() == []
+        for method, which in (("POST", f"{path}/heartbeat"), ("DELETE", path)):
+            assert code(await shop.say(method, which), 404) == "instance-not-found"
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "http://10.0.0.7/",
+            "http://[::1]/",
+            "http://169.254.169.254/latest",
+            "not a url",
+            "x" * 3000,
+        ],
+    )
+    async def test_refuses_addresses_that_may_not_be_called(self, shop: Shop, address: str) -> None:
+        code(await shop.try_to_register(address, "a"), 422)
+        assert await shop.instances() == []
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {},
+            {"address": WHERE},
+            {"address": WHERE, "task_types": []},
+            {"address": WHERE, "task_types": ["x" * 129]},
+            {"address": WHERE, "task_types": ["取" * 100]},
+            {"address": WHERE, "task_types": ["a\nb"]},
+            {"address": WHERE, "task_types": [str(n) for n in range(101)]},
+            {"address": WHERE, "task_types": ["a"], "weight": 0},
+            {"address": WHERE, "task_types": ["a"], "weight": "2"},
+            {"address": WHERE, "task_types": ["a"], "secret": "mine"},
+        ],
+    )
+    async def test_refuses_what_does_not_fit(self, shop: Shop, body: object) -> None:
+        code(await shop.say("POST", "apps/shop/instances", body), 422)
+        assert await shop.instances() == []
+
+    async def test_an_app_has_so_many(self, shop: Shop) -> None:
+        for n in range(100):
+            await shop.register(f"{WHERE}{n}", "a")
+        refusal = await shop.try_to_register(f"{WHERE}100", "a")
+        assert code(refusal, 429) == "too-many-instances"
+        await shop.register(f"{WHERE}99", "a")
+        assert len(await shop.instances()) == 100
+
+    async def test_the_address_of_timers_opens_nothing_else(self, shop: Shop) -> None:
+        """`timers.allow` is for instances alone: a callback to the same place is refused."""
+        await shop.register(WHERE, "a")
+        message = {"user_id": "u", "org_id": "o", "message": "m", "client_id": "c"}
+        refusal = await shop.say("POST", "message", {**message, "callback_url": WHERE})
+        assert code(refusal, 422) == "invalid-option"
+        assert "callback_url" in refusal.text
+
+
+class TestKeys:
+    async def test_need_the_scope_work_for_every_type(self, app: FastAPI) -> None:
+        async with with_key(app, "submit", "read") as reader:
+            assert code(await reader.try_to_register(WHERE, "a"), 403) == "scope-missing"
+        async with with_key(app, "work", queues=("timers.a", "timers.shop--a")) as narrow:
+            assert code(await narrow.try_to_register(WHERE, "a", "b"), 403) == "queue-forbidden"
+            await narrow.register(WHERE, "a")
+        async with with_key(app, "work", queues=("timers.shop--*",)) as narrow:
+            refusal = await narrow.try_to_register(WHERE, "b")
+            assert code(refusal, 403) == "queue-forbidden", "it would own the timers without an app"
+
+    async def test_see_and_touch_only_what_they_are_for(self, app: FastAPI, shop: Shop) -> None:
+        told = await shop.register(WHERE, "a")
+        path = f"apps/shop/instances/{told['instance_id']}"
+        missing = f"apps/shop/instances/{'0' * 32}"
+        async with with_key(app, "work", "read", queues=("timers.*b",)) as other:
+            assert await other.instances() == []
+            for method, end in (("POST", "/heartbeat"), ("DELETE", "")):
+                refusals = [await other.say(method, it + end) for it in (path, missing)]
+                assert {code(it, 404) for it in refusals} == {"instance-not-found"}
+        assert len(await shop.instances()) == 1
+
+    async def test_without_any_nothing_is_told(self, app: FastAPI) -> None:
+        async with with_key(app, "read") as shop:
+            shop.client.headers.pop("x-api-key")
+            for method in ("GET", "POST"):
+                assert (await shop.say(method, "apps/shop/instances", {})).status_code == 401
+
+
+def test_an_app_s_secret_is_its_own() -> None:
+    """Neither another app's, nor that of another kind of calls, whatever it is called."""
+    kinds = {derived(SECRET, it) for it in ("push", "callback", "events", "reviewer")}
+    apps = {it for name in ("push", "shop", "timers shop") for it in secrets_of(name, (SECRET,))}
+    assert len(kinds | apps) == 7
+
+
+def test_during_a_rotation_there_are_two() -> None:
+    old = "whsec_" + "bm93IGlzIHRoZSB0aW1lIGZvciBhbGwgZ29vZCBtZW4="
+    assert len(secrets_of("shop", (SECRET, old))) == 2
