@@ -21,6 +21,7 @@ from tests.servers import oldest
 from towpath.calls.caller import Caller
 from towpath.clock import Clock, ManualClock
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
+from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.engine import Engine
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
@@ -153,6 +154,16 @@ def engine_url(server: EmbeddedServer) -> str:
 async def engine(engine_url: str, clock: Clock) -> AsyncIterator[Engine]:
     async with Engine(engine_url, clock=clock) as engine:
         yield engine
+
+
+# ── objects ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def running_objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedObjects]:
+    """A real S3 server; it takes some seconds to start."""
+    with EmbeddedObjects(tmp_path_factory.mktemp("objects")) as objects:
+        yield objects
 
 
 # ── databases: what holds for one kind must hold for the other ───────────────────────────

@@ -34,8 +34,17 @@ class FileDamaged(TowpathError):
 def replace_file(path: Path, text: str, *, mode: int = PRIVATE) -> None:
     """Let *path* say *text*. What is made anew at each start need not outlast a power cut."""
     with _beside(path, mode) as (made, descriptor):
-        _write(descriptor, text)
+        write_all(descriptor, text.encode())
         made.replace(path)
+
+
+def durable_file(path: Path, data: bytes) -> None:
+    """Let *path* say *data*, also after a power cut; and keep what else is in its directory."""
+    with _beside(path, PRIVATE) as (made, descriptor):
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+        made.replace(path)
+    sync_directory(path.parent)
 
 
 def kept_file(path: Path, text: str) -> str:
@@ -45,11 +54,11 @@ def kept_file(path: Path, text: str) -> str:
     """
     if not path.exists():
         with _beside(path, PRIVATE) as (made, descriptor):
-            _write(descriptor, text)
+            write_all(descriptor, text.encode())
             os.fsync(descriptor)
             with suppress(FileExistsError):
                 os.link(made, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     return path.read_text(errors="replace")
 
 
@@ -65,13 +74,14 @@ def _beside(path: Path, mode: int) -> Generator[tuple[Path, int]]:
         made.unlink(missing_ok=True)
 
 
-def _write(descriptor: int, text: str) -> None:
-    left = memoryview(text.encode())
+def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
+    left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """What was made, renamed and removed there is so after a power cut, too."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ from towpath import Duration, seconds
 from towpath.errors import InvalidOption
 from towpath.options import Allowed, Mark, Options, Secret, Signing
 from towpath.settings import Core, Groups, Settings, load
-from towpath.settings.sources import Origin
+from towpath.settings.sources import Origin, leaves_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -46,6 +46,20 @@ def links(_: Core) -> Groups:
 
 def loaded(**flags: Any) -> Settings:
     return load(flags, registry=links)
+
+
+class PageOptions(LinksOptions, frozen=True, kw_only=True):
+    """What is made from another class has its options too."""
+
+    depth: int = 2
+    """How deep pages are followed."""
+
+
+def test_a_class_may_be_made_from_another_one() -> None:
+    found = {leaf.field.name: leaf for leaf in leaves_of(PageOptions, "pages")}
+    assert found["depth"].about == "How deep pages are followed."
+    assert found["within"].about == "How long one check may take."
+    assert found["within"].owner is LinksOptions
 
 
 def test_its_defaults_are_those_of_the_class() -> None:

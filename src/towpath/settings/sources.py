@@ -61,7 +61,13 @@ def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
         if isinstance(field.default, Options):
             yield from leaves_of(type(field.default), name)
         elif not field.mark.shared:
-            yield Leaf(name, field, kind)
+            yield Leaf(name, field, _owner(kind, field.name))
+
+
+def _owner(kind: type[Options], name: str) -> type[Options]:
+    """The class that has the option: *kind*, or one that it is made from."""
+    line = [owner for owner in reversed(kind.__mro__) if issubclass(owner, Options)]
+    return next(owner for owner in line if name in owner.__struct_fields__)
 
 
 def variable_of(name: str) -> str:

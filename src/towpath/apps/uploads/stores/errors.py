@@ -1,0 +1,165 @@
+"""What can go wrong with a store of objects.
+
+TowpathError
+└── StoreError
+    ├── StoreUnreachable     no answer, or one that asks to come again
+    │   ├── StoreBusy        it asks to slow down; `after` says for how long, if it did
+    │   └── StoreFull        no room is left
+    ├── StoreRefused         an answer that stays the same: wrong credentials, no permission
+    │   └── BucketNotFound
+    ├── StoreDamaged         a file of a directory can't be read as what it was
+    ├── StoreNotInstalled    a library that it needs is missing
+    ├── ObjectNotFound       there is no object of that key
+    ├── MultipartNotFound    completed, aborted, or never begun
+    ├── RangeBeyondEnd       it begins behind the object's end
+    ├── PartTooSmall         only the last part may have less than 5 MiB
+    ├── PartsDiffer          the store has other parts than those that were named
+    └── ChecksumDiffers      what arrived is not what was meant
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from towpath.clock import Duration
+from towpath.errors import RetryAdvice, TowpathError
+
+
+class StoreError(TowpathError):
+    """The store of objects did not do what was asked."""
+
+    code = "store_error"
+
+
+class StoreUnreachable(StoreError):
+    """The store gave no answer, or one that passes. A change may or may not have been made."""
+
+    code = "store_unreachable"
+    remedy = "Check that the store runs and that its address is right; then do the same again."
+    retry = RetryAdvice.SAFE
+
+    def __init__(self, reason: str, *, after: Duration | None = None) -> None:
+        super().__init__(f"the store of uploads: {reason}")
+        self.reason, self.after = reason, after
+
+
+class StoreBusy(StoreUnreachable):
+    """The store asks to slow down; nothing was changed."""
+
+    code = "store_busy"
+    remedy = "Do the same again later, with fewer calls at once."
+    retry = RetryAdvice.LATER
+
+
+class StoreFull(StoreUnreachable):
+    """The store has no room left; nothing was changed."""
+
+    code = "store_full"
+    remedy = "Make room where the store keeps its objects; what waits goes on then."
+    retry = RetryAdvice.LATER
+
+
+class StoreRefused(StoreError):
+    """The store refuses, and will again until somebody changes something."""
+
+    code = "store_refused"
+    remedy = (
+        "Check the credentials and what they permit: docs/how-to/keep-uploads-in-a-store.md lists"
+        " the actions that are needed."
+    )
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the store of uploads: {reason}")
+        self.reason = reason
+
+
+class BucketNotFound(StoreRefused):
+    """There is no bucket of that name."""
+
+    code = "bucket_not_found"
+    remedy = "Make the bucket, or correct uploads.bucket, uploads.region or uploads.endpoint."
+
+    def __init__(self, bucket: str) -> None:
+        super().__init__(f"there is no bucket {bucket}")
+        self.bucket = bucket
+
+
+class StoreDamaged(StoreError):
+    """A file of the directory can't be read as what it was; it was left as it is."""
+
+    code = "store_damaged"
+    remedy = "Put the file back from a backup, or delete the object and upload it again."
+
+    def __init__(self, path: object) -> None:
+        super().__init__(f"{path} is empty or damaged")
+        self.path = path
+
+
+class StoreNotInstalled(StoreError):
+    """A library that the store needs is missing."""
+
+    code = "store_not_installed"
+    remedy = "Install the extra: pip install 'towpath[s3]'."
+
+
+class ObjectNotFound(StoreError):
+    """There is no object of that key."""
+
+    code = "object_not_found"
+    remedy = "Check the key; an object is there once its upload is completed, and whole."
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key}: not found")
+        self.key = key
+
+
+class MultipartNotFound(StoreError):
+    """The multipart upload was completed, aborted, or never begun."""
+
+    code = "multipart_not_found"
+    remedy = "Begin a new one, unless the object is there."
+
+    def __init__(self, key: str, id: str) -> None:
+        super().__init__(f"multipart upload {id} of {key}: not found")
+        self.key, self.id = key, id
+
+
+class RangeBeyondEnd(StoreError):
+    """The range begins behind the end of the object."""
+
+    code = "range_beyond_end"
+    remedy = "Ask for a range that begins within the object."
+
+    def __init__(self, key: str, start: int) -> None:
+        super().__init__(f"object {key}: has no byte {start}")
+        self.key, self.start = key, start
+
+
+class PartTooSmall(StoreError):
+    """A part before the last one has less than 5 MiB; nothing was completed."""
+
+    code = "part_too_small"
+    remedy = "Send parts of at least 5 MiB; only the last one may be smaller."
+
+
+class PartsDiffer(StoreError):
+    """The store has not the parts that were named; nothing was completed."""
+
+    code = "parts_differ"
+    remedy = "Send those parts again, and complete with what the store answered."
+
+    def __init__(self, key: str, numbers: Sequence[int]) -> None:
+        shown = ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
+        super().__init__(f"object {key}: the store has other parts, or none, as {shown}")
+        self.key, self.numbers = key, tuple(numbers)
+
+
+class ChecksumDiffers(StoreError):
+    """What arrived is not what the checksum says; nothing was stored."""
+
+    code = "checksum_differs"
+    remedy = "Send it again; if it differs again, it was changed before it came here."
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key}: the bytes are not those of the checksum")
+        self.key = key

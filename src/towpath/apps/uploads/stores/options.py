@@ -1,0 +1,122 @@
+"""The options of stores: which bucket of which S3, or which directory; and the store they name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from towpath.apps.uploads.stores.port import object_key
+from towpath.clock import Duration, duration_ms, seconds
+from towpath.errors import InvalidName, InvalidOption
+from towpath.options import Options, Secret
+
+if TYPE_CHECKING:
+    from towpath.apps.uploads.stores.port import Store
+
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+BUCKET_RULE = "3 to 63 of a-z, 0-9, '.', '-', beginning and ending with a letter or digit"
+
+
+class StoreOptions(Options, frozen=True, kw_only=True):
+    """Where the bytes of uploads end up."""
+
+    bucket: str | None = None
+    """The S3 bucket that files go into; none = they go into the directory."""
+    directory: Path | None = None
+    """The directory that files go into where there is no bucket; `up` has one. None = uploads are
+    off."""
+    prefix: str = ""
+    """What the keys of all objects begin with: `towpath/`."""
+    endpoint: str | None = None
+    """URL of the S3 server; none = Amazon's."""
+    region: str | None = None
+    """Region of the bucket; none = what the environment says, or us-east-1."""
+    path_style: bool | None = None
+    """Whether the bucket is in the path of URLs, not in the host name; none = yes where there is an
+    endpoint."""
+    access_key: Secret | None = None
+    """Access key; none = the usual chain of credentials: variables, profile, the machine's role."""
+    secret_key: Secret | None = None
+    """Secret of the access key."""
+    session_token: Secret | None = None
+    """Token of temporary credentials, beside the two."""
+    checksums: bool = True
+    """Whether parts are sent with a CRC that the store compares; no = with an MD5, for servers that
+    know no CRCs."""
+    silence: Duration = seconds(30)
+    """How long a store may stay silent before a call is given up."""
+    connections: Annotated[int, Meta(ge=1, le=1000)] = 32
+    """Connections to the S3 server, or threads for the directory, per process."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        duration_ms("silence", self.silence, least=seconds(1))
+        if self.bucket is not None and not BUCKET.fullmatch(self.bucket):
+            raise InvalidOption("bucket", self.bucket, rule=BUCKET_RULE)
+        if self.bucket is not None and self.directory is not None:
+            raise InvalidOption("directory", str(self.directory), rule="or a bucket: choose one")
+        if (self.access_key is None) != (self.secret_key is None):
+            raise InvalidOption("access_key", "…", rule="needs secret_key, and the other way round")
+        if self.session_token is not None and self.access_key is None:
+            raise InvalidOption("session_token", "…", rule="needs access_key and secret_key")
+        self._check_texts()
+
+    def _check_texts(self) -> None:
+        if self.prefix:
+            try:
+                object_key(f"{self.prefix}x")
+            except InvalidName as error:
+                raise InvalidOption("prefix", self.prefix, rule=error.rule) from error
+        if self.endpoint is not None:
+            parts = urlsplit(self.endpoint)
+            plain = not (parts.query or parts.fragment or "@" in parts.netloc)
+            if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
+                rule = "must be http:// or https:// and a host, without credentials"
+                raise InvalidOption("endpoint", "…", rule=rule)
+
+
+class OwnObjects(NamedTuple):
+    """The object store that `towpath up --objects` starts."""
+
+    url: str
+    access_key: str
+    secret_key: str
+
+
+OWN_BUCKET = "uploads"
+"""The bucket in it. SeaweedFS makes it with its first object."""
+_Kind = TypeVar("_Kind", bound=StoreOptions)
+
+
+def with_own(options: _Kind, data: Path, objects: OwnObjects | None = None) -> _Kind:
+    """*options* for `towpath up`: where they name no store, its own object store if it has one, or
+    a folder of its data directory.
+    """
+    if options.bucket is not None or options.directory is not None:
+        return options
+    if objects is None:
+        return replace(options, directory=data / "uploads")
+    return replace(
+        options,
+        bucket=OWN_BUCKET,
+        endpoint=objects.url,
+        access_key=objects.access_key,
+        secret_key=objects.secret_key,
+    )
+
+
+def new_store(options: StoreOptions) -> Store | None:
+    """The store that *options* name, not entered yet; None if they name none.
+
+    Raises StoreNotInstalled.
+    """
+    if options.directory is not None:
+        from towpath.apps.uploads.stores.directory import DirectoryStore  # noqa: PLC0415 -- rarely both
+
+        return DirectoryStore(options)
+    return None

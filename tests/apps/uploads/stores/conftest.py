@@ -1,0 +1,40 @@
+"""A store of each kind; what holds for one must hold for the other."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towpath.apps.uploads.stores.options import StoreOptions, new_store
+from towpath.apps.uploads.stores.port import Store
+from towpath.embedded.objects import EmbeddedObjects
+
+
+def s3_options(objects: EmbeddedObjects, **other: Any) -> StoreOptions:
+    """A bucket of the test's own: SeaweedFS makes it with its first object."""
+    given: dict[str, Any] = {
+        "bucket": f"test-{secrets.token_hex(6)}",
+        "endpoint": objects.url,
+        "access_key": objects.access_key,
+        "secret_key": objects.secret_key,
+    }
+    return StoreOptions(**(given | other))
+
+
+@pytest.fixture(params=["directory"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOptions:
+    if request.param == "directory":
+        return StoreOptions(directory=tmp_path / "objects")
+    return s3_options(request.getfixturevalue("running_objects"))
+
+
+@pytest.fixture
+async def store(options: StoreOptions) -> AsyncIterator[Store]:
+    made = new_store(options)
+    assert made is not None
+    async with made as store:
+        yield store
