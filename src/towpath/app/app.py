@@ -12,7 +12,7 @@ async with app:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -101,6 +101,7 @@ class Towpath:
         self._limits, self._declared = limits, declared
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
+        self._followers: list[Callable[[], None]] = []
         self.recurrences = Recurrences()
         self._connection = Connection(
             self.new_engine,
@@ -142,7 +143,39 @@ class Towpath:
             rule = f"queue {queue} has a handler under that name, {other}: give one a `name=`"
             raise HandlerInvalid(handler.name, rule=rule)
         self._handlers[key] = handler
+        self._tell_followers()
         return handler
+
+    def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
+        """Let *handler* go, with its recurring work: workers that run claim nothing more for it.
+
+        What they run already goes on to its end; what a claim on its way brings is given back. Its
+        jobs wait in the queue for whoever serves it next. In a queue that other handlers share, a
+        job that asks for this one is dead as soon as it is claimed, as one for any handler that is
+        not there. Without effect the second time. Raises HandlerInvalid for another app's.
+        """
+        if not handler.belongs_to(self._connection):
+            raise HandlerInvalid(handler.name, rule="is the handler of another app")
+        key = (handler.queue, handler.named)
+        if self._handlers.get(key) is handler:
+            del self._handlers[key]
+            self.recurrences.remove(*key)
+            self._tell_followers()
+
+    @contextmanager
+    def followed(self, changed: Callable[[], None]) -> Generator[None]:
+        """Call *changed* after each change of the handlers, in the thread that made it, until the
+        end of the block. Workers follow their app this way.
+        """
+        self._followers.append(changed)
+        try:
+            yield
+        finally:
+            self._followers.remove(changed)
+
+    def _tell_followers(self) -> None:
+        for changed in list(self._followers):
+            changed()
 
     def _require_unnamed(self, queue: str) -> None:
         """Refuse a job for no handler in particular where there are only named ones."""
@@ -210,10 +243,9 @@ class Towpath:
             )
         )
 
-    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
-        """Fire the recurring work of *queues* until cancelled; return at once if there is none."""
-        due = self.recurrences.of(queues)
-        await keep_firing(self.engine, due, clock=self._clock, log=log)
+    async def keep_firing(self, queues: Container[str], log: Log) -> None:
+        """Fire the recurring work of *queues*, as these are at the time, until cancelled."""
+        await keep_firing(self.engine, self.recurrences, queues=queues, clock=self._clock, log=log)
 
     async def fire_due(self, queues: Iterable[str], log: Log) -> None:
         """Fire the recurring work of *queues* that is due now."""

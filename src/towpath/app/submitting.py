@@ -57,6 +57,10 @@ class AppHandler(Handler[T, R, C]):
         )
         self._own_options = {name: value for name, value in own.items() if value is not None}
 
+    def belongs_to(self, connection: Connection) -> bool:
+        """Whether it is a handler of the app with that connection."""
+        return self._connection is connection
+
     def __call__(self, *args: Any, **kwargs: Any) -> C:
         """Run the function here and now. A Context that it asks for and nobody gives is made."""
         name = self.context_name

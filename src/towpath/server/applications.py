@@ -208,7 +208,8 @@ def _require_own_webhooks(name: str, paths: Sequence[str]) -> None:
 async def working(
     app: Callable[[], Towpath] | None, consumers: Sequence[Consumers], *, grace: Duration, log: Log
 ) -> AsyncGenerator[None]:
-    """Run what the options ask for while the body runs; again, if it ends before.
+    """Run what the options ask for while the body runs; again, if it ends before. Handlers may
+    come later: nothing is started before the first one does.
 
     A store or a database that is away is tried again: the server answers meanwhile, and says so.
     """
@@ -219,23 +220,46 @@ async def working(
     async with AsyncExitStack() as stack:
         for it in consumers:
             await stack.enter_async_context(it.added(made))
-        if not made.handlers:
-            yield
-            return
         # The server hears the signals, and stops its workers when it is done itself.
-        worker = Worker(made, grace=grace, signals=())
-        running = Background("handlers", partial(_run, worker), log=log).start()
+        worker = Worker(made, grace=grace, signals=(), handlers_later=True)
+        begin = _FirstHandler(made)
+        running = Background("handlers", partial(_run, worker, begin), log=log).start()
         try:
-            yield
+            with made.followed(begin.look):
+                begin.look()
+                yield
         finally:
             running.retire()
             worker.stop("the server stops")
+            begin.never()
             await running.stop(grace=grace + _FLUSH)
 
 
-async def _run(worker: Worker) -> None:
+class _FirstHandler:
+    """Waits until an app has a handler: before, a worker would only cost connections."""
+
+    def __init__(self, app: Towpath) -> None:
+        self._app, self._over = app, asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def look(self) -> None:
+        """See whether there is one. From any thread."""
+        if self._app.handlers:
+            self._loop.call_soon_threadsafe(self._over.set)
+
+    def never(self) -> None:
+        """Wait no longer."""
+        self._over.set()
+
+    async def came(self) -> bool:
+        """True once there is one; False if nobody waits for it any more."""
+        await self._over.wait()
+        return bool(self._app.handlers)
+
+
+async def _run(worker: Worker, begin: _FirstHandler) -> None:
     """Run it until it stops: because the server does, or because it lost its slots."""
-    while True:
+    while await begin.came():
         try:
             await worker.run()
         except (ServerError, LedgerError):

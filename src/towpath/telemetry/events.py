@@ -356,6 +356,16 @@ QUEUE_CONFIGURED = LogEvent(
     "The queue was given the options that its handlers declare.",
     ("queue", "reason"),
 )
+QUEUE_ADDED = LogEvent(
+    "queue.added",
+    "A handler was added while the worker ran: it serves the queue from now on.",
+    ("queue", "weight"),
+)
+QUEUE_REMOVED = LogEvent(
+    "queue.removed",
+    "The queue's last handler was removed: the worker claims no more, and finishes what runs.",
+    ("queue",),
+)
 DUTY_FAILED = LogEvent(
     "duty.failed",
     "A duty could not be done; any worker does it at the next turn.",

@@ -27,16 +27,16 @@ class MetricSpec(msgspec.Struct, frozen=True):
     question: str
 
 
-_PER_HANDLER = ("queue", "handler")
+PER_HANDLER = ("queue", "handler")
 _PER_SINK = ("sink",)
 
 
 def _counter(name: str, sentence: str, question: str) -> MetricSpec:
-    return MetricSpec(f"towpath_{name}_total", Kind.COUNTER, _PER_HANDLER, sentence, question)
+    return MetricSpec(f"towpath_{name}_total", Kind.COUNTER, PER_HANDLER, sentence, question)
 
 
 def _histogram(name: str, sentence: str, question: str) -> MetricSpec:
-    return MetricSpec(f"towpath_{name}_seconds", Kind.HISTOGRAM, _PER_HANDLER, sentence, question)
+    return MetricSpec(f"towpath_{name}_seconds", Kind.HISTOGRAM, PER_HANDLER, sentence, question)
 
 
 def _gauge(name: str, labels: tuple[str, ...], sentence: str, question: str) -> MetricSpec:

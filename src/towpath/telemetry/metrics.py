@@ -204,6 +204,14 @@ class Metrics(Collector):
                 )
             return found
 
+    def forget(self, queue: str, handler: str) -> None:
+        """Show nothing more of a handler that is gone; without effect if nothing was counted."""
+        with self._adding:
+            if self._of.pop((queue, handler), None) is not None:
+                for spec in measures.CATALOGUE:
+                    if spec.kind is Kind.COUNTER and spec.labels == measures.PER_HANDLER:
+                        self._counters[spec.name].remove(queue, handler)
+
     def sink(self, name: str) -> SinkMetrics:
         """The counters of one sink, at 0 from the first time they are asked for."""
         return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))

@@ -31,6 +31,8 @@ class Stop(StrEnum):
     """It took longer than its handler may."""
     DRAINED = "drained"
     """The worker ends."""
+    REMOVED = "removed"
+    """Its handler was removed while its claim was on its way."""
     CROWDED = "crowded"
     """Its claim was answered late, and the slots were gone by then."""
 

@@ -20,17 +20,20 @@ from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Notes, Stop
 from towpath.worker.context import Middleware
 from towpath.worker.endings import handler_missing, sendable, stopped
-from towpath.worker.fetch import LOOK_EVERY, Feeder, Readings
+from towpath.worker.feeding import Feeding
+from towpath.worker.fetch import Feeder, Readings
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.places import Processes, Threads
 from towpath.worker.recorded import RecordedRuns, Registry
-from towpath.worker.report import Ended, Report
+from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
 from towpath.worker.runner import Runner
 from towpath.worker.slots import Slots
 
 _TO_NOTICE = 5.0
 """Seconds in which a handler in a process may end by itself once its job was cancelled."""
+_CHANNELS = 100
+"""Calls of the heartbeat at once, to each server: renewals of a thousand queues take turns."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +42,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     concurrency: int
     lease: Duration
-    weights: dict[QueueName, int]
     middleware: tuple[Middleware, ...]
-    leave_when_empty: bool
 
 
 class Crew:
@@ -61,15 +62,17 @@ class Crew:
         self._app, self._terms, self._exhausted = app, terms, exhausted
         self._overdue, self._leave = overdue, leave
         self._log, self._metrics = log, metrics
-        self._handlers = {(it.queue, it.named): it for it in app.handlers}
+        self._handlers: dict[QueueName, dict[str | None, Handler[Any, Any, Any]]] = {}
+        self._gone: set[Handler[Any, Any, Any]] = set()
+        """Those that were removed, while something of them is left."""
         self._held: dict[Attempt, Feeder] = {}
-        self._draining = False
         self._started = 0
-        self._rested = asyncio.Event()
-        self._limits = _limits(app)
+        self._limits: dict[Handler[Any, Any, Any] | None, asyncio.Semaphore] = {}
+        self._runs: RecordedRuns | None = None
         self._away_since: dict[QueueName, float] = {}
         self.report = Report(log, metrics)
         self.slots = Slots(terms.concurrency)
+        self.queues = Feeding(self._feeder, ended=self._queue_left, started=lambda: self._started)
 
     async def __aenter__(self) -> Self:
         terms, engine = self._terms, self._app.engine
@@ -84,21 +87,15 @@ class Crew:
             largest=engine.largest_payload,
             log=self._log,
         )
-        self._runs: RecordedRuns | None = None
-        if any(it.options.record for it in self._app.handlers):
-            recorder = self._app.recorder
-            self._runs = RecordedRuns(recorder, engine, self._log, self._runner.run)
-        self._feeders = [self._feeder(queue, weight) for queue, weight in terms.weights.items()]
         limits = Limits(
             answer=terms.lease / 5,
             give_up=terms.lease / 2,
-            # One for each queue, and some for what has to be failed: none waits for another.
-            channels=min(len(terms.weights) + 4, 1000),
+            channels=_CHANNELS,
         )
         self._heartbeat = Heartbeat(
             lambda: self._app.new_engine(limits),
             held=lambda: list(self._held),
-            unsettled=lambda: [it for feeder in self._feeders for it in feeder.unsettled],
+            unsettled=lambda: self.queues.unsettled,
             stop=self.stop,
             give_up=self._abandon,
             report=self.report,
@@ -106,7 +103,7 @@ class Crew:
             leave=self._leave,
         )
         self._heartbeat.start()
-        self._readings = Readings(engine, self._feeders, self.slots)
+        self._readings = Readings(engine, lambda: self.queues.feeders, self.slots)
         self._metrics.watch(self._readings.read)
         return self
 
@@ -127,53 +124,55 @@ class Crew:
     def running(self) -> int:
         return len(self._held)
 
-    async def feed(self) -> None:
-        """Keep every queue's share of the slots full, until all have ended."""
-        async with asyncio.TaskGroup() as group:
-            feeding = [group.create_task(feeder.run()) for feeder in self._feeders]
-            lending = group.create_task(self._lend_slots())
-            if self._terms.leave_when_empty:
-                group.create_task(self._leave_when_empty())
-            await asyncio.wait(feeding)
-            lending.cancel()
+    # ── the queues ───────────────────────────────────────────────────────────────────────
 
-    async def _lend_slots(self) -> None:
-        """Let no queue whose server is silent keep slots from the others, until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY)
-            for feeder in self._feeders:
-                feeder.lend_if_late()
+    def serve(
+        self, queue: QueueName, handlers: Sequence[Handler[Any, Any, Any]], *, weight: int
+    ) -> None:
+        """Claim for *handlers*, all that *queue* has by now; if there are none, claim no more.
 
-    async def _leave_when_empty(self) -> None:
-        """Claim no more once a look into every queue, begun while nothing ran, found nothing."""
-        started = -1
-        while not self._draining:
-            await self._rested.wait()
-            self._rested.clear()
-            if not all(feeder.idle for feeder in self._feeders):
-                continue
-            if started == self._started:
-                self.claim_no_more()
-            started = self._started
-            for feeder in self._feeders:
-                feeder.look()
+        What runs goes on to its end, whatever becomes of its handler.
+        """
+        known = self._handlers.pop(queue, {})
+        self._gone.update(it for it in known.values() if it not in handlers)
+        if handlers:
+            self._handlers[queue] = {it.named: it for it in handlers}
+            for it in handlers:
+                if it.options.most:
+                    self._limits.setdefault(it, asyncio.Semaphore(it.options.most))
+            if self._runs is None and any(it.options.record for it in handlers):
+                recorder, engine = self._app.recorder, self._app.engine
+                self._runs = RecordedRuns(recorder, engine, self._log, self._runner.run)
+            mosts = [it.options.most for it in handlers]
+            most = None if None in mosts else sum(it for it in mosts if it)
+            self.queues.claim(queue, weight=weight, most=most)
+        else:
+            self.queues.stop(queue)
+        self._forget()
 
-    def hold(self, queue: QueueName) -> None:
-        """Claim nothing from *queue* until `serve`."""
-        for feeder in self._feeders:
-            if feeder.queue == queue:
-                feeder.hold()
+    def _queue_left(self, queue: QueueName) -> None:
+        """All that was taken from it is settled, and nothing more is claimed."""
+        self._away_since.pop(queue, None)
+        self._forget()
+        if queue not in self._handlers:
+            self._metrics.forget(queue, UNKNOWN_HANDLER)
 
-    def serve(self, queue: QueueName) -> None:
-        for feeder in self._feeders:
-            if feeder.queue == queue:
-                feeder.serve()
+    def _forget(self) -> None:
+        """Let go of what belongs to removed handlers of which nothing runs any more."""
+        if not self._gone:
+            return
+        left = {it.handler for it in [*self._held, *(it for it, _ in self.queues.unsettled)]}
+        for handler in [it for it in self._gone if it not in left]:
+            self._gone.discard(handler)
+            self._limits.pop(handler, None)
+            self._processes.let_go(handler)
+            others = self._handlers.get(handler.queue, {}).values()
+            if handler.name not in [it.name for it in others]:
+                self._metrics.forget(handler.queue, handler.name)
 
     def claim_no_more(self) -> None:
-        self._draining = True
-        self._rested.set()
-        for feeder in self._feeders:
-            feeder.stop()
+        """Take no more jobs, of whichever queue."""
+        self.queues.claim_no_more()
 
     async def release_all(self) -> None:
         """Give back what still runs, whether or not it can be ended."""
@@ -196,13 +195,15 @@ class Crew:
     # ── an attempt's life ────────────────────────────────────────────────────────────────
 
     def _start(self, feeder: Feeder, lease: Lease, now_ms: int) -> None:
-        handler = self._handlers.get((lease.queue, lease.headers.get("handler")))
+        handlers = self._handlers.get(lease.queue, {})
+        handler = handlers.get(lease.headers.get("handler"))
         attempt = Attempt(lease, handler, since=feeder.asked_at, now_ms=now_ms)
         self._held[attempt] = feeder
-        if self._draining:
+        if feeder.stopping:
+            attempt.stop = None if self.queues.ending else Stop.REMOVED
             self._finish(attempt, Release(lease))
         elif handler is None:
-            self._finish(attempt, handler_missing(lease, self._known(lease.queue)))
+            self._finish(attempt, handler_missing(lease, handlers.values()))
         else:
             self._started += 1
             attempt.task = asyncio.create_task(self._run(attempt))
@@ -245,6 +246,8 @@ class Crew:
         settlement = None if attempt.over or settlement is None else sendable(settlement)
         attempt.over = True
         feeder.hand_in(attempt, settlement)
+        if self._gone:
+            self._forget()
 
     def stop(self, attempt: Attempt, why: Stop) -> None:
         """End an attempt before its handler does, as far as its place allows."""
@@ -288,12 +291,14 @@ class Crew:
     def _settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
         self._runner.look()
+        if self._gone:
+            self._forget()
 
     # ── slots and the server ─────────────────────────────────────────────────────────────
 
     def _slot_lost(self) -> None:
         self.slots.lose()
-        if self.slots.total <= 0 and not self._draining:
+        if self.slots.total <= 0 and not self.queues.ending:
             self._exhausted()
 
     def _say_lost(self, attempt: Attempt) -> None:
@@ -323,32 +328,15 @@ class Crew:
             # Not from now: the call has waited for long before it was given up.
             since[queue] = sent
 
-    def _feeder(self, queue: QueueName, weight: int) -> Feeder:
-        mosts = [it.options.most for it in self._app.handlers if it.queue == queue]
+    def _feeder(self, queue: QueueName) -> Feeder:
         return Feeder(
             queue,
             self._app.engine,
             self.slots,
             worker=self._terms.name,
             lease=self._terms.lease,
-            weight=weight,
-            most=None if None in mosts else sum(it for it in mosts if it),
             start=self._start,
             settled=self._settled,
             trouble=self._trouble,
-            rested=self._rested.set,
+            rested=self.queues.rested.set,
         )
-
-    def _known(self, queue: str) -> list[str]:
-        return [it.named or f"{it.name} (without a name)" for it in self._app.handlers
-                if it.queue == queue]  # fmt: skip
-
-
-def _limits(app: Registry) -> dict[Handler[Any, Any, Any] | None, asyncio.Semaphore]:
-    """For handlers that share their queue: a queue's own share of the slots can't hold these."""
-    queues = [it.queue for it in app.handlers]
-    return {
-        it: asyncio.Semaphore(it.options.most)
-        for it in app.handlers
-        if it.options.most and queues.count(it.queue) > 1
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from random import uniform
 from typing import Any
 
@@ -35,13 +35,15 @@ async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log)
     waiting can't mend if it is so of all of them.
     """
     tasks = {asyncio.create_task(_trouble(app, it, log)): it for it in queues}
+    if not tasks:
+        return []
     done, slow = await asyncio.wait(tasks, timeout=_CONFIGURED_S)
     for task in slow:
         task.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
     troubles = {tasks[it]: error for it in done if (error := it.result()) is not None}
     hopeless = [it for it in troubles.values() if it.retry is RetryAdvice.NEVER]
-    if tasks and len(hopeless) == len(tasks):
+    if len(hopeless) == len(tasks):
         raise hopeless[0]
     return [*troubles, *(tasks[it] for it in slow)]
 
@@ -59,7 +61,7 @@ async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | N
     except ServerUnreachable as error:
         return error  # the engine says it
     except ServerError as error:
-        _tell_failure(log, "configure", queue, error)
+        tell_failure(log, "configure", queue, error)
         # With memory full it is served by the options that it has: so that it can drain.
         return None if isinstance(error, MemoryFull) else error
     return None
@@ -101,12 +103,13 @@ async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
     return promoted + reaped + await engine.trim(queue, limit)
 
 
-async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) -> None:
+async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log) -> None:
     """Promote, reap and trim in queues that this worker does not claim from, until cancelled.
 
-    A claim does it for its own queue; the rest is for queues whose workers are all gone.
+    A claim does it for its own queue; the rest is for queues whose workers are all gone. *served*
+    is asked again each time.
     """
-    others = _Others(engine, set(served), log)
+    others = _Others(engine, served, log)
     try:
         while True:
             await asyncio.sleep(_SWEEP_EVERY.total_seconds() * uniform(0.5, 1.5))  # noqa: S311 -- jitter
@@ -118,7 +121,7 @@ async def keep_sweeping_others(engine: Engine, served: Iterable[str], log: Log) 
 class _Others:
     """The queues that a worker does not serve."""
 
-    def __init__(self, engine: Engine, own: set[str], log: Log) -> None:
+    def __init__(self, engine: Engine, own: Container[str], log: Log) -> None:
         self._engine, self._own, self._log = engine, own, log
         self._known: list[QueueName] = []
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
@@ -128,7 +131,7 @@ class _Others:
         try:
             self._known = await self._engine.known_queues()
         except ServerError as error:  # those that are known may be on servers that answer
-            _tell_failure(self._log, "sweep", "", error)
+            tell_failure(self._log, "sweep", "", error)
         for queue in self._known:
             if queue in self._own or queue in self._under_way:
                 continue
@@ -143,11 +146,12 @@ class _Others:
         try:
             await sweep(self._engine, queue)
         except ServerError as error:
-            _tell_failure(self._log, "sweep", queue, error)
+            tell_failure(self._log, "sweep", queue, error)
         finally:
             self._under_way.pop(queue, None)
 
 
-def _tell_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
+def tell_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
+    """Say that a duty could not be done."""
     name = type(error).__qualname__
     log.emit(events.DUTY_FAILED, duty=duty, queue=queue, error=name, reason=str(error))

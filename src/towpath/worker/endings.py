@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from random import random
-from typing import cast
+from typing import Any, cast
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
 from towpath.engine.codec import settlement_item
@@ -16,6 +17,7 @@ from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import Discard, Retry, Snooze, Verdict
+from towpath.worker.handler import Handler
 
 LONGEST_MESSAGE = 1000
 _ANY = QueueOptions(max_payload=LARGEST_PAYLOAD)
@@ -89,7 +91,7 @@ def stopped(attempt: Attempt) -> Settlement | None:
     match attempt.stop:
         case Stop.LOST:
             return None
-        case Stop.CANCELLED | Stop.DRAINED | Stop.CROWDED:
+        case Stop.CANCELLED | Stop.DRAINED | Stop.REMOVED | Stop.CROWDED:
             return Release(attempt.lease)
         case Stop.TIMED_OUT:
             attempt.error = "TimeLimit"
@@ -213,9 +215,10 @@ def server_now(attempt: Attempt) -> datetime:
     return instant(attempt.taken_ms) + milliseconds(attempt.held * 1000)
 
 
-def handler_missing(lease: Lease, known: list[str]) -> Settlement:
+def handler_missing(lease: Lease, known: Iterable[Handler[Any, Any, Any]]) -> Settlement:
     """The job names a handler that this worker does not have."""
     wanted = lease.headers.get("handler")
     asked = f"handler {wanted!r}" if wanted else "a handler without a name"
-    have = ", ".join(known) or "none"
+    names = [it.named or f"{it.name} (without a name)" for it in known]
+    have = ", ".join(names) or "none"
     return Bury(lease, f"HandlerNotFound: the job asks for {asked}; this worker has: {have}")

@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import uniform
 
 from towpath.clock import ZERO, Duration, seconds, steady
@@ -38,7 +38,7 @@ from towpath.supervise import detached
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.report import Ended
-from towpath.worker.slots import Slots
+from towpath.worker.slots import Share, Slots
 
 _LONGEST_WAIT = seconds(5)
 _LONGEST_BACKOFF = 5.0
@@ -61,8 +61,6 @@ class Feeder:
         *,
         worker: str,
         lease: Duration,
-        weight: int,
-        most: int | None,
         start: Callable[[Feeder, Lease, int], None],
         settled: Settled,
         trouble: Callable[[QueueName, ServerError | None, float], None],
@@ -74,7 +72,7 @@ class Feeder:
         self._start, self._settled = start, settled
         self._trouble, self._rested = trouble, rested
         self._wake = asyncio.Event()
-        self._share = slots.share(weight=weight, most=most, wake=self._wake.set)
+        self._share = Share(self._wake.set)
         self._outbox: deque[Ended] = deque()
         self._sending: Sequence[Ended] = ()
         # Not by the worker's name: another may have had it, and its calls are remembered.
@@ -83,7 +81,7 @@ class Feeder:
         """Slots that are kept for the exchange on its way, and how often it was looked at."""
         self._failures = 0
         """Claims that failed one after the other."""
-        self._on_hold = self._stopping = False
+        self._on_hold = self.stopping = False
         self._resting: asyncio.TimerHandle | None = None
         """No claim is sent before this is over."""
         self._hungry = True
@@ -116,16 +114,24 @@ class Feeder:
         self._slots.give_back(self._share, 1)
         self._wake.set()
 
+    def claim(self, *, weight: int, most: int | None) -> None:
+        """Claim with that part in the slots, also after `stop` while it runs."""
+        self._slots.give(self._share, weight=weight, most=most)
+        self.stopping = False
+        self.look()
+
     def stop(self) -> None:
-        """Claim no more; what runs is still settled."""
-        self._stopping = True
+        """Claim no more; what runs is still settled, what a claim on its way brings given back."""
+        self.stopping = True
+        self._slots.content(self._share)
+        self._look_no_more()
         self._wake.set()
 
     def hold(self) -> None:
-        """Claim nothing until `serve`."""
+        """Claim nothing until `go_on`."""
         self._on_hold = True
 
-    def serve(self) -> None:
+    def go_on(self) -> None:
         """Claim again."""
         self._on_hold = False
         self.look()
@@ -144,7 +150,7 @@ class Feeder:
     async def run(self) -> None:
         """Until it was stopped and nothing is left to settle."""
         try:
-            while not self._stopping or self._outbox or self._share.held:
+            while not self.stopping or self._outbox or self._share.held:
                 self._wake.clear()
                 batch = self._next_batch()
                 self._asked = self._next_claim(batch)
@@ -160,7 +166,7 @@ class Feeder:
                 if exchanged is not None:
                     self._settled(batch, exchanged.outcomes)
         finally:
-            self._share.wants = False
+            self._slots.content(self._share)
             self._answer_call()
             self._look_no_more()
 
@@ -180,11 +186,14 @@ class Feeder:
     def _next_claim(self, batch: list[Ended]) -> int:
         """How many to claim; the slots for them are taken."""
         waits = self._on_hold or self._resting is not None
-        if waits or self._stopping or not (self._hungry or batch):
+        if waits or self.stopping or not (self._hungry or batch):
             return 0
         half = -(-self._slots.total // 2)
         count = self._slots.take(self._share, min(half, LARGEST_BATCH))
-        self._share.wants = self._hungry
+        if self._hungry:
+            self._slots.want(self._share)
+        else:
+            self._slots.content(self._share)
         if not count:
             # Who can't take a job must not be called for one.
             self._look_no_more()
@@ -276,7 +285,7 @@ class Feeder:
     def _look_out(self, due_in: Duration | None) -> None:
         """Be woken when there may be work, or something falls due."""
         self._look_no_more()
-        if not self._stopping:
+        if not self.stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
             self._looking = detached("wait for work", self._until_work(wait))
             self._looking.add_done_callback(self._looked)
@@ -311,7 +320,9 @@ _WITHIN = 2.0
 class Readings:
     """Answers a scrape, from the scraper's own thread."""
 
-    def __init__(self, engine: Engine, feeders: Sequence[Feeder], slots: Slots) -> None:
+    def __init__(
+        self, engine: Engine, feeders: Callable[[], Iterable[Feeder]], slots: Slots
+    ) -> None:
         self._engine, self._feeders, self._slots = engine, feeders, slots
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -330,7 +341,7 @@ class Readings:
     async def _read(self) -> Reading:
         slots = self._slots
         return Reading(
-            queues=[await self._queue(feeder) for feeder in self._feeders],
+            queues=[await self._queue(feeder) for feeder in self._feeders()],
             slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
         )
 

@@ -146,6 +146,8 @@ class Heartbeat:
                 self._learn(attempt, outcome, now)
         finally:
             self._renewing[queue] = again
+            if not again:
+                del self._renewing[queue]
 
     def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Lease):

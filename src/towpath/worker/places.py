@@ -26,6 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from towpath.clock import instant, milliseconds
+from towpath.supervise import detached
 from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
@@ -166,7 +167,8 @@ class Processes:
 
     def __init__(self, *, note: Callable[[Attempt, bytes], None], log: Log) -> None:
         self._note, self._log = note, log
-        self._idle: dict[str, list[_Process]] = {}
+        self._idle: dict[Handler[Any, Any, Any], list[_Process]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._busy: dict[Attempt, _Process] = {}
 
     async def run(self, handler: Handler[Any, Any, Any], attempt: Attempt) -> bytes:
@@ -174,7 +176,7 @@ class Processes:
 
         Cancelled, it kills the process: nothing of the attempt goes on.
         """
-        idle = self._idle.setdefault(_place(handler), [])
+        idle = self._idle.setdefault(handler, [])
         process = await self._idle_one(idle) or _Process(handler)
         self._busy[attempt] = process
         try:
@@ -214,10 +216,18 @@ class Processes:
         if attempt in self._busy:
             self._busy[attempt].tell(Cancel())
 
+    def let_go(self, handler: Handler[Any, Any, Any]) -> None:
+        """End the processes of a handler that has nothing more to do."""
+        for process in self._idle.pop(handler, ()):
+            task = detached("end of a handler's process", process.kill())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
     async def close(self) -> None:
         """End the idle ones."""
-        for process in [it for idle in self._idle.values() for it in idle]:
-            await process.kill()
+        for handler in list(self._idle):
+            self.let_go(handler)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
 
 class ProcessDied(ChildFailed):
@@ -339,7 +349,3 @@ def _verdict(raised: Raised) -> Exception:
 def _where(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
     function = handler.function
     return function.__module__, inspect.getfile(function), getattr(function, "__qualname__", "")
-
-
-def _place(handler: Handler[Any, Any, Any]) -> str:
-    return f"{handler.queue}/{handler.name}"

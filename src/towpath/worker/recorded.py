@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager
 from random import random, uniform
 from typing import Any, Protocol, Self
 
@@ -137,6 +138,12 @@ class Registry(Protocol):
     metrics: Metrics
     middleware: tuple[Middleware, ...]
 
+    def followed(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call *changed* after each change of the handlers, in the thread that made it, until the
+        end of the block.
+        """
+        ...
+
     @property
     def handlers(self) -> Sequence[Handler[Any, Any, Any]]:
         """All of them."""
@@ -156,8 +163,8 @@ class Registry(Protocol):
         """Where records are kept, for handlers that have them."""
         ...
 
-    async def keep_firing(self, queues: Iterable[str], log: Log) -> None:
-        """Fire the recurring work of *queues* until cancelled."""
+    async def keep_firing(self, queues: Container[str], log: Log) -> None:
+        """Fire the recurring work of *queues*, as these are at the time, until cancelled."""
         ...
 
     async def fire_due(self, queues: Iterable[str], log: Log) -> None:

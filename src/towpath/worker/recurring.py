@@ -7,7 +7,7 @@ due submits its job in one step with the new last firing (`engine.fire`); who co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from random import sample
 from typing import cast
@@ -41,6 +41,7 @@ TRY_AGAIN_AFTER = seconds(5)
 """When a queue has no room for a firing, or the server gives no answer."""
 _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 _DECIDED = ("id", "delay", "due")
+_FOLLOW_EVERY = 1.0
 
 
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,13 @@ class Recurrences:
         self._all[key] = recurrence
         return recurrence
 
+    def remove(self, queue: str, handler: str | None) -> None:
+        """Forget those that submit to that handler of *queue*."""
+        for key, it in list(self._all.items()):
+            headers: Mapping[str, str] = it.options.get("headers") or {}
+            if it.queue == queue and headers.get("handler") == handler:
+                del self._all[key]
+
     def of(self, queues: Iterable[str]) -> Recurrences:
         """Those of some queues only."""
         chosen = set(queues)
@@ -118,21 +126,32 @@ async def keep_firing(
     engine: Engine,
     recurrences: Recurrences,
     *,
+    queues: Container[str] | None = None,
     clock: Clock | None = None,
     log: Log | None = None,
 ) -> None:
-    """Fire *recurrences* when they fall due by the server's clock, until cancelled.
+    """Fire *recurrences* when they fall due by the server's clock, until cancelled: those of
+    *queues*, if these are given. What is added to either is fired within a second.
 
     Any number of processes may do so with the same ones. Work that was never seen begins now:
     nothing is fired for the past. A server that gives no answer is asked again; raises
-    EngineClosed. Returns at once if there are none. Two round trips per queue and firing, one
-    every LOOK_EVERY while nothing is due.
+    EngineClosed. Two round trips per queue and firing, one every LOOK_EVERY while nothing is due.
     """
     clock, log = clock or ServerClock(), log or Log()
+    firing: dict[QueueName, tuple[list[Recurrence], asyncio.Task[None]]] = {}
     try:
         async with asyncio.TaskGroup() as group:
-            for queue, its in recurrences.by_queue().items():
-                group.create_task(_Firing(engine, queue, its, log).keep(clock))
+            while True:
+                planned = recurrences.by_queue()
+                wanted = {it for it in planned if queues is None or it in queues}
+                for queue in {*firing, *wanted}:
+                    its = planned[queue] if queue in wanted else []
+                    if queue in firing and its != firing[queue][0]:
+                        firing.pop(queue)[1].cancel()
+                    if its and queue not in firing:
+                        keeping = _Firing(engine, queue, its, log).keep(clock)
+                        firing[queue] = its, group.create_task(keeping)
+                await asyncio.sleep(_FOLLOW_EVERY)
     except ExceptionGroup as failures:
         if failures.split(EngineClosed)[1] is None:
             raise EngineClosed("the engine was left") from failures

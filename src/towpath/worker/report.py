@@ -75,7 +75,7 @@ class Report:
                     limit=handler.options.time_limit if handler else 0.0,
                     ended=_ENDED[handler.place] if handler else "",
                 )
-            case Stop.CANCELLED | Stop.DRAINED | Stop.CROWDED:
+            case Stop.CANCELLED | Stop.DRAINED | Stop.REMOVED | Stop.CROWDED:
                 pass
 
     # ── one kind of end each ─────────────────────────────────────────────────────────────
@@ -114,8 +114,7 @@ class Report:
             case Release(), _:
                 self.released += 1
                 metrics.released.inc()
-                crowded = attempt.stop is Stop.CROWDED
-                reason = "its claim was answered late" if crowded else "the worker stops"
+                reason = _RELEASED.get(attempt.stop, "the worker stops")
                 self.log.emit(events.JOB_RELEASED, **named, reason=reason)
             case _:
                 pass
@@ -159,6 +158,10 @@ class Report:
         return self.metrics.of(attempt.lease.queue, handler.name if handler else UNKNOWN_HANDLER)
 
 
+_RELEASED: dict[Stop | None, str] = {
+    Stop.CROWDED: "its claim was answered late",
+    Stop.REMOVED: "its handler was removed",
+}
 _UNFIT = {
     "PayloadInvalid": events.PAYLOAD_INVALID,
     "ResultInvalid": events.RESULT_INVALID,

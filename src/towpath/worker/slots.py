@@ -12,12 +12,10 @@ from collections.abc import Callable
 class Share:
     """One queue's claim to the slots."""
 
-    def __init__(self, *, weight: int, most: int, wake: Callable[[], None]) -> None:
-        self.weight, self.most, self.wake = weight, most, wake
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.weight, self.most, self.wake = 1, 1, wake
         self.held = 0
         """Slots it has: jobs that run, and those it has asked the server for."""
-        self.wants = False
-        """Whether it would take more."""
         self.turn = 0.0
 
 
@@ -29,18 +27,21 @@ class Slots:
         self.lost = 0
         self._turn = 0.0
         """How far the one was on who took a slot last."""
-        self._shares: list[Share] = []
+        self._wanting: dict[Share, None] = {}
+        """Those that would take more. Not all: a worker may have a thousand idle queues."""
 
-    def share(self, *, weight: int, most: int | None, wake: Callable[[], None]) -> Share:
-        """A part in the slots; `wake` is called when there may be more to take."""
-        share = Share(weight=weight, most=min(most or self.total, self.total), wake=wake)
-        self._shares.append(share)
-        return share
+    def give(self, share: Share, *, weight: int, most: int | None) -> None:
+        """Let *share* have that part in the slots from now on, whatever it holds already."""
+        share.weight, share.most = weight, min(most or self.total, self.total)
+
+    def want(self, share: Share) -> None:
+        """*share* would take more: it is woken when there may be some."""
+        self._wanting[share] = None
 
     def take(self, share: Share, at_most: int) -> int:
         """As many slots as *share* may have now, up to *at_most*; they are its own from now on."""
         wanted = min(at_most, self.free, share.most - share.held)
-        rivals = [it for it in self._shares if it is not share and it.wants and it.held < it.most]
+        rivals = [it for it in self._wanting if it is not share and it.held < it.most]
         # Who comes back from a pause begins where the others are.
         share.turn = max(share.turn, self._turn)
         taken = self._in_turn(share, rivals, wanted) if rivals else max(wanted, 0)
@@ -59,8 +60,8 @@ class Slots:
 
     def content(self, share: Share) -> None:
         """*share* has no use for more: what it was owed is for the others."""
-        if share.wants:
-            share.wants = False
+        if share in self._wanting:
+            del self._wanting[share]
             self._wake()
 
     def lose(self) -> None:
@@ -77,9 +78,8 @@ class Slots:
         self._wake()
 
     def _wake(self) -> None:
-        for it in self._shares:
-            if it.wants:
-                it.wake()
+        for it in list(self._wanting):
+            it.wake()
 
     def _in_turn(self, share: Share, rivals: list[Share], wanted: int) -> int:
         """How many of the free slots fall to *share* if everybody who wants takes his turn."""

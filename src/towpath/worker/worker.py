@@ -12,22 +12,22 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
-from typing import cast
 
 from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
-from towpath.errors import HandlerInvalid, ServerError
-from towpath.ids import QueueName, queue_name, worker_name
+from towpath.errors import ServerError
+from towpath.ids import QueueName, worker_name
 from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Middleware
 from towpath.worker.crew import Crew, Terms
-from towpath.worker.duties import configure_queues, keep_configuring, keep_sweeping_others
+from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.options import DEFAULTS
 from towpath.worker.places import Unjoined
+from towpath.worker.queues import Following, Queues
 from towpath.worker.recorded import Registry
 from towpath.worker.report import Report
 
@@ -53,10 +53,11 @@ class Worker:
 
         await Worker(app, concurrency=50).run()
 
-    *queues* names the queues to serve, with weights if it is a mapping; all of the app's without
-    it. *lease* is how long this process may be silent before its jobs are given to others, *grace*
-    how long running jobs may go on after the first SIGTERM or SIGINT; a second one releases them
-    at once.
+    Handlers that are added to the app while it runs are served too, those that are removed are
+    not any more; with *handlers_later* it may begin without any. *queues* names the queues to
+    serve, with weights if it is a mapping; all of the app's without it. *lease* is how long this
+    process may be silent before its jobs are given to others, *grace* how long running jobs may go
+    on after the first SIGTERM or SIGINT; a second one releases them at once.
     """
 
     def __init__(
@@ -71,13 +72,14 @@ class Worker:
         name: str | None = None,
         metrics: Metrics | None = None,
         signals: Sequence[signal.Signals] = STOPPING,
+        handlers_later: bool = False,
     ) -> None:
         self._app = app
         self.concurrency = whole("concurrency", concurrency, 1, 100_000)
         self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
         self.grace = milliseconds(duration_ms("grace", grace))
         self.name = worker_name(name or _own_name())
-        self.weights = _weights(app, queues)
+        self._queues = Queues(app, queues, handlers_later=handlers_later)
         self.metrics = metrics or app.metrics
         self.middleware = (*app.middleware, *middleware)
         self._heard = tuple(signals)
@@ -90,6 +92,11 @@ class Worker:
         self._why = "it was empty"
         self._code = ExitCode.CLEAN
         self._signals = Signals(self._heard, self.stop)
+
+    @property
+    def weights(self) -> dict[QueueName, int]:
+        """The queues that it serves, now or as soon as it runs, with their weights."""
+        return self._queues.weights
 
     def run_forever(self) -> int:
         """Run in an event loop of its own until a signal ends it; the process's exit code."""
@@ -134,10 +141,11 @@ class Worker:
             if leave_when_empty:
                 await self._app.engine.check()  # nobody who wants to leave waits for a server
                 await self._app.fire_due(self.weights, self.log)
-            late = await configure_queues(self._app, self.weights, self.log)
+            handlers = self._queues.handlers
+            late = await configure_queues(self._app, handlers, self.log)
             crew = Crew(
                 self._app,
-                self._terms(leave_when_empty=leave_when_empty),
+                self._terms(),
                 log=self.log,
                 metrics=self.metrics,
                 exhausted=self._slots_exhausted,
@@ -146,18 +154,18 @@ class Worker:
             )
             with self._signals.heard():
                 async with crew:
-                    for queue in late:
-                        crew.hold(queue)
-                    self._say_started()
-                    await self._live(crew, late)
+                    following = Following(self._app, self._queues, crew, self.log)
+                    following.begin(handlers, late)
+                    self._say_started(handlers)
+                    await self._live(crew, following, leave_when_empty=leave_when_empty)
         self._say_stopped(crew.report, began)
         return self._code
 
-    async def _live(self, crew: Crew, late: Sequence[QueueName]) -> None:
+    async def _live(self, crew: Crew, following: Following, *, leave_when_empty: bool) -> None:
         if self._stop.is_set():
             crew.claim_no_more()
-        beside = asyncio.create_task(self._beside(crew, late))
-        feeding = asyncio.create_task(crew.feed())
+        beside = asyncio.create_task(self._beside(crew, following))
+        feeding = asyncio.create_task(crew.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             # What runs beside it never ends by itself: if it does, it says why below.
@@ -170,18 +178,13 @@ class Worker:
         finally:
             await _ended([beside, stopping, feeding])
 
-    async def _beside(self, crew: Crew, late: Sequence[QueueName]) -> None:
+    async def _beside(self, crew: Crew, following: Following) -> None:
         """What a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for queue in late:
-                group.create_task(self._serve_later(crew, queue))
-            group.create_task(self._app.keep_firing(self.weights, self.log))
+            group.create_task(following.run())
+            group.create_task(self._app.keep_firing(following.served, self.log))
             group.create_task(crew.heart_fails())
-            group.create_task(keep_sweeping_others(self._app.engine, self.weights, self.log))
-
-    async def _serve_later(self, crew: Crew, queue: QueueName) -> None:
-        await keep_configuring(self._app, queue, self.log)
-        crew.serve(queue)
+            group.create_task(keep_sweeping_others(self._app.engine, following.served, self.log))
 
     async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
@@ -209,20 +212,18 @@ class Worker:
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
 
-    def _terms(self, *, leave_when_empty: bool) -> Terms:
+    def _terms(self) -> Terms:
         return Terms(
             name=self.name,
             concurrency=self.concurrency,
             lease=self.lease,
-            weights=self.weights,
             middleware=self.middleware,
-            leave_when_empty=leave_when_empty,
         )
 
-    def _say_started(self) -> None:
+    def _say_started(self, queues: Iterable[QueueName]) -> None:
         self.log.emit(
             events.WORKER_STARTED,
-            queues=sorted(self.weights),
+            queues=sorted(queues),
             concurrency=self.concurrency,
             lease=self.lease,
             grace=self.grace,
@@ -271,30 +272,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 def _own_name() -> str:
     return f"{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(2)}"
-
-
-def _weights(
-    app: Registry, queues: Mapping[str, int] | Iterable[str] | None
-) -> dict[QueueName, int]:
-    """The queues to serve with their weights. Raises HandlerInvalid for one without a handler."""
-    own: dict[QueueName, int] = {}
-    for handler in app.handlers:
-        own[handler.queue] = max(own.get(handler.queue, 1), handler.options.weight)
-    if not own:
-        raise HandlerInvalid(
-            "(none)", rule="the app has no handlers: decorate one with @app.handler"
-        )
-    if queues is None:
-        return own
-    weights = cast("Mapping[str, int]", queues) if isinstance(queues, Mapping) else None
-    chosen: dict[QueueName, int] = {}
-    for queue in queues:
-        name = queue_name(queue)
-        if name not in own:
-            known = ", ".join(sorted(own))
-            raise HandlerInvalid("(none)", rule=f"no handler for queue {name}; there are: {known}")
-        chosen[name] = whole("weight", weights[queue], 1, 1_000) if weights else own[name]
-    return chosen
 
 
 class Signals:

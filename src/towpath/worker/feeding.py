@@ -1,0 +1,128 @@
+"""The feeders of a worker: one per queue that it serves, while queues come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from towpath.ids import QueueName
+from towpath.worker.fetch import LOOK_EVERY, Feeder
+from towpath.worker.report import Ended
+
+
+class Feeding:
+    """Feeds the queues of a worker, from its begin to its end."""
+
+    def __init__(
+        self,
+        make: Callable[[QueueName], Feeder],
+        *,
+        ended: Callable[[QueueName], None],
+        started: Callable[[], int],
+    ) -> None:
+        self._make, self._ended, self._started = make, ended, started
+        self._feeders: dict[QueueName, Feeder] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._no_more = asyncio.Event()
+        self.rested = asyncio.Event()
+        """A feeder may have nothing to do by now."""
+
+    @property
+    def feeders(self) -> list[Feeder]:
+        """All of them. From any thread."""
+        return list(self._feeders.values())
+
+    @property
+    def unsettled(self) -> list[Ended]:
+        """What has ended and is not settled, of all queues. From any thread."""
+        return [it for feeder in self.feeders for it in feeder.unsettled]
+
+    @property
+    def ending(self) -> bool:
+        """Whether nothing is claimed any more, of whichever queue."""
+        return self._no_more.is_set()
+
+    def claim(self, queue: QueueName, *, weight: int, most: int | None) -> None:
+        """Claim from *queue*, from now on with that part in the slots."""
+        if self.ending:
+            return
+        feeder = self._feeders.get(queue)
+        if feeder is None:
+            feeder = self._feeders[queue] = self._make(queue)
+            if self._group is not None:
+                self._begin(self._group, feeder)
+        feeder.claim(weight=weight, most=most)
+
+    def stop(self, queue: QueueName) -> None:
+        """Claim no more from *queue*; its feeder goes when all that it took is settled."""
+        if queue in self._feeders:
+            self._feeders[queue].stop()
+
+    def hold(self, queue: QueueName) -> None:
+        """Claim nothing from *queue* until `go_on`."""
+        if queue in self._feeders:
+            self._feeders[queue].hold()
+
+    def go_on(self, queue: QueueName) -> None:
+        if queue in self._feeders:
+            self._feeders[queue].go_on()
+
+    def claim_no_more(self) -> None:
+        """Claim from no queue, for good."""
+        self._no_more.set()
+        self.rested.set()
+        for feeder in self.feeders:
+            feeder.stop()
+
+    async def run(self, *, leave_when_empty: bool) -> None:
+        """Keep every queue's share of the slots full, until it is told to claim no more and all
+        has ended.
+        """
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for feeder in self.feeders:
+                self._begin(group, feeder)
+            lending = group.create_task(self._lend_slots())
+            if leave_when_empty:
+                self.rested.set()
+                group.create_task(self._leave_when_empty())
+            await self._no_more.wait()
+            while self._tasks:
+                await asyncio.wait(self._tasks)
+            lending.cancel()
+
+    def _begin(self, group: asyncio.TaskGroup, feeder: Feeder) -> None:
+        task = group.create_task(self._feed(feeder))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _feed(self, feeder: Feeder) -> None:
+        await feeder.run()
+        # In one step with its end: whoever wants the queue served again then makes a new one.
+        del self._feeders[feeder.queue]
+        self.rested.set()
+        self._ended(feeder.queue)
+
+    async def _lend_slots(self) -> None:
+        """Let no queue whose server is silent keep slots from the others, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for feeder in self._feeders.values():
+                feeder.lend_if_late()
+
+    async def _leave_when_empty(self) -> None:
+        """Claim no more once a look into every queue, begun while nothing ran, found nothing."""
+        started = -1
+        while not self.ending:
+            await self.rested.wait()
+            self.rested.clear()
+            if not all(feeder.idle for feeder in self.feeders):
+                continue
+            if started == self._started():
+                self.claim_no_more()
+            started = self._started()
+            for feeder in self.feeders:
+                feeder.look()
+            if not self._feeders:
+                self.rested.set()

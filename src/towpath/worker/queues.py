@@ -1,0 +1,156 @@
+"""Which queues a worker serves: those of its app's handlers, also while these come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+from towpath.engine.check import whole
+from towpath.errors import HandlerInvalid, TowpathError
+from towpath.ids import QueueName, queue_name
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.worker.crew import Crew
+from towpath.worker.duties import keep_configuring, tell_failure
+from towpath.worker.handler import Handler
+from towpath.worker.options import BY_HANDLERS
+from towpath.worker.recorded import Registry
+
+Handlers = list[Handler[Any, Any, Any]]
+
+
+class Queues:
+    """The queues of an app's handlers, or those of them that a worker is restricted to.
+
+    Raises HandlerInvalid for a queue without a handler, and without any handler unless they come
+    later.
+    """
+
+    def __init__(
+        self,
+        app: Registry,
+        chosen: Mapping[str, int] | Iterable[str] | None,
+        *,
+        handlers_later: bool,
+    ) -> None:
+        self._app = app
+        self._chosen: dict[QueueName, int] | None = None
+        if not app.handlers and not handlers_later:
+            raise HandlerInvalid(
+                "(none)",
+                rule="the app has no handlers: decorate one with @app.handler, or pass "
+                "handlers_later=True to the worker if they are added while it runs",
+            )
+        if chosen is not None:
+            weights = cast("Mapping[str, int]", chosen) if isinstance(chosen, Mapping) else None
+            self._chosen = {
+                queue_name(it): whole("weight", weights[it], 1, 1_000) if weights else BY_HANDLERS
+                for it in chosen
+            }
+            if not handlers_later:
+                self._require_handlers(self._chosen)
+
+    def _require_handlers(self, chosen: Iterable[QueueName]) -> None:
+        own = {it.queue for it in self._app.handlers}
+        for name in chosen:
+            if name not in own:
+                known = ", ".join(sorted(own))
+                rule = f"no handler for queue {name}; there are: {known}"
+                raise HandlerInvalid("(none)", rule=rule)
+
+    @property
+    def handlers(self) -> dict[QueueName, Handlers]:
+        """Those of each queue that is to be served now."""
+        found: dict[QueueName, Handlers] = {}
+        for handler in self._app.handlers:
+            if self._chosen is None or handler.queue in self._chosen:
+                found.setdefault(handler.queue, []).append(handler)
+        return found
+
+    @property
+    def weights(self) -> dict[QueueName, int]:
+        """The same queues with their weights."""
+        return {queue: self.weight(queue, its) for queue, its in self.handlers.items()}
+
+    def weight(self, queue: QueueName, handlers: Handlers) -> int:
+        given = self._chosen[queue] if self._chosen else BY_HANDLERS
+        return given or max(it.options.weight for it in handlers)
+
+
+class Following:
+    """Lets a crew serve the queues of an app, while its handlers come and go."""
+
+    def __init__(self, app: Registry, queues: Queues, crew: Crew, log: Log) -> None:
+        self._app, self._queues, self._crew, self._log = app, queues, crew, log
+        self.served: dict[QueueName, Handlers] = {}
+        """The handlers of each queue that is served; the same object all the time."""
+        self._configuring: dict[QueueName, asyncio.Task[None]] = {}
+
+    def begin(self, handlers: Mapping[QueueName, Handlers], late: Iterable[QueueName]) -> None:
+        """Serve *handlers*; the queues that are *late* once they are configured."""
+        for queue, its in handlers.items():
+            self.served[queue] = its
+            self._crew.serve(queue, its, weight=self._queues.weight(queue, its))
+        self._late = list(late)
+        for queue in self._late:
+            self._crew.queues.hold(queue)
+
+    async def run(self) -> None:
+        """Follow the app's handlers, until cancelled."""
+        loop, here = asyncio.get_running_loop(), threading.get_ident()
+
+        def changed() -> None:
+            if threading.get_ident() == here:
+                self.look()
+                return
+            with suppress(RuntimeError):  # a closed loop has nothing left to serve
+                loop.call_soon_threadsafe(self.look)
+
+        async with asyncio.TaskGroup() as self._group:
+            with self._app.followed(changed):
+                for queue in self._late:
+                    self._configure(queue)
+                self.look()
+                await asyncio.Event().wait()
+
+    def look(self) -> None:
+        """Serve what the app's handlers ask for now. What goes, goes before anything comes."""
+        wanted = self._queues.handlers
+        for queue in [it for it in self.served if it not in wanted]:
+            self._lose(queue)
+        for queue, handlers in wanted.items():
+            if self.served.get(queue) != handlers:
+                self._gain(queue, handlers)
+
+    def _gain(self, queue: QueueName, handlers: Handlers) -> None:
+        is_new = queue not in self.served
+        weight = self._queues.weight(queue, handlers)
+        self.served[queue] = handlers
+        self._crew.serve(queue, handlers, weight=weight)
+        if is_new:
+            self._crew.queues.hold(queue)
+            self._log.emit(events.QUEUE_ADDED, queue=queue, weight=weight)
+        self._configure(queue)
+
+    def _lose(self, queue: QueueName) -> None:
+        del self.served[queue]
+        self._crew.serve(queue, [], weight=1)
+        if queue in self._configuring:
+            self._configuring.pop(queue).cancel()
+        self._log.emit(events.QUEUE_REMOVED, queue=queue)
+
+    def _configure(self, queue: QueueName) -> None:
+        if queue in self._configuring:
+            self._configuring.pop(queue).cancel()
+        self._configuring[queue] = self._group.create_task(self._serve_configured(queue))
+
+    async def _serve_configured(self, queue: QueueName) -> None:
+        try:
+            await keep_configuring(self._app, queue, self._log)
+        except TowpathError as error:  # it is served by the options that it has, as others are
+            tell_failure(self._log, "configure", queue, error)
+        self._configuring.pop(queue, None)
+        self._crew.queues.go_on(queue)

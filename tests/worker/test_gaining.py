@@ -1,0 +1,393 @@
+"""A worker that runs follows its app's handlers: queues come and go."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually_async
+from tests.worker.running import SOON, Lines, ended, slots, spoil, until_slots, working
+from towpath.app.app import Towpath
+from towpath.clock import hours, milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.process import ask_fields
+from towpath.engine.channel import Limits
+from towpath.engine.states import State
+from towpath.errors import HandlerInvalid, TowpathError
+from towpath.testing.proxy import Hole, Proxy
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.schedule import Every
+from towpath.worker.worker import Worker
+
+
+def doubling(app: Towpath, queue: str, **options: Any) -> Any:
+    """A handler of *queue* that is added now."""
+
+    @app.handler(queue, **options)
+    async def double(n: int) -> int:
+        return 2 * n
+
+    return double
+
+
+def own_thread() -> int:
+    return threading.get_ident()
+
+
+importable = Towpath("")
+"""Has the handlers that another process must be able to import."""
+
+
+@importable.handler("processes", processes=1, name="one")
+def own_process() -> int:
+    return os.getpid()
+
+
+@importable.handler("processes", processes=1, name="other")
+def own_parent() -> int:
+    return os.getppid()
+
+
+class TestGaining:
+    async def test_serves_a_handler_that_is_added_while_it_runs(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        doubling(app, "first")
+        async with working(app) as worker:
+            await lines.next("worker.started")
+            second = doubling(app, "second", weight=3)
+            assert await (await second.submit(4)).result(within=SOON) == 8
+            assert worker.weights == {"first": 1, "second": 3}
+            assert (
+                lines.of("queue.added")[0] | {"queue": "second", "weight": 3}
+                == (lines.of("queue.added")[0])
+            )
+
+    async def test_begins_without_a_handler_if_they_come_later(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        async with working(app, handlers_later=True):
+            assert (await lines.next("worker.started"))["queues"] == []
+            assert await (await doubling(app, "shop").submit(4)).result(within=SOON) == 8
+
+    async def test_hears_of_one_that_another_thread_adds(self, app: Towpath, lines: Lines) -> None:
+        async with working(app, handlers_later=True):
+            await lines.next("worker.started")
+            double = await asyncio.to_thread(doubling, app, "shop")
+            assert await (await double.submit(4)).result(within=SOON) == 8
+
+    async def test_declares_what_the_handler_asks_for(self, app: Towpath, lines: Lines) -> None:
+        async with working(app, handlers_later=True):
+            await lines.next("worker.started")
+            double = doubling(app, "shop", keep=hours(7), max_attempts=9)
+            await (await double.submit(4)).result(within=SOON)
+            options = await app.engine.options("shop")
+            assert (options.keep, options.max_attempts) == (hours(7), 9)
+
+    async def test_keeps_to_the_handlers_concurrency(self, app: Towpath, lines: Lines) -> None:
+        async with working(app, handlers_later=True) as worker:
+            await lines.next("worker.started")
+            go = asyncio.Event()
+
+            @app.handler("shop", concurrency=2)
+            async def sell(_: int) -> None:
+                await go.wait()
+
+            jobs = await sell.submit_many(range(5))
+            await until_slots(worker, busy=2)
+            assert (await app.engine.counts("shop")).leased == 2
+            go.set()
+            for job in jobs:
+                assert not isinstance(job, TowpathError)
+                await ended(job)
+
+    async def test_fires_its_recurring_work(self, app: Towpath, lines: Lines) -> None:
+        fired = asyncio.Event()
+        async with working(app, handlers_later=True):
+            await lines.next("worker.started")
+
+            @app.recurring(Every(milliseconds(1000)))
+            async def tick() -> None:
+                fired.set()
+
+            await asyncio.wait_for(fired.wait(), SOON.total_seconds())
+
+    async def test_runs_it_in_threads_and_processes(self, app: Towpath, lines: Lines) -> None:
+        async with working(app, handlers_later=True):
+            await lines.next("worker.started")
+            threaded = app.add("threads", own_thread, HandlerOptions())
+            processed = app.add("processes", own_process.function, HandlerOptions(processes=1))
+            assert await (await threaded.submit()).result(within=SOON) != threading.get_ident()
+            assert await (await processed.submit()).result(within=SOON) != os.getpid()
+
+    async def test_adds_no_second_one_where_it_can_not(self, app: Towpath, lines: Lines) -> None:
+        """What is refused changes nothing for those that run."""
+        double = doubling(app, "shop")
+        async with working(app):
+            await lines.next("worker.started")
+            with pytest.raises(HandlerInvalid):
+                doubling(app, "shop")
+            assert await (await double.submit(4)).result(within=SOON) == 8
+
+    async def test_of_a_broken_queue_troubles_no_other(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """It is served as soon as it is mended."""
+        double = doubling(app, "shop")
+        async with working(app):
+            await lines.next("worker.started")
+            spoil(server, "{bad}:meta")
+            bad = doubling(app, "bad")
+            await lines.next("duty.failed")
+            assert await (await double.submit(4)).result(within=SOON) == 8
+            server.ask("DEL", "{bad}:meta")
+            assert await (await bad.submit(5)).result(within=SOON) == 10
+
+    async def test_waits_for_a_server_that_is_away(self, proxy: Proxy, lines: Lines) -> None:
+        app = Towpath(proxy.url, limits=Limits(answer=seconds(0.5), give_up=seconds(1)))
+        async with app, working(app, handlers_later=True):
+            await lines.next("worker.started")
+            proxy.faults.hole = Hole.REQUESTS
+            gone, stays = doubling(app, "gone"), doubling(app, "stays")
+            await lines.next("server.unreachable")
+            app.remove(gone)
+            proxy.faults.hole = Hole.NOTHING
+            await lines.next("server.back")
+            waits = await gone.submit(1)
+            assert await (await stays.submit(4)).result(within=SOON) == 8
+            assert await waits.state() is State.READY
+
+
+class TestLosing:
+    async def test_claims_nothing_more(self, app: Towpath, lines: Lines) -> None:
+        gone, stays = doubling(app, "gone"), doubling(app, "stays")
+        async with working(app) as worker:
+            await (await gone.submit(1)).result(within=SOON)
+            app.remove(gone)
+            app.remove(gone)
+            job = await gone.submit(2)
+            assert await (await stays.submit(4)).result(within=SOON) == 8
+            assert worker.weights == {"stays": 1}
+            assert await job.state() is State.READY
+            assert lines.of("queue.removed")[0]["queue"] == "gone"
+
+    async def test_lets_what_runs_end(self, app: Towpath, lines: Lines) -> None:
+        go = asyncio.Event()
+
+        @app.handler("shop")
+        async def sell() -> str:
+            await go.wait()
+            return "sold"
+
+        async with working(app) as worker:
+            job = await sell.submit()
+            await lines.next("job.started")
+            app.remove(sell)
+            late = await sell.submit()
+            go.set()
+            assert await job.result(within=SOON) == "sold"
+            await until_slots(worker, busy=0)
+            assert await late.state() is State.READY
+
+    async def test_serves_it_again_when_it_is_added_again(self, app: Towpath, lines: Lines) -> None:
+        """Also at once, and while a job of the one before still runs."""
+        go = asyncio.Event()
+
+        async def sell(n: int) -> int:
+            await go.wait()
+            return n
+
+        first = app.add("shop", sell, HandlerOptions())
+        async with working(app):
+            before = await first.submit(1)
+            await lines.next("job.started")
+            app.remove(first)
+            again = doubling(app, "shop")
+            assert await (await again.submit(4)).result(within=SOON) == 8
+            go.set()
+            assert await before.result(within=SOON) == 1
+
+    async def test_keeps_the_other_handler_of_the_queue(self, app: Towpath, lines: Lines) -> None:
+        one, other = doubling(app, "shop", name="one"), doubling(app, "shop", name="other")
+        async with working(app):
+            await lines.next("worker.started")
+            app.remove(one)
+            assert await (await other.submit(4)).result(within=SOON) == 8
+            lost = await ended(await one.submit(4))
+            assert lost.state is State.DEAD
+            assert "handler 'one'; this worker has: other" in str(lost.reason)
+
+    async def test_gives_its_slots_to_others(self, app: Towpath, lines: Lines) -> None:
+        go = asyncio.Event()
+
+        @app.handler("busy")
+        async def wait(_: int) -> None:
+            await go.wait()
+
+        other = doubling(app, "other")
+        async with working(app, concurrency=4) as worker:
+            await wait.submit_many(range(10))
+            await until_slots(worker, busy=4)
+            app.remove(wait)
+            jobs = await other.submit_many(range(10))
+            go.set()
+            for job in jobs:
+                assert not isinstance(job, TowpathError)
+                await job.result(within=SOON)
+            assert (await app.engine.counts("busy")).ready == 6
+
+    async def test_is_gone_from_the_metrics(self, app: Towpath, lines: Lines) -> None:
+        gone, stays = doubling(app, "gone"), doubling(app, "stays")
+        async with working(app) as worker:
+            for handler in (gone, stays):
+                await (await handler.submit(1)).result(within=SOON)
+            assert await _queues_shown(worker) == {"gone", "stays"}
+            app.remove(gone)
+
+            async def shown() -> bool:
+                return await _queues_shown(worker) == {"stays"}
+
+            await eventually_async(shown)
+
+    async def test_fires_its_recurring_work_no_more(self, app: Towpath, lines: Lines) -> None:
+        @app.recurring(Every(milliseconds(1000)))
+        async def tick() -> None: ...
+
+        doubling(app, "stays")
+        async with working(app):
+            await lines.next("recurring.fired")
+            app.remove(tick)
+            assert len(app.recurrences) == 0
+            later = doubling(app, "later")
+            await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
+            seen = (await app.engine.recurring("recurring")).last
+            await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
+            assert (await app.engine.recurring("recurring")).last == seen
+
+    async def test_gives_back_what_a_claim_on_its_way_brings(
+        self, app: Towpath, lines: Lines
+    ) -> None:
+        """Told at any moment: each job ran, or waits as if nobody had had it."""
+        ran: list[int] = []
+
+        async def sell(n: int) -> None:
+            ran.append(n)
+
+        async with working(app, handlers_later=True, concurrency=4):
+            await lines.next("worker.started")
+            for steps in range(60):
+                handler = app.add("shop", sell, HandlerOptions())
+                await handler.submit_many(range(4))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                app.remove(handler)
+            last = doubling(app, "last")
+            await (await last.submit(1)).result(within=SOON)
+
+            async def none_is_leased() -> bool:
+                return (await app.engine.counts("shop")).leased == 0
+
+            await eventually_async(none_is_leased)
+            counts = await app.engine.counts("shop")
+            assert counts.totals["completed"] == len(ran)
+            assert counts.ready == 240 - len(ran)
+            [job] = await app.engine.claim("shop", worker="w", lease=seconds(30))
+            assert job.attempt == 1
+
+    async def test_ends_the_processes_of_the_handler(self, app: Towpath, lines: Lines) -> None:
+        """Another function under the same name does not get the old one's process."""
+        options = HandlerOptions(processes=1, name="sell")
+        first = app.add("shop", own_process.function, options)
+        async with working(app):
+            pid = await (await first.submit()).result(within=SOON)
+            app.remove(first)
+            again = app.add("shop", own_parent.function, options)
+            assert await (await again.submit()).result(within=SOON) == os.getpid()
+            await meanwhile(lambda: not Path(f"/proc/{pid}").exists())
+
+    async def test_refuses_another_apps(self, app: Towpath, server: EmbeddedServer) -> None:
+        other = Towpath(server.url)
+        with pytest.raises(HandlerInvalid, match="another app"):
+            app.remove(doubling(other, "shop"))
+
+
+class TestAWorkerRestrictedToQueues:
+    async def test_follows_the_handlers_of_those_only(self, app: Towpath, lines: Lines) -> None:
+        first = doubling(app, "first")
+        async with working(app, queues={"first": 5}) as worker:
+            await lines.next("worker.started")
+            second = doubling(app, "second")
+            app.remove(first)
+            waits = await second.submit(1)
+            first = doubling(app, "first", weight=2)
+            assert await (await first.submit(4)).result(within=SOON) == 8
+            assert await waits.state() is State.READY
+            assert worker.weights == {"first": 5}
+
+
+class TestWhileItStops:
+    async def test_gains_nothing(self, app: Towpath, lines: Lines) -> None:
+        go = asyncio.Event()
+
+        @app.handler("shop")
+        async def sell() -> None:
+            await go.wait()
+
+        worker = Worker(app)
+        running = asyncio.create_task(worker.run())
+        await sell.submit()
+        await lines.next("job.started")
+        worker.stop()
+        await lines.next("worker.draining")
+        job = await doubling(app, "late").submit(1)
+        app.remove(sell)
+        go.set()
+        assert await running == 0
+        assert await job.state() is State.READY
+
+    async def test_drains_what_its_jobs_add(self, app: Towpath, lines: Lines) -> None:
+        done: list[int] = []
+
+        @app.handler("first")
+        async def first(n: int) -> None:
+            @app.handler("second")
+            async def second(n: int) -> None:
+                done.append(n)
+
+            await second.submit(n)
+
+        await first.submit(7)
+        assert await asyncio.wait_for(Worker(app).drain(), 30) == 0
+        assert done == [7]
+
+    async def test_drains_an_app_without_handlers_at_once(self, app: Towpath) -> None:
+        assert await asyncio.wait_for(Worker(app, handlers_later=True).drain(), 30) == 0
+
+
+class TestManyTimes:
+    async def test_leaves_nothing_behind(self, app: Towpath, server: EmbeddedServer) -> None:
+        """A thousand come and go: no task, connection or metric is left of them."""
+        stays = doubling(app, "stays")
+        async with working(app) as worker:
+            await (await stays.submit(1)).result(within=SOON)
+            tasks = len(asyncio.all_tasks())
+            for n in range(1000):
+                handler = doubling(app, f"type.{n}")
+                if n % 100 == 0:
+                    await (await handler.submit(n)).result(within=SOON)
+                app.remove(handler)
+            assert await (await stays.submit(4)).result(within=SOON) == 8
+            await meanwhile(lambda: len(asyncio.all_tasks()) <= tasks + 20)
+            assert await _queues_shown(worker) == {"stays"}
+            assert int(ask_fields(server.address, "INFO", "clients")["connected_clients"]) < 60
+
+
+async def _queues_shown(worker: Worker) -> set[str]:
+    await slots(worker)
+    families = await asyncio.to_thread(lambda: list(worker.metrics.registry.collect()))
+    samples = [it for family in families for it in family.samples]
+    return {it.labels["queue"] for it in samples if "queue" in it.labels}
