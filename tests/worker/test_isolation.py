@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from tests.faults.meanwhile import meanwhile
+from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, Lines, spoil, working
 from towpath.app.app import Towpath
@@ -154,7 +154,8 @@ class TestSlots:
             async with app, working(app, concurrency=4, lease=seconds(60)):
                 # Not by the app, whose calls are given up so soon.
                 await direct.engine.submit("bad", b"0")
-                await meanwhile(lambda: room.inside == 1)
+                # None of its calls is under way: both queues are waited on.
+                await meanwhile(lambda: room.inside == 1 and blocked_clients(server) == 2)
                 proxy.faults.hole = Hole.REPLIES
                 await direct.engine.submit_many("bad", [new_job(b"1") for _ in range(4)])
                 first.set()

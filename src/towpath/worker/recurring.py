@@ -131,12 +131,15 @@ async def keep_firing(
     log: Log | None = None,
 ) -> None:
     """Fire *recurrences* when they fall due by the server's clock, until cancelled: those of
-    *queues*, if these are given. What is added to either is fired within a second.
+    *queues*, if these are given. What is added to either is fired within a second; without
+    *queues* it returns at once if there are none.
 
     Any number of processes may do so with the same ones. Work that was never seen begins now:
     nothing is fired for the past. A server that gives no answer is asked again; raises
     EngineClosed. Two round trips per queue and firing, one every LOOK_EVERY while nothing is due.
     """
+    if queues is None and not recurrences:
+        return
     clock, log = clock or ServerClock(), log or Log()
     firing: dict[QueueName, tuple[list[Recurrence], asyncio.Task[None]]] = {}
     try:
