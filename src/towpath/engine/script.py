@@ -210,7 +210,7 @@ _COMMANDS = {
     "any": ("EXISTS PTTL TYPE", "DEL PERSIST PEXPIRE PEXPIREAT UNLINK"),
     "string": (
         "BITCOUNT BITPOS GET GETBIT GETRANGE MGET STRLEN",
-        "APPEND DECRBY GETDEL INCRBY SET SETBIT SETRANGE",
+        "APPEND DECRBY GETDEL INCRBY RENAME SET SETBIT SETRANGE",
     ),
     "hash": (
         "HEXISTS HGET HGETALL HKEYS HLEN HMGET HSTRLEN HVALS",
@@ -226,7 +226,7 @@ _COMMANDS = {
 }
 """Commands of Redis 6.2 whose keys come first: what they are for, those that read and those that
 write."""
-_ALL_KEYS = ("DEL", "EXISTS", "MGET", "UNLINK")
+_ALL_KEYS = ("DEL", "EXISTS", "MGET", "RENAME", "UNLINK")
 """Those of which every word is a key."""
 _ARGUMENTS = {
     "int": "tonumber(ARGV[%d])",

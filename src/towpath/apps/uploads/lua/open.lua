@@ -1,0 +1,33 @@
+-- open: an upload is under way, from its row and from the parts that the store has.
+--
+-- keys   state     hash     the document's fields, and those of the plan
+--        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
+--        received  string   a bit per chunk that is here or in the store
+--        digests   hash     chunk -> the first 16 bytes of its SHA-256
+--        pending   hash     chunk -> the token its bytes came under, until its part is stored
+--        fill      hash     part -> how many of its chunks are here
+--        turns     hash     part -> how often it was begun anew
+--        etags     hash     part -> ETag, size and checksum, as the store answered
+-- args   generation int     of the row
+--        fields    list     name, value, …
+--        facts     list     of the metadata: name, value, …
+--        bits      bytes    of the chunks that are in the store
+--        parts     list     part, entry, …
+--        expiry    int      ms
+-- reply  opened
+--        there
+-- cost   O(parts)
+-- full   refused
+
+local before = tonumber(redis.call('HGET', STATE, 'generation') or -1)
+if before >= generation then return 'there' end
+
+redis.call('UNLINK', STATE, METADATA, RECEIVED, DIGESTS, PENDING, FILL, TURNS, ETAGS)
+redis.call('HSET', STATE, unpack(fields))
+redis.call('HSET', METADATA, unpack(facts))
+if bits ~= '' then redis.call('SET', RECEIVED, bits, 'PX', expiry) end
+for i = 1, #parts, 2 do redis.call('HSET', ETAGS, parts[i], parts[i + 1]) end
+redis.call('PEXPIRE', STATE, expiry)
+redis.call('PEXPIRE', METADATA, expiry)
+redis.call('PEXPIRE', ETAGS, expiry)
+return 'opened'

@@ -1,0 +1,14 @@
+-- renew: parts that have room keep it for longer.
+--
+-- keys   reserved  zset     parts by the time until they have their room, ms
+-- args   members   list     which parts
+--        expiry    int      ms
+-- reply  ok
+-- cost   O(parts log parts)
+-- full   works
+-- uses   clock
+
+for _, member in ipairs(members) do
+  redis.call('ZADD', RESERVED, 'XX', 'GT', now + expiry, member)
+end
+return 'ok'

@@ -1,0 +1,184 @@
+"""The records of uploads in Redis: states, the bytes of chunks, and the budget for these.
+
+They may be in different slots and on different servers, so no script joins them. Steps come in the
+order reservation, bytes, state, job; each can be repeated, and what a crash leaves behind expires
+or is found by whoever looks next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+from towpath.apps.uploads.errors import ChunkInvalid
+from towpath.apps.uploads.model import Plan
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.states import Chart, State
+from towpath.clock import Duration, duration_ms, minutes
+from towpath.engine.durability import Durability
+from towpath.engine.engine import Engine
+from towpath.engine.space import Record
+
+SCRIPTS = files("towpath.apps.uploads") / "lua"
+PIECE = MIB
+"""Bytes that go to Redis at once, and come from there."""
+_BEFORE_FIRST = minutes(2)
+"""How long a part has its room while nothing of it has come whole."""
+_LONGER = minutes(1)
+"""By how much a reservation outlives the bytes that it is for."""
+DIGEST = 16
+"""Bytes of a chunk's SHA-256 that are kept: enough to tell chunks apart."""
+
+# ── the bytes ────────────────────────────────────────────────────────────────────────────
+
+
+class Chunks:
+    """The bytes of one upload's chunks that are in no part yet."""
+
+    def __init__(self, record: Record, options: UploadsOptions) -> None:
+        self._record = record
+        self._expiry = duration_ms("chunk_expiry", options.chunk_expiry)
+
+    async def append(self, token: str, offset: int, piece: bytes | memoryview) -> None:
+        """Stage a piece of a chunk behind those that came before it."""
+        answer = await self._record.run(
+            "append", token=token, offset=offset, piece=piece, expiry=self._expiry
+        )
+        if not isinstance(answer, int):
+            raise ChunkInvalid("what came before of this chunk has expired")
+
+    async def place(
+        self, number: int, token: str, *, durability: Durability | None = None
+    ) -> list[int]:
+        """Staged bytes become the chunk's; the chunks whose time was renewed by that, if any."""
+        _, renewed = await self._record.run(
+            "place", durability=durability, number=number, token=token, expiry=self._expiry
+        )
+        return [int(other) for other in renewed]
+
+    async def fetch(self, number: int, token: str) -> list[bytes]:
+        """The bytes of a chunk, in pieces; none = they are gone."""
+        pieces: list[bytes] = []
+        start = 0
+        while True:
+            piece = await self._record.read(
+                "fetch", number=number, token=token, start=start, size=PIECE
+            )
+            if piece:
+                pieces.append(piece)
+                start += len(piece)
+            if len(piece) < PIECE:
+                return pieces
+
+    async def gone(self, tokens: Mapping[int, str]) -> dict[int, str]:
+        """Those of these chunks whose bytes are gone."""
+        items = [word for pair in tokens.items() for word in pair]
+        found: Sequence[bytes] = await self._record.read("present", items=items) if items else ()
+        return {int(found[i]): found[i + 1].decode() for i in range(0, len(found), 2)}
+
+    async def discard(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
+        """Let go of chunks, and of what is only staged."""
+        await self._record.run("discard", numbers=list(numbers), tokens=list(tokens))
+
+    async def clear(self) -> None:
+        """Let go of all."""
+        await self._record.run("clear")
+
+
+# ── the budget ───────────────────────────────────────────────────────────────────────────
+
+
+class Refusal(NamedTuple):
+    """Why there is no room for a part."""
+
+    share: bool
+    """The holder has its share; else all have all."""
+
+
+class Budget:
+    """The bytes that may be in Redis: reserved a whole part at a time."""
+
+    def __init__(self, record: Record, *, most: int, chunk_expiry: Duration) -> None:
+        self._record, self._most = record, most
+        self._expiry = duration_ms("chunk_expiry", chunk_expiry + _LONGER)
+
+    async def reserve(self, upload_id: str, part: int, *, holder: str, size: int) -> Refusal | None:
+        """Room for a part, before its first byte comes; None = it has it, for some minutes."""
+        answer = await self._record.run(
+            "reserve",
+            member=_member(upload_id, part),
+            holder=holder,
+            size=size,
+            most=self._most,
+            share=self._most // 2,
+            expiry=duration_ms("expiry", _BEFORE_FIRST),
+        )
+        return None if answer == b"ok" else Refusal(share=answer == b"SHARE_FULL")
+
+    async def renew(self, upload_id: str, parts: Iterable[int]) -> None:
+        """Parts of which bytes are here keep their room for longer than the bytes stay."""
+        await self._renewed(upload_id, parts, self._expiry)
+
+    async def keep(self, upload_id: str, part: int) -> None:
+        """Bytes of the part are still coming."""
+        await self._renewed(upload_id, [part], duration_ms("expiry", _BEFORE_FIRST))
+
+    async def release(self, upload_id: str, parts: Iterable[int]) -> None:
+        """These parts need no room any more."""
+        members = [_member(upload_id, part) for part in parts]
+        if members:
+            await self._record.run("release", members=members)
+
+    async def used(self) -> int:
+        """Bytes that are reserved."""
+        total, _ = await self._record.read("usage")
+        return int(total)
+
+    async def _renewed(self, upload_id: str, parts: Iterable[int], expiry: int) -> None:
+        members = [_member(upload_id, part) for part in parts]
+        await self._record.run("renew", members=members, expiry=expiry)
+
+
+def _member(upload_id: str, part: int) -> str:
+    return f"{upload_id}/{part}"
+
+
+class Records:
+    """All records: *engine* has states and the budget, *chunks* the bytes."""
+
+    def __init__(
+        self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
+    ) -> None:
+        self._engine, self._chunks, self._options = engine, chunks, options
+
+    def state(self, upload_id: str) -> State:
+        record = self._engine().space("upload", SCRIPTS).at(upload_id)
+        return State(record, upload_id, self._options)
+
+    def chunks(self, upload_id: str) -> Chunks:
+        record = self._chunks().space("upload", SCRIPTS).at(upload_id)
+        return Chunks(record, self._options)
+
+    @property
+    def budget(self) -> Budget:
+        record = self._engine().space("uploads", SCRIPTS).at("budget")
+        options = self._options
+        return Budget(record, most=options.budget, chunk_expiry=options.chunk_expiry)
+
+    async def sync(self, upload_id: str) -> Chart:
+        """Which chunks and parts are where, after those whose bytes are gone became missing again.
+
+        Raises UploadUnknown.
+        """
+        state = self.state(upload_id)
+        chart = await state.chart()
+        gone = await self.chunks(upload_id).gone(chart.pending)
+        if not gone or not await state.lose(chart.generation, gone):
+            return chart
+        return await state.chart()
+
+
+def renewed_parts(plan: Plan, numbers: Iterable[int]) -> set[int]:
+    """The parts that these chunks belong to."""
+    return {plan.part_of(number) for number in numbers}

@@ -1,0 +1,388 @@
+"""What Redis knows of an upload: the document's state hash, and which chunks and parts are where.
+
+Each change is one script in `lua/`. What it is rebuilt from is the upload's row, and the store's
+own list of parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from towpath.apps.uploads.errors import (
+    ChunkDiffers,
+    ChunkInvalid,
+    LastChunkDiffers,
+    UploadEnded,
+    UploadFailed,
+    UploadGone,
+    UploadTooLarge,
+)
+from towpath.apps.uploads.model import Plan, Range, Status, Upload, gaps, ranges
+from towpath.apps.uploads.options import UploadsOptions
+from towpath.clock import duration_ms, wall_ms
+from towpath.engine.durability import Durability
+from towpath.engine.space import Record
+
+_MOST_RANGES = 100
+
+
+class UploadUnknown(Exception):
+    """Redis knows nothing of the upload: it has to be rebuilt from its row, if there is one."""
+
+
+class PartStale(Exception):
+    """The part was begun anew, or stored by another: what was done for it counts no more."""
+
+
+class Known(NamedTuple):
+    """What is known of a chunk before it is sent."""
+
+    status: Status
+    here: bool
+    """It is in Redis or in the store."""
+    digest: bytes
+    """That of its bytes, also of bytes that have expired; empty = never seen."""
+    generation: int
+    size: int | None
+    """The upload's."""
+
+
+class Put(NamedTuple):
+    """What became of a chunk."""
+
+    duplicate: bool
+    status: Status
+    received: int
+    part: int
+    turn: int | None
+    """Of the part, if it is whole now and not yet in the store."""
+    token: str
+    """Under which the bytes that count came."""
+
+
+class Closed(NamedTuple):
+    """What became of an upload whose number of chunks is known now."""
+
+    size: int
+    part: int | None
+    """The last one, if it is whole now and not yet in the store."""
+    turn: int
+    last: bool
+    """All parts are in the store: the upload can be completed."""
+
+
+class PartEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A part that is in the store."""
+
+    etag: str
+    size: int
+    checksum: str = ""
+    """What the store answered, or what was computed; empty = none."""
+
+
+class Taken(NamedTuple):
+    """What a part is made of; or that it is in the store already."""
+
+    first: int
+    chunks: int
+    tokens: Sequence[str]
+    """Of each chunk; none = it is in the store."""
+    last: bool
+    """It is, with all others."""
+
+
+class Chart(NamedTuple):
+    """Which chunks and parts of an upload are where."""
+
+    fields: Mapping[str, str]
+    bitmap: bytes
+    pending: Mapping[int, str]
+    """Chunks whose part is not in the store, and their tokens."""
+    fill: Mapping[int, int]
+    turns: Mapping[int, int]
+    parts: Mapping[int, PartEntry]
+
+    @property
+    def generation(self) -> int:
+        return int(self.fields["generation"])
+
+    @property
+    def plan(self) -> Plan:
+        return plan_of(self.fields)
+
+    def missing(self, most: int = _MOST_RANGES) -> list[Range]:
+        """The chunks that are missing; without a size, those before the highest that came."""
+        plan = self.plan
+        total = plan.total_chunks
+        if total is None:
+            total = int(self.fields.get("highest", -1)) + 1
+        return gaps(self.bitmap, total, most=most)
+
+    def missing_of_begun(self, most: int = _MOST_RANGES) -> list[Range]:
+        """The chunks that parts which were begun still need: there is room for them."""
+        plan = self.plan
+        numbers = (number for part in sorted(self.fill) for number in plan.chunks_of(part))
+        return ranges(number for number in numbers if not self._has(number))[:most]
+
+    def whole_parts(self) -> list[tuple[int, int]]:
+        """Parts all of whose chunks are here and that are not in the store, with their turns."""
+        plan = self.plan
+        return [
+            (part, self.turns.get(part, 0))
+            for part, count in sorted(self.fill.items())
+            if count == len(plan.chunks_of(part))
+        ]
+
+    def _has(self, number: int) -> bool:
+        at = number >> 3
+        return at < len(self.bitmap) and bool(self.bitmap[at] & (0x80 >> (number & 7)))
+
+
+def plan_of(fields: Mapping[str, str]) -> Plan:
+    """The plan that a state has."""
+    size = int(fields["expected_size"]) if fields.get("sized") == "1" else None
+    return Plan(int(fields["chunk_size"]), int(fields["part_size"]), size)
+
+
+# ── the state ────────────────────────────────────────────────────────────────────────────
+
+
+class State:
+    """What is known of one upload."""
+
+    def __init__(self, record: Record, upload_id: str, options: UploadsOptions) -> None:
+        self._record, self._id = record, upload_id
+        self._expiry = duration_ms("expiry", options.expiry)
+
+    async def open(self, upload: Upload, parts: Mapping[int, PartEntry]) -> bool:
+        """Make it from its row and the *parts* that the store has; False if it is there."""
+        facts = {
+            "name": upload.name,
+            "connector_id": upload.connector_id,
+            "parent_id": upload.parent_id or "",
+            "path": upload.path,
+            "custom_metadata": upload.custom_metadata,
+            "client_node_id": upload.client_node_id or "",
+        }
+        answer = await self._record.run(
+            "open",
+            generation=upload.generation,
+            fields=_flat(_fields(upload, parts)),
+            facts=_flat(facts),
+            bits=_bits(upload.plan, parts),
+            parts=[word for part, entry in parts.items() for word in (part, _packed(entry))],
+            expiry=self._expiry,
+        )
+        return answer == b"opened"
+
+    async def admit(self, number: int) -> Known:
+        """What is known of a chunk. Raises UploadUnknown."""
+        found = await self._record.read("admit", number=number)
+        if found is None:
+            raise UploadUnknown
+        status, here, digest, generation, size = found
+        known = int(size) if size else None
+        return Known(Status(status.decode()), bool(here), digest, int(generation), known)
+
+    async def put(
+        self,
+        number: int,
+        *,
+        length: int,
+        digest: bytes,
+        token: str,
+        last: bool,
+        most: int,
+        durability: Durability | None = None,
+    ) -> Put:
+        """A chunk whose bytes are staged counts from now on.
+
+        Raises UploadUnknown, and for what can't be: UploadEnded, UploadFailed, UploadGone,
+        ChunkDiffers, ChunkInvalid, LastChunkDiffers, UploadTooLarge.
+        """
+        answer = await self._record.run(
+            "put",
+            durability=durability,
+            number=number,
+            length=length,
+            digest=digest,
+            token=token,
+            last=int(last),
+            most=most,
+            expiry=self._expiry,
+        )
+        self._refuse(answer, number)
+        word, status, received, part, turn, *before = answer
+        return Put(
+            duplicate=word == b"duplicate",
+            status=Status(status.decode()),
+            received=int(received),
+            part=part,
+            turn=turn if turn >= 0 else None,
+            token=before[0].decode() if before else token,
+        )
+
+    async def close(self, total: int) -> Closed:
+        """It is known how many chunks there are. Raises as `put` does."""
+        answer = await self._record.run("close", total=total)
+        self._refuse(answer, total - 1)
+        if answer[0] == b"last":
+            return Closed(int(answer[1]), None, 0, last=True)
+        _, part, turn, size = answer
+        return Closed(int(size), part if turn >= 0 else None, turn, last=False)
+
+    async def take(self, generation: int, part: int, turn: int) -> Taken:
+        """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
+        answer = await self._record.read("take", generation=generation, part=part, turn=turn)
+        self._refuse(answer, part)
+        if answer[0] == b"stored":
+            _, all_of_them, first, count = answer
+            return Taken(first, count, (), bool(all_of_them))
+        _, first, tokens = answer
+        return Taken(first, len(tokens), [token.decode() for token in tokens], last=False)
+
+    async def commit(self, generation: int, part: int, turn: int, entry: PartEntry) -> bool:
+        """A part is in the store; whether all are now. Raises as `take` does."""
+        answer = await self._record.run(
+            "commit",
+            generation=generation,
+            part=part,
+            turn=turn,
+            entry=_packed(entry),
+            size=entry.size,
+        )
+        self._refuse(answer, part)
+        return answer[0] == b"last"
+
+    async def lose(self, generation: int, gone: Mapping[int, str]) -> int:
+        """Chunks whose bytes are gone are missing again; how many."""
+        items = [word for pair in gone.items() for word in pair]
+        return int(await self._record.run("lose", generation=generation, items=items))
+
+    async def settle(
+        self, generation: int, status: Status, fields: Mapping[str, str] | None = None
+    ) -> list[int]:
+        """The upload has ended, as its row says. The parts that were begun."""
+        answer = await self._record.run(
+            "settle", generation=generation, status=status, fields=_flat(fields or {})
+        )
+        return [int(part) for part in answer[1]] if answer[0] == b"ok" else []
+
+    async def look(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The fields of its state and of its metadata. Raises UploadUnknown."""
+        state, metadata = await self._record.read("look")
+        if not state:
+            raise UploadUnknown
+        return _texts(state), _texts(metadata)
+
+    async def chart(self) -> Chart:
+        """Which chunks and parts are where. Raises UploadUnknown."""
+        state, bitmap, pending, fill, turns, etags = await self._record.read("chart")
+        if not state:
+            raise UploadUnknown
+        return Chart(
+            _texts(state),
+            bitmap,
+            {int(number): token for number, token in _texts(pending).items()},
+            {int(part): int(count) for part, count in _texts(fill).items()},
+            {int(part): int(turn) for part, turn in _texts(turns).items()},
+            {int(part): _entry(entry) for part, entry in _pairs(etags)},
+        )
+
+    def _refuse(self, answer: Sequence[Any], number: int) -> None:
+        word = answer[0].decode()
+        match word:
+            case "UPLOAD_UNKNOWN":
+                raise UploadUnknown
+            case "PART_STALE":
+                raise PartStale
+            case "UPLOAD_NOT_OPEN":
+                raise not_open(self._id, Status(answer[1].decode()))
+            case "CHUNK_DIFFERS":
+                raise ChunkDiffers(self._id, number)
+            case "CHUNK_LAST":
+                raise LastChunkDiffers(self._id, number, int(answer[1]))
+            case "CHUNK_LENGTH":
+                raise ChunkInvalid(f"chunk {number}: it has not the length that it must have")
+            case "CHUNK_BEYOND":
+                raise UploadTooLarge(f"chunk {number} is behind the last one", self._id)
+            case _:
+                pass
+
+
+def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
+    """Why an upload that has ended takes nothing more."""
+    if status in (Status.ABORTED, Status.EXPIRED):
+        return UploadGone(upload_id, status)
+    return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
+
+
+def _fields(upload: Upload, parts: Mapping[int, PartEntry]) -> dict[str, str | int]:
+    """The state hash: every field of the document, then those of the plan."""
+    plan = upload.plan
+    chunks = sum(len(plan.chunks_of(part)) for part in parts)
+    highest = max((plan.chunks_of(part)[-1] for part in parts), default=-1)
+    begun = Status.UPLOADING if parts else Status.PENDING
+    return {
+        "node_id": upload.node_id,
+        "s3_upload_id": upload.s3_upload_id or "",
+        "s3_key": upload.s3_key,
+        "drive": upload.drive,
+        "status": begun if upload.status.open else upload.status,
+        "expected_size": upload.size or 0,
+        "received_chunks": chunks,
+        "uploaded_chunks": chunks,
+        "total_chunks": plan.total_chunks or 0,
+        "is_last_received": "false",
+        "created_at": round(upload.created_at.timestamp() * 1000),
+        "updated_at": wall_ms(),
+        "mime_type": upload.mime_type,
+        "final_etag": upload.etag or "",
+        "final_size": "" if upload.final_size is None else upload.final_size,
+        "error_message": upload.error or "",
+        "upload_id": upload.upload_id,
+        "generation": upload.generation,
+        "chunk_size": upload.chunk_size,
+        "part_size": upload.part_size,
+        "per_part": plan.chunks_per_part,
+        "sized": int(upload.size is not None),
+        "total_parts": plan.total_parts or 0,
+        "parts": len(parts),
+        "bytes_uploaded": sum(entry.size for entry in parts.values()),
+        "highest": highest,
+    }
+
+
+def _bits(plan: Plan, parts: Iterable[int]) -> bytes:
+    """A bit per chunk of *parts*."""
+    numbers = [number for part in parts for number in plan.chunks_of(part)]
+    bits = bytearray((max(numbers, default=-1) >> 3) + 1)
+    for number in numbers:
+        bits[number >> 3] |= 0x80 >> (number & 7)
+    return bytes(bits)
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────
+
+
+def _packed(entry: PartEntry) -> str:
+    return msgspec.json.encode(entry).decode()
+
+
+def _entry(packed: bytes) -> PartEntry:
+    return msgspec.json.decode(packed, type=PartEntry)
+
+
+def _flat(fields: Mapping[str, str | int]) -> list[str]:
+    return [str(word) for pair in fields.items() for word in pair]
+
+
+def _pairs(flat: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in _pairs(flat)}

@@ -1,0 +1,372 @@
+"""The records of uploads in Redis: what counts, what is refused, what is missing again."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.apps.uploads.uploading import digest_of, new_row
+from towpath.apps.uploads.errors import (
+    ChunkDiffers,
+    ChunkInvalid,
+    LastChunkDiffers,
+    UploadEnded,
+    UploadFailed,
+    UploadGone,
+    UploadTooLarge,
+)
+from towpath.apps.uploads.model import Range, Status, Upload
+from towpath.apps.uploads.options import UploadsOptions
+from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.states import PartEntry, PartStale, Put, UploadUnknown
+from towpath.clock import ManualClock, hours, minutes
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+
+MOST = 30_000
+PutChunk = Callable[..., Awaitable[Put]]
+
+
+@pytest.fixture
+async def upload(records: Records) -> Upload:
+    """50 bytes: thirteen chunks, the last of two bytes; five parts, the last of one chunk."""
+    row = new_row()
+    await records.state(row.upload_id).open(row, {})
+    return row
+
+
+@pytest.fixture
+def put(records: Records) -> PutChunk:
+    async def put(
+        number: int, data: bytes | None = None, *, of: str = "u1", last: bool = False
+    ) -> Put:
+        data = bytes([number % 251]) * 4 if data is None else data
+        token = f"t{number}-{digest_of(data).hex()[:6]}"
+        chunks = records.chunks(of)
+        await chunks.append(token, 0, data)
+        found = await records.state(of).put(
+            number, length=len(data), digest=digest_of(data), token=token, last=last, most=MOST
+        )
+        await chunks.place(number, found.token)
+        return found
+
+    return put
+
+
+async def fill(put: PutChunk, numbers: range) -> Put:
+    found = None
+    for number in numbers:
+        found = await put(number, b"zz" if number == 12 else None)
+    assert found is not None
+    return found
+
+
+def time_left(server: EmbeddedServer, key: str) -> int:
+    """Milliseconds."""
+    left = server.ask("PTTL", f"upload:{{u1}}:{key}")
+    assert isinstance(left, int)
+    return left
+
+
+class TestAnUploadThatWasOpened:
+    async def test_has_every_field_of_the_document(self, records: Records, upload: Upload) -> None:
+        state, metadata = await records.state("u1").look()
+        assert set(state) >= {
+            "node_id", "s3_upload_id", "s3_key", "drive", "status", "expected_size",
+            "received_chunks", "uploaded_chunks", "total_chunks", "is_last_received", "created_at",
+            "updated_at", "mime_type", "final_etag", "final_size", "error_message",
+        }  # fmt: skip
+        assert (state["status"], state["total_chunks"]) == ("PENDING", "13")
+        assert set(metadata) == {
+            "name", "connector_id", "parent_id", "path", "custom_metadata", "client_node_id"
+        }  # fmt: skip
+
+    async def test_has_the_document_s_keys(
+        self, upload: Upload, put: PutChunk, server: EmbeddedServer
+    ) -> None:
+        await put(0)
+        for key, kind in {"state": b"hash", "metadata": b"hash", "chunks:0": b"string"}.items():
+            assert server.ask("TYPE", f"upload:{{u1}}:{key}") == kind
+
+    async def test_is_not_opened_twice(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await put(0)
+        assert not await records.state("u1").open(upload, {})
+        assert (await records.state("u1").look())[0]["received_chunks"] == "1"
+
+    async def test_is_opened_anew_for_a_newer_generation_with_what_the_store_has(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await fill(put, range(3))
+        assert await records.state("u1").open(new_row(generation=2), {1: PartEntry("e", 12)})
+        chart = await records.sync("u1")
+        assert chart.missing() == [Range(0, 2), Range(6, 12)]
+        assert chart.fields["uploaded_chunks"] == "3"
+
+
+class TestAChunk:
+    async def test_counts_once_however_often_it_comes(self, upload: Upload, put: PutChunk) -> None:
+        assert (await put(0)).received == 1
+        again = await put(0)
+        assert (again.duplicate, again.received) == (True, 1)
+
+    async def test_with_other_bytes_is_refused(self, upload: Upload, put: PutChunk) -> None:
+        await put(0, b"aaaa")
+        with pytest.raises(ChunkDiffers):
+            await put(0, b"bbbb")
+
+    async def test_counts_once_after_its_part_was_stored_too(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await fill(put, range(3))
+        await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
+        await records.chunks("u1").discard(range(3))
+        again = await put(1)
+        assert (again.duplicate, again.received, again.turn) == (True, 3, None)
+        with pytest.raises(ChunkDiffers):
+            await put(1, b"bbbb")
+
+    @pytest.mark.parametrize("data", [b"", b"aaa", b"aaaaa"])
+    async def test_of_another_length_is_refused(
+        self, upload: Upload, put: PutChunk, data: bytes
+    ) -> None:
+        with pytest.raises(ChunkInvalid):
+            await put(0, data)
+
+    async def test_behind_the_last_one_is_refused(self, upload: Upload, put: PutChunk) -> None:
+        with pytest.raises(UploadTooLarge):
+            await put(13)
+
+    async def test_that_is_not_the_last_can_t_be_called_so(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
+        with pytest.raises(LastChunkDiffers):
+            await put(3, last=True)
+
+    @pytest.mark.parametrize(
+        ("status", "error"),
+        [
+            (Status.COMPLETED, UploadEnded),
+            (Status.FAILED, UploadFailed),
+            (Status.ABORTED, UploadGone),
+            (Status.EXPIRED, UploadGone),
+        ],
+    )
+    async def test_of_an_upload_that_has_ended_is_refused(
+        self,
+        records: Records,
+        upload: Upload,
+        put: PutChunk,
+        status: Status,
+        error: type[Exception],
+    ) -> None:
+        await records.state("u1").settle(1, status)
+        with pytest.raises(error):
+            await put(0)
+
+    async def test_of_nothing_that_redis_knows_says_so(self, put: PutChunk) -> None:
+        with pytest.raises(UploadUnknown):
+            await put(0, of="u2")
+
+    async def test_sent_by_two_at_once_has_the_bytes_of_whoever_came_first(
+        self, records: Records, upload: Upload
+    ) -> None:
+        state, chunks = records.state("u1"), records.chunks("u1")
+        for token, data in (("one", b"aaaa"), ("two", b"bbbb")):
+            await chunks.append(token, 0, data)
+        first = await state.put(
+            0,
+            length=4,
+            digest=digest_of(b"aaaa"),
+            token="one",  # noqa: S106 -- names who sends it
+            last=False,
+            most=MOST,
+        )
+        with pytest.raises(ChunkDiffers):
+            await state.put(
+                0,
+                length=4,
+                digest=digest_of(b"bbbb"),
+                token="two",  # noqa: S106 -- as above
+                last=False,
+                most=MOST,
+            )
+        # Nobody has put it into its place yet: it is found all the same.
+        assert await chunks.fetch(0, first.token) == [b"aaaa"]
+        await chunks.place(0, first.token)
+        assert await chunks.fetch(0, first.token) == [b"aaaa"]
+
+    async def test_s_pieces_are_joined_in_order_and_only_there(
+        self, records: Records, upload: Upload
+    ) -> None:
+        chunks = records.chunks("u1")
+        await chunks.append("t", 0, b"aa")
+        with pytest.raises(ChunkInvalid):
+            await chunks.append("t", 0, b"aa")
+        await chunks.append("t", 2, b"bb")
+        assert await chunks.fetch(0, "t") == [b"aabb"]
+
+
+class TestASizeThatIsNotKnown:
+    @pytest.fixture
+    async def upload(self, records: Records) -> Upload:
+        row = new_row(size=None)
+        await records.state("u1").open(row, {})
+        return row
+
+    async def test_is_known_once_the_last_chunk_is(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await put(0)
+        await put(4, b"xy", last=True)
+        closed = await records.state("u1").close(5)
+        assert (closed.size, closed.part) == (18, None)
+        assert (await records.sync("u1")).missing() == [Range(1, 3)]
+        assert (await put(3)).turn == 0
+
+    async def test_a_second_last_chunk_is_refused(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await put(4, b"xy", last=True)
+        await records.state("u1").close(5)
+        for number in (3, 5):
+            with pytest.raises((LastChunkDiffers, UploadTooLarge, ChunkInvalid)):
+                await put(number, b"z", last=True)
+
+    async def test_a_last_chunk_before_others_is_refused(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
+        await put(4)
+        with pytest.raises(LastChunkDiffers):
+            await put(3, last=True)
+        with pytest.raises(LastChunkDiffers):
+            await put(3, b"x")
+
+    async def test_nothing_may_follow_a_chunk_that_is_shorter(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
+        await put(4, b"x")
+        with pytest.raises(LastChunkDiffers):
+            await put(5)
+        with pytest.raises(LastChunkDiffers):
+            await put(2, b"x")
+        await put(2)
+
+    async def test_a_number_beyond_the_most_is_refused(self, upload: Upload, put: PutChunk) -> None:
+        with pytest.raises(UploadTooLarge):
+            await put(MOST)
+
+    async def test_with_all_parts_stored_before_the_end_was_known_it_is_completed(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        assert (await fill(put, range(3))).turn == 0
+        assert not await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
+        closed = await records.state("u1").close(3)
+        assert (closed.last, closed.size) == (True, 12)
+        assert (await records.state("u1").close(3)).last
+
+    async def test_may_turn_out_to_be_nothing(self, records: Records, upload: Upload) -> None:
+        assert await records.state("u1").close(0) == (0, None, 0, True)
+
+
+class TestAPart:
+    async def test_is_whole_with_its_last_chunk_in_any_order(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
+        assert [(await put(number)).turn for number in (5, 3, 4)] == [None, None, 0]
+        assert (await put(12, b"zz")).turn == 0
+
+    async def test_is_offered_again_with_a_chunk_that_comes_again(
+        self, upload: Upload, put: PutChunk
+    ) -> None:
+        await fill(put, range(3))
+        assert (await put(1)).turn == 0
+
+    async def test_that_is_stored_last_elects_one_who_completes(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await fill(put, range(13))
+        state = records.state("u1")
+        sizes = [12, 12, 12, 12, 2]
+        last = [
+            await state.commit(1, part, 0, PartEntry("same", size))
+            for part, size in enumerate(sizes)
+        ]
+        assert last == [False] * 4 + [True]
+        # Equal ETags are different parts; a commit that comes again says the same.
+        assert len((await state.chart()).parts) == 5
+        assert await state.commit(1, 4, 0, PartEntry("same", 2))
+        fields, _ = await state.look()
+        assert (fields["status"], fields["uploaded_chunks"]) == ("COMPLETING", "13")
+
+    async def test_of_an_older_generation_is_stale(
+        self, records: Records, upload: Upload, put: PutChunk
+    ) -> None:
+        await fill(put, range(3))
+        with pytest.raises(PartStale):
+            await records.state("u1").take(0, 0, 0)
+        with pytest.raises(PartStale):
+            await records.state("u1").commit(0, 0, 0, PartEntry("e", 12))
+
+    async def test_whose_bytes_have_expired_is_missing_again_and_gets_another_turn(
+        self, records: Records, upload: Upload, put: PutChunk, server: EmbeddedServer
+    ) -> None:
+        await fill(put, range(3))
+        server.ask("DEL", "upload:{u1}:chunks:1")
+        chart = await records.sync("u1")
+        assert chart.missing()[0] == Range(1, 1)
+        assert chart.fields["received_chunks"] == "2"
+        with pytest.raises(PartStale):
+            await records.state("u1").take(1, 0, 0)
+        with pytest.raises(ChunkDiffers):
+            await put(1, b"abcd")
+        assert (await put(1)).turn == 1
+        taken = await records.state("u1").take(1, 0, 1)
+        assert taken.chunks == 3
+
+
+class TestTheBytes:
+    async def test_of_one_chunk_stay_as_long_as_others_of_the_upload_come(
+        self,
+        records: Records,
+        upload: Upload,
+        put: PutChunk,
+        server: EmbeddedServer,
+        clock: ManualClock,
+    ) -> None:
+        await put(0)
+        server.ask("PEXPIRE", "upload:{u1}:chunks:0", "1000")
+        clock.advance(minutes(10))
+        await put(4)
+        assert time_left(server, "chunks:0") > 3_000_000
+
+    async def test_are_gone_after_an_hour_and_the_state_after_a_day(
+        self, upload: Upload, put: PutChunk, server: EmbeddedServer
+    ) -> None:
+        await put(0)
+        hour, day = (int(hours(n).total_seconds() * 1000) for n in (1, 24))
+        for key in ("chunks:0", "held"):
+            assert 0 < time_left(server, key) <= hour
+        for key in ("state", "metadata", "received", "digests", "pending", "fill"):
+            assert hour < time_left(server, key) <= day
+
+
+class TestChunksOnAnotherServer:
+    @pytest.fixture
+    async def records(
+        self, engine: Engine, oldest_server: EmbeddedServer, clock: ManualClock
+    ) -> AsyncIterator[Records]:
+        async with Engine(oldest_server.url, clock=clock) as other:
+            yield Records(lambda: engine, lambda: other, UploadsOptions())
+
+    async def test_are_there_and_nowhere_else(
+        self,
+        upload: Upload,
+        put: PutChunk,
+        server: EmbeddedServer,
+        oldest_server: EmbeddedServer,
+    ) -> None:
+        assert (await fill(put, range(3))).turn == 0
+        assert server.ask("EXISTS", "upload:{u1}:chunks:0") == 0
+        assert oldest_server.ask("GET", "upload:{u1}:chunks:2") == b"\x02" * 4
+        assert oldest_server.ask("EXISTS", "upload:{u1}:state") == 0
