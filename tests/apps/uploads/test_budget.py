@@ -85,9 +85,7 @@ class TestManyUploadsWithASmallBudget:
             if await budget.reserve(upload_id, part, holder=holder, size=size) is not None:
                 refused += 1
                 waiting.append((upload_id, number))
-                chart = await records.state(upload_id).chart()
-                first = [n for it in chart.missing_of_begun() for n in range(it.first, it.last + 1)]
-                waiting.sort(key=lambda it, u=upload_id, f=first: it[0] != u or it[1] not in f)
+                await _what_has_room_first(records, upload_id, waiting)
                 continue
             data = b"zz" if number == 12 else b"xxxx"
             found = await _put(records, upload_id, number, data)
@@ -102,6 +100,14 @@ class TestManyUploadsWithASmallBudget:
         assert await budget.used() == 0
         for upload_id in "abcdef":
             assert (await records.state(upload_id).look())[0]["status"] == "COMPLETING"
+
+
+async def _what_has_room_first(
+    records: Records, upload_id: str, waiting: list[tuple[str, int]]
+) -> None:
+    chart = await records.state(upload_id).chart()
+    room = [n for it in chart.missing_of_begun() for n in range(it.first, it.last + 1)]
+    waiting.sort(key=lambda it: it[0] != upload_id or it[1] not in room)
 
 
 async def _put(records: Records, upload_id: str, number: int, data: bytes) -> Put:

@@ -16,6 +16,8 @@ import msgspec
 
 from towpath.apps.uploads.errors import PartTooLarge, UploadTooLarge
 from towpath.apps.uploads.options import LARGEST_CHUNK, MIB, SMALLEST_CHUNK
+from towpath.apps.uploads.stores.checksums import Checksum
+from towpath.apps.uploads.stores.port import MOST_PARTS
 from towpath.clock import minutes, seconds
 from towpath.engine.check import whole
 from towpath.engine.options import QueueOptions
@@ -34,8 +36,6 @@ QUEUES = {
 }
 LEAST_PART = 8 * MIB
 """Bytes. S3 refuses less than 5 MiB, but for the last part."""
-MOST_PARTS = 10_000
-"""S3's own limit."""
 LARGEST_SIZE = 5 * 1024**4
 """Bytes: the largest object of S3."""
 _NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
@@ -63,30 +63,6 @@ class Status(StrEnum):
 
 
 _OPEN = frozenset({Status.PENDING, Status.UPLOADING, Status.COMPLETING})
-
-
-class Algorithm(StrEnum):
-    """Checksums of a whole file that a client can give."""
-
-    CRC32C = "crc32c"
-    CRC64NVME = "crc64nvme"
-    SHA256 = "sha256"
-
-
-_BYTES_OF = {Algorithm.CRC32C: 4, Algorithm.CRC64NVME: 8, Algorithm.SHA256: 32}
-
-
-class Checksum(msgspec.Struct, frozen=True):
-    """What the whole file must come to; *value* is in hex. Raises InvalidOption."""
-
-    algorithm: Algorithm
-    value: str
-
-    def __post_init__(self) -> None:
-        digits = 2 * _BYTES_OF[self.algorithm]
-        if re.fullmatch(f"[0-9a-f]{{{digits}}}", self.value) is None:
-            rule = f"{self.algorithm} needs {digits} hex digits in lower case"
-            raise InvalidOption("checksum", self.value[:80], rule=rule)
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────

@@ -8,9 +8,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from towpath.apps.uploads.stores.options import StoreOptions
 from towpath.clock import Duration, duration_ms, hours, seconds
 from towpath.errors import InvalidOption
-from towpath.options import Options, Secret
+from towpath.options import Secret
 
 KIB, MIB = 1024, 1024 * 1024
 SMALLEST_CHUNK, LARGEST_CHUNK = 64 * KIB, 64 * MIB
@@ -20,7 +21,7 @@ _DRIVE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 DRIVE_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '-'"
 
 
-class UploadsOptions(Options, frozen=True, kw_only=True):
+class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """How files are taken in, and where they go."""
 
     budget: Annotated[int, Meta(ge=32 * MIB, le=1024**4)] = 256 * MIB
@@ -35,24 +36,10 @@ class UploadsOptions(Options, frozen=True, kw_only=True):
     """How long a chunk stays in Redis after its upload was last heard of."""
     expiry: Duration = hours(24)
     """After how long without a chunk an upload is given up."""
-    bucket: str | None = None
-    """The S3 bucket that files go into; none = they go into `directory`."""
-    directory: str | None = None
-    """The directory that files go into where there is no bucket; none = uploads are off."""
     suffix: str = ""
     """What object keys end with: connectors/{connector_id}/{node_id}{suffix}."""
     drives: Mapping[str, str] = {}
     """The bucket of each drive, as drive=bucket; none = any drive, all in one bucket."""
-    endpoint: str | None = None
-    """URL of the S3 server; none = Amazon's."""
-    region: str | None = None
-    """Region of the bucket."""
-    path_style: bool = False
-    """Whether the bucket is part of the path instead of the host name."""
-    access_key: Secret | None = None
-    """Access key; none = the usual chain of credentials."""
-    secret_key: Secret | None = None
-    """Secret of the access key."""
     chunks_url: Secret | None = None
     """URL of another Redis for the chunks; none = they are beside the jobs."""
     origins: tuple[str, ...] = ()
@@ -68,8 +55,6 @@ class UploadsOptions(Options, frozen=True, kw_only=True):
         for drive in self.drives:
             if _DRIVE.fullmatch(drive) is None:
                 raise InvalidOption("drives", drive, rule=DRIVE_RULE)
-        if (self.access_key is None) != (self.secret_key is None):
-            raise InvalidOption("access_key", "…", rule="needs secret_key, and the other way round")
 
     @property
     def largest_part(self) -> int:
@@ -77,9 +62,9 @@ class UploadsOptions(Options, frozen=True, kw_only=True):
         return self.budget // 4
 
     def bucket_of(self, drive: str) -> str:
-        """Where the files of *drive* go. Raises InvalidOption for one that there is not."""
+        """The bucket for the files of *drive*; empty = the usual one. Raises InvalidOption."""
         if _DRIVE.fullmatch(drive) is None:
             raise InvalidOption("drive", drive, rule=DRIVE_RULE)
         if self.drives and drive not in self.drives:
             raise InvalidOption("drive", drive, rule=f"must be one of {', '.join(self.drives)}")
-        return self.drives.get(drive, self.bucket or "")
+        return self.drives.get(drive, "")

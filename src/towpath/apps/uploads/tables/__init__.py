@@ -28,7 +28,8 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
 
 from towpath.apps.uploads.errors import QuotaReached, UploadDiffers
-from towpath.apps.uploads.model import Algorithm, Checksum, Status, Upload
+from towpath.apps.uploads.model import Status, Upload
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.clock import instant, wall_ms
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.database.writing import Decide, Overtaken, Write
@@ -59,7 +60,7 @@ documents = Table(
     Column("custom_metadata", Text, nullable=False, doc="The client's own, as JSON."),
     Column("client_node_id", String(1024), doc="The client's id for the document."),
     Column("checksum_algorithm", String(12), doc="How the client checks the whole."),
-    Column("checksum_value", String(64), doc="What that must come to, in hex."),
+    Column("checksum_value", String(64), doc="What that must come to, in base64."),
     Column("bucket", String(255), nullable=False, doc="Where the object is."),
     Column("s3_key", String(512), nullable=False, doc="The object's key."),
     Column("s3_upload_id", String(1024), doc="The store's id of the multipart upload."),
