@@ -1,0 +1,305 @@
+"""The scheduler of service mode: a worker that calls the applications' instances.
+
+Its handlers follow what instances register: a type is claimed for while one of them is alive and
+answers. Any number of schedulers run side by side; the store hands each timer to one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Annotated, Any
+
+import msgspec
+
+from towpath.app.app import Towpath
+from towpath.app.submitting import AppHandler
+from towpath.apps.timers.balancer import Balancer
+from towpath.apps.timers.instances import Instance, Instances, Roster, serving
+from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
+from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.service_mode import secrets_of
+from towpath.apps.timers.types import Types, queue_of
+from towpath.calls.answer import Answer, Next, advice_among
+from towpath.calls.caller import Caller
+from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
+from towpath.calls.guard import parse_target
+from towpath.calls.signature import message_id
+from towpath.clock import ZERO, Duration, instant_ms, seconds
+from towpath.errors import ServerError
+from towpath.supervise import Background, detached
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.worker.context import Context, Discard, Retry, Snooze
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at who is there: a new type is served within one."""
+HANDED_OVER = seconds(60)
+"""How long a timer is the instance's own after 202, unless it says otherwise."""
+_LONGEST_HANDED_OVER = 86_400
+_MOST_TRIED = 4
+"""Instances that one attempt calls at most, one after the other."""
+_SLACK = seconds(10)
+_LARGEST_ANSWER = 64 * 1024
+_JSON = {"content-type": "application/json"}
+
+
+class Scheduler:
+    """Service mode beside a server: all that the registered instances serve."""
+
+    def __init__(self, options: TimersOptions) -> None:
+        self._options = options
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app* with a handler for each type that an instance serves, while the body runs."""
+        if not self._options.secrets:  # nobody could register
+            yield
+            return
+        caller = Caller(
+            allow=self._options.allow,
+            timeout=self._options.call_within,
+            largest_answer=_LARGEST_ANSWER,
+            connections=1000,
+        )
+        async with caller:
+            served = _Served(app, caller, self._options)
+            following = Background("timers: scheduler", served.follow).start()
+            try:
+                yield
+            finally:
+                await following.stop()
+
+
+class _Served:
+    """What one scheduler serves, and how it calls."""
+
+    def __init__(self, app: Towpath, caller: Caller, options: TimersOptions) -> None:
+        self._app, self._caller, self._options = app, caller, options
+        self._log = Log()
+        self._instances: Instances | None = None
+        self._alive: list[Instance] = []
+        self._owned: dict[TypeKey, str] = {}
+        """The types without an app that an app owns."""
+        self._version = -1
+        self._handlers: dict[TypeKey, list[AppHandler[Any, Any, Any]]] = {}
+        self._balancer = Balancer(self._breaker_changed)
+        self._secrets: dict[str, tuple[str, ...]] = {}
+        self._name = f"{socket.gethostname()}:{os.getpid()}"
+        """What it is called where its breakers are shown."""
+
+    # ── following ────────────────────────────────────────────────────────────────────────
+
+    async def follow(self) -> None:
+        """Serve what is registered, until cancelled. A store that is away is waited for."""
+        async with self._app:
+            types = Types(lambda: self._app.engine, self._options)
+            self._instances = Instances(self._app.engine)
+            roster = Roster(self._instances)
+            while True:
+                with suppress(ServerError):
+                    await roster.refresh()
+                    await self._refresh_owned(types)
+                    self._alive = roster.alive()
+                    self._balancer.keep({it.id for it in roster.all()})
+                self._serve()
+                await asyncio.sleep(LOOK_EVERY)
+
+    async def _refresh_owned(self, types: Types) -> None:
+        version = await types.version()
+        if version != self._version:
+            found = await types.all()
+            self._owned = {
+                it.key: it.owner.app
+                for it in found
+                if it.key.app is None and it.owner is not None and it.owner.app is not None
+            }
+            self._version = version
+
+    def _serve(self) -> None:
+        """A handler for each type that somebody would take now, and for no other."""
+        wanted = {
+            TypeKey(task_type, it.app)
+            for it in self._alive
+            for task_type in it.types
+            if self._balancer.permits(it, task_type)
+        }
+        wanted |= {
+            bare for bare, app in self._owned.items() if TypeKey(bare.task_type, app) in wanted
+        }
+        for key in wanted - self._handlers.keys():
+            self._handlers[key] = self._added(key)
+        for key in self._handlers.keys() - wanted:
+            for handler in self._handlers.pop(key):
+                self._app.remove(handler)
+        self._app.metrics.own(INSTANCES).set(len(self._alive))
+        self._app.metrics.own(BREAKERS_OPEN).set(len(self._balancer.open()))
+
+    def _added(self, key: TypeKey) -> list[AppHandler[Any, Any, Any]]:
+        async def call(payload: bytes, ctx: Context) -> None:
+            await self._fire(key, payload, ctx)
+
+        queue, most = queue_of(key), self._options.calls_per_type
+        within = self._options.call_within * _MOST_TRIED + _SLACK
+        plain = self._app.handler(queue, time_limit=within, concurrency=most)(call)
+        if not self._app.keeps_records:
+            return [plain]
+        recorded = self._app.handler(
+            queue, name=RECORDED, record=True, time_limit=within, concurrency=most
+        )(call)
+        return [plain, recorded]
+
+    # ── calling ──────────────────────────────────────────────────────────────────────────
+
+    async def _fire(self, key: TypeKey, payload: bytes, ctx: Context) -> None:
+        """Call one instance after the other until one takes it, or says that none will."""
+        app = key.app or self._owned.get(key, "")
+        call = _Call(app, key.task_type, ctx, msgspec.json.encode(_called(key, payload, ctx)))
+        refusals: dict[str, _Refusal] = {}
+        while len(refusals) < _MOST_TRIED:
+            instance = self._balancer.choose(self._able(call), call.task_type, without=refusals)
+            if instance is None:
+                break
+            refusal = await self._asked(instance, call)
+            if refusal is None:
+                return
+            refusals[instance.id] = refusal
+        if any(it.sent for it in refusals.values()):
+            after = max(it.after for it in refusals.values())
+            raise Retry("; ".join(it.reason for it in refusals.values()), after=after or None)
+        # What reached nobody is no attempt.
+        wait = self._balancer.wait(self._able(call), call.task_type)
+        raise Snooze(seconds(max(wait, LOOK_EVERY)))
+
+    def _able(self, call: _Call) -> list[Instance]:
+        return serving(self._alive, call.app, call.task_type)
+
+    async def _asked(self, instance: Instance, call: _Call) -> _Refusal | None:
+        """Call an instance. None = it took the timer; else why another one is to be asked.
+
+        Raises how the attempt ends where that is decided.
+        """
+        with self._balancer.calling(instance, call.task_type):
+            if not self._balancer.permits(instance, call.task_type):
+                self._serve()  # this is a try: no others are claimed meanwhile
+            try:
+                answer = await self._posted(instance, call)
+            except CallFailed as error:
+                self._balancer.failed(instance)
+                if error.sent:
+                    self._count("later")
+                    raise Retry(f"instance {error}") from error
+                self._count("unreached")
+                return _Refusal(f"instance {error}", sent=False)
+            except CallRefused as error:
+                self._balancer.failed(instance)
+                self._count("unreached")
+                return _Refusal(f"instance {error}", sent=False)
+        return self._judged(instance, call, answer)
+
+    async def _posted(self, instance: Instance, call: _Call) -> Answer:
+        """The answer. Of one that is too large only the status counts: nobody reads the rest."""
+        try:
+            return await self._caller.post(
+                instance.address,
+                call.body,
+                headers=_JSON,
+                message=message_id(f"{call.ctx.queue}/{call.ctx.id}"),
+                secrets=self._signing(call.app),
+            )
+        except AnswerTooLarge as large:
+            return Answer(large.status, {}, b"")
+
+    def _judged(self, instance: Instance, call: _Call, answer: Answer) -> _Refusal | None:
+        told = advice_among(answer)
+        reason = f"instance {parse_target(instance.address)} answered {answer.status}"
+        if told.next is Next.ELSEWHERE:
+            self._balancer.refused(instance, call.task_type)
+            self._count("elsewhere")
+            return _Refusal(reason, after=told.after)
+        if told.next is Next.LATER:
+            self._balancer.failed(instance, timer=call.ctx.id)
+            self._count("later")
+            raise Retry(reason, after=told.after or None)
+        self._balancer.succeeded(instance, call.task_type)
+        if told.next is Next.NEVER:
+            self._count("dead")
+            raise Discard(reason)
+        if answer.status == 202:
+            self._count("handed_over")
+            raise Retry(f"handed over for {_lease(answer.body)}")
+        self._count("done")
+        return None
+
+    def _count(self, outcome: str) -> None:
+        self._app.metrics.own(CALLS).labels(outcome).inc()
+
+    def _signing(self, app: str) -> tuple[str, ...]:
+        if (found := self._secrets.get(app)) is None:
+            found = self._secrets[app] = secrets_of(app, self._options.secrets)
+        return found
+
+    def _breaker_changed(self, instance: Instance, task_type: str, pause: float) -> None:
+        """Tell it, and serve what is left."""
+        where = str(parse_target(instance.address))
+        about = {"app": instance.app, "instance": where, "task_type": task_type or "all"}
+        if pause:
+            self._log.emit(events.INSTANCE_AVOIDED, **about, avoided=pause)
+        else:
+            self._log.emit(events.INSTANCE_RECOVERED, **about)
+        self._serve()
+        if self._instances is not None:
+            told = self._told(self._instances, instance, seconds(pause))
+            detached("timers: breaker", told, log=self._log)
+
+    async def _told(self, instances: Instances, instance: Instance, pause: Duration) -> None:
+        with suppress(ServerError):  # for showing only
+            await instances.tell_breaker(instance.id, self._name, pause)
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A timer that is due, on its way to an instance of an app."""
+
+    app: str
+    task_type: str
+    ctx: Context
+    body: bytes
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """Why an instance did not take a call that another one may take."""
+
+    reason: str
+    sent: bool = True
+    """Whether anything was sent: else it was no attempt."""
+    after: Duration = ZERO
+
+
+def _called(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
+    """What an instance is sent."""
+    packed = Packed.read(payload)
+    return {
+        "task_id": ctx.id,
+        "task_type": key.task_type,
+        "app": key.app,
+        "params": packed.params,
+        "attempt": ctx.attempt,
+        "delay_time": instant_ms("due", ctx.due_at or due_of(packed, ctx.submitted_at)),
+        "token": ctx.token,
+    }
+
+
+class _HandedOver(msgspec.Struct, frozen=True):
+    lease_s: Annotated[float, msgspec.Meta(ge=1, le=_LONGEST_HANDED_OVER)] = 60.0
+
+
+def _lease(body: bytes) -> Duration:
+    """How long a timer is the instance's own: what it asked for, if that can be read."""
+    try:
+        return seconds(msgspec.json.decode(body, type=_HandedOver).lease_s)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return HANDED_OVER

@@ -1,0 +1,272 @@
+"""Service mode: a server calls the applications' instances when timers are due."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.timers.calling import SECRET, Shop, altered, scheduling_on, started, with_key
+from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
+from tests.waiting import eventually_async
+from towpath.apps.timers.balancer import THRESHOLD
+from towpath.apps.timers.model import Timer, TypeKey, new_timer
+from towpath.apps.timers.service import TimerService
+from towpath.apps.timers.service_mode import secrets_of
+from towpath.calls.signature import verify
+from towpath.clock import milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.retry import Fixed
+from towpath.engine.states import State
+from towpath.ledger.ledger import Ledger
+
+AT_ONCE = Fixed(milliseconds(1))
+ENDED = (State.DONE, State.DEAD)
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
+    options = altered(call_within=seconds(1))
+    async with started(scheduling_on(server.url, Ledger(prepared_file_url), options)) as app:
+        yield app
+
+
+@pytest.fixture
+async def shop(app: FastAPI) -> AsyncIterator[Shop]:
+    async with with_key(app, "work", "read") as shop:
+        yield shop
+
+
+@pytest.fixture
+def timers(app: FastAPI) -> TimerService:
+    return app.state.services["timers"]
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[Receiver]:
+    async with receiving(Receiver()) as receiver:
+        yield receiver
+
+
+async def submit(timers: TimerService, task_type: str = "t", **options: Any) -> str:
+    options = {"app": "shop", "delay": 0, "retry": AT_ONCE, **options}
+    return (await timers.submit(new_timer(task_type, {"order": 17}, **options))).task_id
+
+
+async def ended(
+    timers: TimerService, id: str, task_type: str = "t", app: str | None = "shop"
+) -> Timer:
+    key = TypeKey(task_type, app)
+
+    async def over() -> bool:
+        return (await timers.get(key, id)).state in ENDED
+
+    await eventually_async(over)
+    return await timers.get(key, id)
+
+
+def told(receiver: Receiver, at: int = 0) -> Any:
+    return msgspec.json.decode(receiver.requests[at].body)
+
+
+class TestACall:
+    async def test_comes_when_the_timer_is_due(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        """A type that nobody has served before, without a restart."""
+        await shop.register(receiver.url(), "取消 order")
+        id = await submit(timers, "取消 order", delay="50ms")
+        timer = await ended(timers, id, "取消 order")
+        assert (timer.state, timer.attempts) == (State.DONE, 1)
+        [request] = receiver.requests
+        said = told(receiver)
+        assert said.pop("token") > 0
+        assert said == {
+            "task_id": id,
+            "task_type": "取消 order",
+            "app": "shop",
+            "params": {"order": 17},
+            "attempt": 1,
+            "delay_time": timer.delay_time,
+        }
+        assert verify(secrets_of("shop", (SECRET,)), request.headers, request.body)
+
+    async def test_comes_over_connections_that_are_kept(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        await shop.register(receiver.url(), "t")
+        for _ in range(5):
+            await ended(timers, await submit(timers))
+        assert len(receiver.requests) == 5
+        assert receiver.connections == 1
+
+    async def test_of_a_timer_without_an_app_goes_to_the_owner_of_its_type(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        await shop.register(receiver.url(), "t")
+        id = await submit(timers, app=None)
+        assert (await ended(timers, id, app=None)).state is State.DONE
+        assert told(receiver)["app"] is None
+
+    async def test_waits_while_no_instance_is_alive(
+        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver
+    ) -> None:
+        here = await shop.register(receiver.url(), "t")
+        await ended(timers, await submit(timers))
+        await shop.say("DELETE", f"apps/shop/instances/{here['instance_id']}")
+        await shop.register(other.url(), "u")
+        await ended(timers, await submit(timers, "u"), "u")  # so the scheduler has seen both
+        id = await submit(timers)
+        await ended(timers, await submit(timers, "u"), "u")
+        timer = await timers.get(TypeKey("t", "shop"), id)
+        assert (timer.state, timer.attempts) == (State.READY, 0)
+        await shop.register(receiver.url(), "t")
+        assert (await ended(timers, id)).attempts == 1
+
+
+class TestAnAnswer:
+    async def test_that_says_never_is_the_end(
+        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver
+    ) -> None:
+        await shop.register(receiver.url(), "t")
+        for status in (400, 410, 413, 415, 422):
+            receiver.answer = http(f"{status} No")
+            timer = await ended(timers, await submit(timers))
+            assert (timer.state, timer.attempts) == (State.DEAD, 1)
+            assert f"answered {status}" in str(timer.reason)
+
+    @pytest.mark.parametrize("status", ["404 No", "429 Busy", "302 Found"])
+    async def test_of_one_that_does_not_take_it_sends_it_to_another(
+        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver, status: str
+    ) -> None:
+        """An instance that lies about its types, or redirects. No redirect is followed."""
+        elsewhere = Receiver()
+        async with receiving(elsewhere):
+            receiver.answer = http(status, headers=(("Location", elsewhere.url()),))
+            await shop.register(receiver.url(), "t", weight=100)
+            await shop.register(other.url(), "t")
+            for _ in range(15):
+                timer = await ended(timers, await submit(timers))
+                assert (timer.state, timer.attempts) == (State.DONE, 1)
+            assert len(other.requests) == 15
+            # It counts against the instance: after some refusals it is hardly asked any more.
+            assert THRESHOLD <= len(receiver.requests) < 13
+            assert elsewhere.requests == []
+        breakers = {it["address"]: it["breaker"] for it in await shop.instances()}
+        assert breakers[other.url()] == "closed"
+
+    async def test_that_fails_is_tried_again(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        await shop.register(receiver.url(), "t")
+        answers = iter([http("500 No"), http("502 No"), http()])
+
+        async def behave(reader: Reader, writer: Writer) -> None:
+            writer.write(next(answers))
+            await writer.drain()
+
+        receiver.behaviour = behave
+        timer = await ended(timers, await submit(timers))
+        assert (timer.state, timer.attempts) == (State.DONE, 3)
+        calls = [told(receiver, at) for at in range(3)]
+        assert [it["attempt"] for it in calls] == [1, 2, 3]
+        tokens = [it["token"] for it in calls]
+        assert tokens == sorted(set(tokens)), "it grows with each attempt"
+
+    async def test_with_retry_after_is_kept_to(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        await shop.register(receiver.url(), "t")
+        receiver.answer = http("503 Busy", headers=(("Retry-After", "3600"),))
+        id = await submit(timers)
+        key = TypeKey("t", "shop")
+
+        async def failed() -> bool:
+            timer = await timers.get(key, id)
+            return timer.attempts == 1 and timer.state is State.DELAYED
+
+        before = (await timers.get(key, id)).due
+        await eventually_async(failed)
+        assert (await timers.get(key, id)).due - before > seconds(3500)
+
+    async def test_that_is_slow_or_none_at_all_is_tried_again(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        """Slow, closed after reading, reset."""
+        await shop.register(receiver.url(), "t")
+        silent = asyncio.Event()
+
+        async def behave(_: Reader, writer: Writer) -> None:
+            match len(receiver.requests):
+                case 1:
+                    await silent.wait()
+                case 2:
+                    return
+                case 3:
+                    writer.transport.abort()
+                case _:
+                    writer.write(http())
+                    await writer.drain()
+
+        receiver.behaviour = behave
+        timer = await ended(timers, await submit(timers))
+        silent.set()
+        assert (timer.state, timer.attempts) == (State.DONE, 4)
+
+    async def test_of_50_megabytes_is_cut(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        """2xx is 2xx, whatever else it says."""
+        await shop.register(receiver.url(), "t")
+        sent = 0
+
+        async def behave(_: Reader, writer: Writer) -> None:
+            nonlocal sent
+            size = 50 * 1024 * 1024
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode())
+            while sent < size:
+                writer.write(b"x" * 65536)
+                sent += 65536
+                await writer.drain()
+
+        receiver.behaviour = behave
+        timer = await ended(timers, await submit(timers))
+        assert (timer.state, timer.attempts) == (State.DONE, 1)
+        assert sent < 20 * 1024 * 1024
+
+
+class TestUnreachable:
+    async def test_another_instance_is_called_at_once(
+        self, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        async with receiving(Receiver()) as gone:
+            pass
+        await shop.register(gone.url(), "t")
+        await shop.register(receiver.url(), "t")
+        for _ in range(6):
+            timer = await ended(timers, await submit(timers, retry=None))
+            assert (timer.state, timer.attempts) == (State.DONE, 1)
+
+    async def test_what_reached_nobody_is_no_attempt(
+        self, shop: Shop, timers: TimerService
+    ) -> None:
+        """All breakers open: it waits, however long, and is done when somebody is back."""
+        async with receiving(Receiver()) as gone:
+            pass
+        await shop.register(gone.url(), "t")
+        ids = [await submit(timers) for _ in range(8)]
+
+        async def avoided() -> bool:
+            return [it["breaker"] for it in await shop.instances()] == ["open"]
+
+        await eventually_async(avoided)
+        for id in ids:
+            timer = await timers.get(TypeKey("t", "shop"), id)
+            assert timer.attempts <= 1  # while it is leased, one
+        async with receiving(Receiver(), port=gone.port) as back:
+            for id in ids:
+                timer = await ended(timers, id)
+                assert (timer.state, timer.attempts) == (State.DONE, 1)
+            assert len(back.requests) == 8
