@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     )
     from towpath.engine.options import LanePolicy, QueueOptions
     from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
+    from towpath.engine.schedule import Cron, Every, Missed
     from towpath.engine.states import State
     from towpath.errors import FellBehind, TowpathError
     from towpath.worker.context import AttemptStopped, Context, Discard, Middleware, Retry, Snooze
     from towpath.worker.handler import HandlerOptions
-    from towpath.worker.schedule import Cron, Every, Missed
     from towpath.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -131,14 +131,13 @@ _HOMES = (
     "towpath.engine.model",
     "towpath.engine.options",
     "towpath.engine.retry",
+    "towpath.engine.schedule",
     "towpath.engine.states",
     "towpath.errors",
     "towpath.app.submitting",
     "towpath.app.ticket",
     "towpath.worker.context",
     "towpath.worker.handler",
-    "towpath.worker.context",
-    "towpath.worker.schedule",
     "towpath.worker.context",
     "towpath.worker.worker",
     "towpath.app.app",

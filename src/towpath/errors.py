@@ -27,7 +27,12 @@ TowpathError
 │   ├── LaneNotParked
 │   ├── FiringTaken         another worker fired the recurring work first
 │   ├── NotYet              a firing before its time
-│   └── RecurrenceNotFound  the queue knows no recurring work of that name
+│   ├── RecurrenceNotFound  the queue knows no recurring work of that name
+│   ├── ScheduleNotFound    the queue has no schedule of that name
+│   ├── ScheduleDeclared    the schedule is declared by code
+│   ├── ScheduleChanged     somebody changed the schedule meanwhile
+│   ├── ScheduleUnreadable  another release made the schedule
+│   └── SchedulesFull       the number of schedules is limited
 └── ServerError             the store can't do it
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
@@ -377,11 +382,66 @@ class RecurrenceNotFound(QueueError):
     """The queue knows no recurring work of that name."""
 
     code = "recurrence_not_found"
-    remedy = "Check queue and name: `recurring` lists what is known."
+    remedy = "Check queue and name: `towpath schedules` lists what is known."
 
     def __init__(self, queue: str, name: str) -> None:
         super().__init__(f"recurring work {name} of queue {queue}: not found")
         self.queue, self.name = queue, name
+
+
+class _OfASchedule(QueueError):
+    _what: ClassVar[str]
+
+    def __init__(self, queue: str, name: str) -> None:
+        super().__init__(f"schedule {name} of queue {queue}: {self._what}")
+        self.queue, self.name = queue, name
+
+
+class ScheduleNotFound(_OfASchedule):
+    """The queue has no schedule of that name."""
+
+    code = "schedule_not_found"
+    remedy = "Check queue and name: `towpath schedules` lists all schedules."
+    _what = "not found"
+
+
+class ScheduleDeclared(_OfASchedule):
+    """The schedule is declared by code; nothing was changed."""
+
+    code = "schedule_declared"
+    remedy = (
+        "Change it where the code declares it, or choose another name. If no code declares it any"
+        " more, `towpath schedules forget` frees the name."
+    )
+    _what = "is declared by code"
+
+
+class ScheduleChanged(_OfASchedule):
+    """Somebody changed or removed the schedule meanwhile; nothing was done."""
+
+    code = "schedule_changed"
+    remedy = "Look at the schedule again, then decide anew."
+    retry = RetryAdvice.LATER
+    _what = "was changed meanwhile"
+
+
+class ScheduleUnreadable(_OfASchedule):
+    """Another release made the schedule, and this one can't read it; nothing was changed."""
+
+    code = "schedule_unreadable"
+    remedy = "Use the newer release for this schedule, or remove it and make it anew."
+    _what = "this release can't read it"
+
+
+class SchedulesFull(QueueError):
+    """There are as many schedules as there may be; nothing was stored."""
+
+    code = "schedules_full"
+    remedy = "Remove schedules that are no longer needed."
+
+    def __init__(self, where: str, most: int) -> None:
+        super().__init__(f"{where}: {most} schedules are stored, and that is the limit")
+        self.most = most
 
 
 # ── the server ───────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from towpath.engine.codec import unpack_raw
 from towpath.engine.script import ARGS, Scripts, pieces_of
 
 PLANTED = "PLANTED"
-READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring"})
+READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring", "scheduled"})
 WRITING = sorted(ARGS.keys() - READING)
 
 _PROBE = f"""

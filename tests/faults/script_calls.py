@@ -7,6 +7,7 @@ write those without a look. Here they are the same each time, so that runs can b
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from towpath.clock import ZERO, ManualClock, hours, minutes
 from towpath.engine.engine import Engine
@@ -30,7 +31,7 @@ from towpath.ids import job_id, queue_name
 QUEUE = "filled"
 TAG = f"{{{QUEUE}}}:".encode()
 WORKER = "w1"
-RECURRING = "nightly"
+RECURRING, KEPT = "nightly", "hourly"
 FIRST_SEEN = ManualClock().now
 """The recurring work's last firing, and when the queue is filled."""
 
@@ -90,6 +91,7 @@ async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
     await _end_some(filled)
     await _let_some_wait(filled)
     await filled.engine.fire(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
+    await _schedule(filled, KEPT, "", "v1")
 
 
 async def _prepare_plain(filled: FilledQueue) -> None:
@@ -244,6 +246,24 @@ async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
     await filled.engine.fire(filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
 
 
+async def _fire_kept(filled: FilledQueue) -> None:
+    jobs, upto = [new_job(b"", id="of-a-schedule")], FIRST_SEEN + minutes(30)
+    await filled.engine.fire(filled.queue, KEPT, jobs, after=FIRST_SEEN, upto=upto, version="v1")
+
+
+async def _schedule(filled: FilledQueue, name: str, over: str, version: str) -> None:
+    """As `engine.schedules.set` does, but that versions are the same each time."""
+    plan, anew = '{"every":3600000}', int(bool(over))
+    item = [name, over, version, "every 1:00:00", plan, b"payload", anew, 1000]
+    await _write(filled, "schedule", item)
+
+
+async def _write(filled: FilledQueue, verb: str, item: list[Any]) -> None:
+    store = filled.engine._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the script alone
+    answer = await store.write(verb, queue_name(filled.queue), lambda _: item)
+    assert answer[0] in {b"made", b"replaced", b"removed"}, answer
+
+
 async def _exchange(filled: FilledQueue) -> None:
     held = filled.held
     settlements = [
@@ -340,6 +360,10 @@ CASES = [
     _case("anchor", lambda it: it.engine.anchor(it.queue, floor=2**52)),
     _case("fire", lambda it: _fire(it, _all_kinds())),
     _case("fire nothing", lambda it: _fire(it, [])),
+    _case("fire a kept schedule", _fire_kept),
+    _case("schedule", lambda it: _schedule(it, "new", "", "v2")),
+    _case("schedule another in its place", lambda it: _schedule(it, KEPT, "v1", "v2")),
+    _case("unschedule", lambda it: _write(it, "unschedule", [KEPT, "v1", "v2"])),
     _case("forget", lambda it: it.engine.forget(it.queue, RECURRING)),
     _case("configure", lambda it: it.engine.reconfigure(it.queue, options(SKIP))),
 ]

@@ -70,7 +70,7 @@ def shut(server: EmbeddedServer) -> None:
 
 def test_the_scripts_say_what_works_with_memory_full() -> None:
     """`submit` and what adds to a queue is refused; whatever helps to drain it works."""
-    adding = {"submit", "set", "fire", "progress", "configure", "anchor"}
+    adding = {"submit", "set", "fire", "schedule", "progress", "configure", "anchor"}
     assert {case.script for case in REFUSED} == adding
 
 

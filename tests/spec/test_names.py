@@ -12,6 +12,7 @@ from towpath.clock import days, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Fail, Lease, Release, Renew, job_ref, new_job
+from towpath.engine.schedule import Every
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, InvalidName, InvalidOption, PayloadTooLarge
 
@@ -70,6 +71,8 @@ QUEUE_VERBS: dict[str, Use] = {
     "fire": lambda engine, q: engine.fire(q, "nightly", [], after=None, upto=NEW_YEAR),
     "forget": lambda engine, q: engine.forget(q, "nightly"),
     "recurring": lambda engine, q: engine.recurring(q),
+    "schedules.set": lambda engine, q: engine.schedules.set(q, "nightly", Every(LEASE)),
+    "schedules.get": lambda engine, q: engine.schedules.get(q, "nightly"),
     "list": lambda engine, q: engine.list(q, State.READY),
     "counts": lambda engine, q: engine.counts(q),
     "events": lambda engine, q: engine.events(q),

@@ -11,7 +11,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import JobNotFound, StillOpen
+from towpath.errors import JobNotFound, ScheduleNotFound, StillOpen
 
 NOWHERE = "nowhere"
 JOB = job_ref(NOWHERE, "nobody")
@@ -39,12 +39,16 @@ LOOKS: dict[str, Look] = {
     "follow": followed,
     "ended": lambda engine: engine.ended(JOB, within=milliseconds(20)),
     "queues": lambda engine: engine.queues(),
+    "recurring": lambda engine: engine.recurring(NOWHERE),
+    "schedules.get": lambda engine: engine.schedules.get(NOWHERE, "nightly"),
+    "schedules.list": lambda engine: engine.schedules.list(),
+    "schedules.changes": lambda engine: engine.schedules.changes(),
 }
 
 
 @pytest.mark.parametrize("look", LOOKS)
 async def test_makes_no_queue(engine: Engine, deployment: Deployment, look: str) -> None:
-    with suppress(JobNotFound, StillOpen):
+    with suppress(JobNotFound, ScheduleNotFound, StillOpen):
         await LOOKS[look](engine)
     assert deployment.key_names() == set()
 

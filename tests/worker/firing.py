@@ -32,8 +32,8 @@ async def fire(url: str, queue: str, name: str) -> None:
     # Only now: what is imported must not have seen the right time.
     from towpath.clock import seconds  # noqa: PLC0415
     from towpath.engine.engine import Engine  # noqa: PLC0415
-    from towpath.worker.recurring import Recurrence, Recurrences, keep_firing  # noqa: PLC0415
-    from towpath.worker.schedule import Every, Missed  # noqa: PLC0415
+    from towpath.engine.schedule import Every, Missed, Recurrence  # noqa: PLC0415
+    from towpath.worker.recurring import Recurrences, keep_firing  # noqa: PLC0415
 
     work = Recurrence(name=name, when=Every(seconds(1)), queue=queue, missed=Missed.ALL)
     async with Engine(url) as engine:

@@ -16,11 +16,11 @@ from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
+from towpath.engine.schedule import Every
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, TowpathError
 from towpath.testing.proxy import Hole, Proxy
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.schedule import Every
 from towpath.worker.worker import Worker
 
 

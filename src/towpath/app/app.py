@@ -12,7 +12,7 @@ async with app:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -27,6 +27,8 @@ from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
+from towpath.engine.schedule import Missed, Recurrence, Schedule, schedule
+from towpath.engine.schedules import Schedules
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
@@ -34,8 +36,7 @@ from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import Context, Middleware
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.recorded import Recorder
-from towpath.worker.recurring import Recurrence, Recurrences, fire_due, keep_firing
-from towpath.worker.schedule import Missed, Schedule, schedule
+from towpath.worker.recurring import Recurrences, fire_due, keep_firing
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -229,27 +230,23 @@ class Towpath:
         `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. The name is the
         handler's unless one is given. Raises InvalidOption, InvalidName, PayloadInvalid.
         """
-        if handler.options.record:
-            rule = "has a record, which nobody would make: let recurring work submit to it"
-            raise HandlerInvalid(handler.name, rule=rule)
+        called = handler.name if name is None else name
         return self.recurrences.add(
-            Recurrence(
-                name=handler.name if name is None else name,
-                when=schedule(when, tz=tz),
-                queue=handler.queue,
-                payload=handler.encode(payload),
-                options=handler.addressed(options, {}),
-                missed=missed,
-            )
+            handler.recurrence(called, schedule(when, tz=tz), payload, missed, options)
         )
 
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules that are kept in the store, while the app is entered."""
+        return self.engine.schedules
+
     async def keep_firing(self, queues: Container[str], log: Log) -> None:
-        """Fire the recurring work of *queues*, as these are at the time, until cancelled."""
+        """Fire the recurring work of *queues*, as these are at the time and whoever declared it."""
         await keep_firing(self.engine, self.recurrences, queues=queues, clock=self._clock, log=log)
 
-    async def fire_due(self, queues: Iterable[str], log: Log) -> None:
+    async def fire_due(self, queues: Container[str], log: Log) -> None:
         """Fire the recurring work of *queues* that is due now."""
-        await fire_due(self.engine, self.recurrences.of(queues), log=log)
+        await fire_due(self.engine, self.recurrences, queues=queues, log=log)
 
     # ── the way to the server ────────────────────────────────────────────────────────────
 

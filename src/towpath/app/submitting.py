@@ -18,6 +18,8 @@ from towpath.engine.model import (
     new_job,
     with_own_attempts,
 )
+from towpath.engine.schedule import Missed, Recurrence, Schedule, schedule
+from towpath.engine.schedules import SetSchedule
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
 from towpath.worker.context import Context
@@ -203,6 +205,44 @@ class AppHandler(Handler[T, R, C]):
         options = with_own_attempts(options)
         return (
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
+        )
+
+    async def schedule(
+        self,
+        name: str,
+        when: str | Schedule,
+        payload: T = NOTHING,
+        *,
+        tz: str | None = None,
+        missed: Missed = Missed.ONCE,
+        **options: Unpack[JobOptions],
+    ) -> SetSchedule:
+        """Keep a schedule in the store that submits *payload* to this handler, or replace one.
+
+        For what is made while the app runs: fired by workers of the queue and by servers within a
+        second; `app.recur` is for what the code declares, `app.schedules` has the rest. Raises what
+        `schedules.set` raises, and PayloadInvalid.
+        """
+        it = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
+        schedules = self._connection.engine.schedules
+        return await schedules.set(
+            it.queue, it.name, it.when, it.payload, missed=it.missed, **it.options
+        )
+
+    def recurrence(
+        self, name: str, when: Schedule, payload: T, missed: Missed, options: JobOptions
+    ) -> Recurrence:
+        """*payload* for this handler again and again. Raises HandlerInvalid, PayloadInvalid."""
+        if self.options.record:
+            rule = "has a record, which nobody would make: let recurring work submit to it"
+            raise HandlerInvalid(self.name, rule=rule)
+        return Recurrence(
+            name=name,
+            when=when,
+            queue=self.queue,
+            payload=self.encode(payload),
+            options=self.addressed(options, {}),
+            missed=missed,
         )
 
     def ticket(self, submitted: Submitted) -> Ticket[R]:

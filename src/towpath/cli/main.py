@@ -27,7 +27,7 @@ from towpath.cli import (
     ledger,
     pause,
     queues,
-    recurring,
+    schedules,
     serve,
     submit,
     top,
@@ -178,7 +178,7 @@ app.add_typer(dead.app, name="dead")
 jobs.register(app)
 pause.register(app)
 app.add_typer(pause.app, name="lanes")
-app.add_typer(recurring.app, name="recurring")
+app.add_typer(schedules.app, name="schedules")
 top.register(app)
 doctor.register(app)
 config.register(app)

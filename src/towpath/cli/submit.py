@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Collection
 from functools import cached_property, partial
 from typing import Annotated, Any
 
@@ -38,29 +39,35 @@ Wait = Annotated[
 ]
 
 
-class _Command(TyperCommand):
-    """`submit` with an option for each field of a job. Those are made when somebody asks for them:
-    to know the fields takes longer than all else before a help text.
+def saying(
+    body: Callable[..., Any], name: str, *, examples: str, but: Collection[str] = ()
+) -> type[TyperCommand]:
+    """The command of *body* with an option for each field of a job, all *but* these. Those are made
+    when somebody asks for them: to know the fields takes longer than all else before a help text.
     """
 
-    @cached_property
-    def _whole(self) -> Any:
-        from towpath.cli.taking import field_parameters  # noqa: PLC0415 -- slow to import
+    class Command(TyperCommand):
+        @cached_property
+        def _whole(self) -> Any:
+            from towpath.cli.taking import field_parameters  # noqa: PLC0415 -- slow to import
 
-        signature = inspect.signature(submit, eval_str=True)
-        own = list(signature.parameters.values())[:-1]
-        whole: Any = partial(submit)
-        whole.__signature__ = signature.replace(parameters=[*own, *field_parameters()])
-        whole.__doc__, whole.__name__ = submit.__doc__, submit.__name__
-        app = typer.Typer(add_completion=False)
-        verb(app, "submit", examples=EXAMPLES)(whole)
-        return typer.main.get_command(app)
+            signature = inspect.signature(body, eval_str=True)
+            own = list(signature.parameters.values())[:-1]
+            fields = [it for it in field_parameters() if it.name not in but]
+            whole: Any = partial(body)
+            whole.__signature__ = signature.replace(parameters=[*own, *fields])
+            whole.__doc__, whole.__name__ = body.__doc__, body.__name__
+            app = typer.Typer(add_completion=False)
+            verb(app, name, examples=examples)(whole)
+            return typer.main.get_command(app)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return self._whole.get_params(ctx)
+        def get_params(self, ctx: Any) -> list[Any]:
+            return self._whole.get_params(ctx)
 
-    def invoke(self, ctx: Any) -> Any:
-        return self._whole.invoke(ctx)
+        def invoke(self, ctx: Any) -> Any:
+            return self._whole.invoke(ctx)
+
+    return Command
 
 
 async def submit(
@@ -99,4 +106,5 @@ async def submit(
 
 
 def register(app: typer.Typer) -> None:
-    verb(app, "submit", examples=EXAMPLES, cls=_Command)(submit)
+    cls = saying(submit, "submit", examples=EXAMPLES)
+    verb(app, "submit", examples=EXAMPLES, cls=cls)(submit)

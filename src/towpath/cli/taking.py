@@ -57,7 +57,7 @@ class Taking:
 
     async def one(self, source: str, wait: Duration | None) -> None:
         """Submit one job; with *wait*, stay until it has ended."""
-        payload = self._checked(_whole(source), "payload")
+        payload = payload_of(source, raw=self._raw)
         options = self._options
         if self._id is not None:
             options["id"] = self._id
@@ -124,8 +124,7 @@ class Taking:
     async def _take(self, engine: Engine, batch: list[tuple[int, bytes]]) -> None:
         """Submit a batch. A line that is wrong keeps the whole batch back."""
         jobs = [
-            new_job(self._checked(line.strip(), f"line {number}"), **self._for_line(number))
-            for number, line in batch
+            new_job(self._line(number, line), **self._for_line(number)) for number, line in batch
         ]
         answers = [self._checked_answer(it) for it in await engine.submit_many(self._queue, jobs)]
         for answer in answers:
@@ -146,20 +145,13 @@ class Taking:
         except JobDiffers as error:
             return error
 
+    def _line(self, number: int, line: bytes) -> bytes:
+        return _checked(line.strip(), f"line {number}", raw=self._raw)
+
     def _for_line(self, number: int) -> JobOptions:
         if self._id is None:
             return self._options
         return {**self._options, "id": f"{self._id}.{number}"}
-
-    def _checked(self, payload: bytes, what: str) -> bytes:
-        """*payload*, if it is JSON or need not be: a handler could not read anything else."""
-        if not self._raw:
-            try:
-                msgspec.json.decode(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
-                raise InvalidOption(what, "…", rule=rule) from error
-        return payload
 
 
 # ── what is said about a job ─────────────────────────────────────────────────────────────
@@ -215,6 +207,22 @@ def _read(name: str, text: Any) -> Any:
 
 
 # ── where payloads come from ─────────────────────────────────────────────────────────────
+
+
+def payload_of(source: str, *, raw: bool) -> bytes:
+    """The payload that *source* names, JSON unless it is *raw*. Raises InvalidOption."""
+    return _checked(_whole(source), "payload", raw=raw)
+
+
+def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
+    """*payload*, if it is JSON or need not be: a handler could not read anything else."""
+    if not raw:
+        try:
+            msgspec.json.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
+            raise InvalidOption(what, "…", rule=rule) from error
+    return payload
 
 
 def _whole(source: str) -> bytes:

@@ -22,6 +22,7 @@ from towpath.errors import (
     LeaseError,
     QueueError,
     RetryAdvice,
+    ScheduleNotFound,
     TowpathError,
 )
 from towpath.ledger.errors import ApiKeyError, KeyNotFound, RecordError, RecordNotFound
@@ -106,7 +107,7 @@ MEANINGS = {
     FAILED: "it did not work: the server refuses, or doctor found something bad",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
     REFUSED: "the job, its lease, its queue or the record does not allow it; nothing was changed",
-    NOT_FOUND: "no such job, queue, app, key, record, sink or event",
+    NOT_FOUND: "no such job, queue, schedule, app, key, record, sink or event",
     LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",
     NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
@@ -117,6 +118,7 @@ _BY_KIND: tuple[tuple[type[TowpathError], int], ...] = (
     (InvalidInput, USAGE),
     (JobNotFound, NOT_FOUND),
     (QueueNotFound, NOT_FOUND),
+    (ScheduleNotFound, NOT_FOUND),
     (AppNotFound, NOT_FOUND),
     (SinkNotFound, NOT_FOUND),
     (EventNotFound, NOT_FOUND),

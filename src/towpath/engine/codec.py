@@ -215,6 +215,9 @@ REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
     "FIRING_TAKEN",
     "NOT_YET",
     "RECURRENCE_NOT_FOUND",
+    "SCHEDULE_CHANGED",
+    "SCHEDULE_DECLARED",
+    "SCHEDULES_FULL",
 }
 """Every word by which a script refuses one job; a test compares them with the headers."""
 

@@ -36,6 +36,7 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
+from towpath.engine.schedules import Schedules
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
@@ -89,6 +90,7 @@ class Engine(Changing):
         self._log = log or Log()
         self._is_entered = self._is_tolerant = False
         self._spaces = {}
+        self.schedules = Schedules(self, lambda: self._store, self.schedule_index)
 
     def tolerant(self) -> Self:
         """The same engine, not yet entered, but it takes its server as it is: what waiting can't

@@ -27,6 +27,8 @@ TYPES = {
     "lanes": "hash",
     "meta": "hash",
     "recurring": "hash",
+    "schedules": "hash",
+    "loads": "hash",
     "job": "string",
     "load": "string",
     "result": "string",
@@ -55,8 +57,8 @@ class Keys(Declared):
     """The keys of one queue."""
 
     __slots__ = (
-        "dead", "done", "events", "lanes", "leases", "meta", "queue", "recurring", "retry", "seen",
-        "waiting", "wake",
+        "dead", "done", "events", "lanes", "leases", "loads", "meta", "queue", "recurring", "retry",
+        "schedules", "seen", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
@@ -71,6 +73,8 @@ class Keys(Declared):
         self.lanes = f"{self.tag}:lanes"
         self.meta = self.first
         self.recurring = f"{self.tag}:recurring"
+        self.schedules = f"{self.tag}:schedules"
+        self.loads = f"{self.tag}:loads"
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
 

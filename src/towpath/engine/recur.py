@@ -1,11 +1,12 @@
 """Recurring work as the engine sees it: a name, when it was last fired, and a step that fires once.
 
-When a firing falls due is the caller's knowledge (`worker/schedule.py`). Any number of callers may
-find it due at the same time; the first one's jobs are taken in, the others are told.
+When a firing falls due is the caller's knowledge (`schedule.py`). Any number of callers may find it
+due at the same time; the first one's jobs are taken in, the others are told.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -26,6 +27,7 @@ from towpath.errors import (
     PayloadTooLarge,
     QueueFull,
     RecurrenceNotFound,
+    ScheduleChanged,
     ScriptDefect,
     TowpathError,
 )
@@ -33,8 +35,9 @@ from towpath.ids import QueueName, queue_name, recurrence_name
 
 LONGEST_ABOUT = 512
 _NOT_YET_FIRED = ", not fired yet"
-"""What is stored behind the words of a schedule that was only seen so far. Releases that do not
-know it show it, and it is true."""
+_FIRED_FOR = re.compile(", fired for ([0-9]+)$")
+"""What is stored behind the words of a schedule that was only seen so far, or that has got further
+than it was fired for. Releases that do not know it show it, and it is true."""
 
 
 class LastFiring(msgspec.Struct, frozen=True):
@@ -46,6 +49,13 @@ class LastFiring(msgspec.Struct, frozen=True):
     """Its schedule in words, as whoever fired last has it."""
     fired: bool = True
     """Whether it was ever fired; until then it was only seen."""
+    fired_for: datetime | None = None
+    """What it was last fired for, if it has got further since: firings were passed over."""
+
+    @property
+    def last(self) -> datetime | None:
+        """The instant of its last firing; None if there was none."""
+        return (self.fired_for or self.at) if self.fired else None
 
 
 class RecurringWork(msgspec.Struct, frozen=True):
@@ -57,22 +67,34 @@ class RecurringWork(msgspec.Struct, frozen=True):
     """By name."""
     unreadable: frozenset[str] = frozenset()
     """Names whose entries this release can't read."""
+    change: str = ""
+    """The last change of the schedules that are kept in the queue."""
+    plans: dict[str, bytes] = {}
+    """Those, by name: version and definition. None where no other change came than was known."""
 
 
 class Recurring(Operating):
     """What an engine offers those who fire recurring work."""
 
-    async def recurring(self, queue: str) -> RecurringWork:
-        """The recurring work of *queue* and the server's time. One round trip."""
-        flat, now = await self._store.read("recurring", queue_name(queue))
+    async def recurring(self, queue: str, *, known: str = "") -> RecurringWork:
+        """The recurring work of *queue* and the server's time. One round trip.
+
+        Schedules that are kept there come along, unless their last change is the *known* one.
+        """
+        answer = await self._store.read("recurring", queue_name(queue), known)
+        flat, now, change, plans = answer
         last: dict[str, LastFiring] = {}
         unreadable: set[str] = set()
         for name, value in zip(flat[::2], flat[1::2], strict=True):
             try:
-                last[name.decode()] = _last_firing(value)
+                last[name.decode()] = last_firing(value)
             except (ValueError, OverflowError):  # a foreign entry, or a newer release's
                 unreadable.add(name.decode(errors="replace"))
-        return RecurringWork(instant(now), last, frozenset(unreadable))
+        kept = {
+            name.decode(errors="replace"): plan
+            for name, plan in zip(plans[::2], plans[1::2], strict=True)
+        }
+        return RecurringWork(instant(now), last, frozenset(unreadable), change.decode(), kept)
 
     async def fire(
         self,
@@ -83,6 +105,7 @@ class Recurring(Operating):
         after: datetime | None,
         upto: datetime,
         about: str = "",
+        version: str = "",
         call: Call | None = None,
     ) -> list[Submitted]:
         """Take in the jobs of all firings after *after* up to *upto*, unless somebody did.
@@ -91,16 +114,29 @@ class Recurring(Operating):
         *upto* is where it begins, and there are no jobs. All jobs are taken in and *upto* is the
         last firing from now on, or nothing is done: raises FiringTaken with the last firing,
         NotYet if *upto* is to come by the server's clock, QueueFull, MemoryFull,
-        PayloadTooLarge. At most LARGEST_BATCH jobs; one round trip.
+        PayloadTooLarge. *version* is that of the schedule that the queue keeps under the name, if
+        it does: its payload is that of the jobs, and another version means ScheduleChanged. At
+        most LARGEST_BATCH jobs; one round trip.
         """
-        target, name = queue_name(queue), recurrence_name(name)
         last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
         if upto_ms <= last_ms:
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
+        item = [recurrence_name(name), last_ms, upto_ms, _about(about), list(jobs), version]
+        return await self._fire(queue, item, call)
+
+    async def fire_once(
+        self, queue: str, name: str, job: NewJob, *, version: str, call: Call | None = None
+    ) -> Submitted:
+        """Take in one job more of the schedule that *queue* keeps under *name*; the last firing
+        stays what it is. Raises ScheduleChanged, QueueFull, MemoryFull. One round trip.
+        """
+        [answer] = await self._fire(queue, [recurrence_name(name), 0, 0, "", [job], version], call)
+        return answer
+
+    async def _fire(self, queue: str, item: list[Any], call: Call | None) -> list[Submitted]:
+        target, name, upto_ms, jobs = queue_name(queue), item[0], item[2], item[4]
         if len(jobs) > LARGEST_BATCH:
             raise InvalidOption("jobs", len(jobs), rule=f"at most {LARGEST_BATCH} in one step")
-        words = _about(about) + ("" if after else _NOT_YET_FIRED)
-        item = [name, last_ms, upto_ms, words, list(jobs)]
 
         def body(options: QueueOptions) -> Any:
             for job in jobs:
@@ -108,7 +144,7 @@ class Recurring(Operating):
             return item
 
         answer = await self._store.write("fire", target, body, call)
-        refusal = _refusal(target, name, upto, answer)
+        refusal = _refusal(target, name, instant(upto_ms), answer)
         if refusal is not None:
             raise refusal
         return [_taken_in(target, job, it) for job, it in zip(jobs, answer, strict=True)]
@@ -124,11 +160,14 @@ class Recurring(Operating):
             raise RecurrenceNotFound(target, name)
 
 
-def _last_firing(value: bytes) -> LastFiring:
+def last_firing(value: bytes) -> LastFiring:
+    """What is stored about one. Raises ValueError, OverflowError if this release can't read it."""
     ms, _, about = value.partition(b" ")
-    text = about.decode(errors="replace")
+    at, text = instant(int(ms)), about.decode(errors="replace")
+    if found := _FIRED_FOR.search(text):
+        return LastFiring(at, text[: found.start()], fired_for=instant(int(found[1])))
     words = text.removesuffix(_NOT_YET_FIRED)
-    return LastFiring(instant(int(ms)), words, fired=words == text)
+    return LastFiring(at, words, fired=words == text)
 
 
 def _about(text: str) -> str:
@@ -140,6 +179,8 @@ def _about(text: str) -> str:
 def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> TowpathError | None:
     """Why nothing was done; None if it was."""
     match answer:
+        case [b"SCHEDULE_CHANGED", _]:
+            return ScheduleChanged(queue, name)
         case [b"FIRING_TAKEN", last]:
             return FiringTaken(queue, name, instant(last) if last else None)
         case [b"NOT_YET", now]:

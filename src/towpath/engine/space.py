@@ -146,6 +146,10 @@ class Spaces(Recurring):
             raise SpaceInvalid(f"space {name}", f"has the scripts of {space.folder} already")
         return space
 
+    def schedule_index(self) -> Record:
+        """What says which queues have schedules that were made at run time."""
+        return self._claimed(_ENGINES_OWN, BESIDE).at("schedules")
+
     async def publish(
         self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
     ) -> list[str]:

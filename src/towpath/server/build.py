@@ -30,8 +30,9 @@ from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.server.applications import Applications, working
-from towpath.server.routes import health, jobs, queues, work
+from towpath.server.routes import health, jobs, queues, schedules, work
 from towpath.server.routes.health import PLACE, QueueReadings
+from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
@@ -41,6 +42,7 @@ from towpath.web.limits import Rates, ServerLimits
 from towpath.web.mount import Listener, scheme_of
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
+from towpath.worker.recurring import Recurrences, keep_firing
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +95,10 @@ def build(parts: Parts) -> FastAPI:
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
     )
-    own = [work.router, jobs.router, queues.router, queues.events_router, health.router]
+    own = [
+        work.router, jobs.router, queues.router, queues.events_router, schedules.router,
+        health.router,
+    ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
     describe(app, mounted, open=OPEN | mounted.open)
@@ -134,6 +139,7 @@ def _life(
                     engine=engine, ledger=parts.ledger, metrics=parts.metrics, log=parts.log
                 ) as app.state.services,
                 working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
+                _firing(engine, parts.log, parts.metrics),
             ):
                 try:
                     yield
@@ -143,6 +149,20 @@ def _life(
     return life
 
 
+@asynccontextmanager
+async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> AsyncGenerator[None]:
+    """Fire the schedules of all queues while the body runs: also of those without any worker."""
+
+    async def fire() -> None:
+        await keep_firing(engine(), Recurrences(), log=log, metrics=metrics)
+
+    firing = Background("firing of schedules", fire, log=log).start()
+    try:
+        yield
+    finally:
+        await firing.stop()
+
+
 # ── the description: OpenAPI 3.1 ─────────────────────────────────────────────────────────
 
 TAGS = [
@@ -150,6 +170,7 @@ TAGS = [
     {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
     {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
     {"name": "events", "description": "What happens, as a stream."},
+    {"name": "schedules", "description": "Jobs on a schedule: made, changed, paused, fired."},
 ]
 _HEALTH = {
     "name": "health",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, cast
 
@@ -27,9 +28,9 @@ _UNSAID = msgspec.structs.asdict(Said())
 """What a job is of which nothing was said."""
 
 
-def asking(base: type[M]) -> type[M]:
-    """*base*, and all that may be said about a job."""
-    return _with(base, {name: _asked(name, it) for name, it in FIELDS.items()})
+def asking(base: type[M], *, but: Collection[str] = ()) -> type[M]:
+    """*base*, and all that may be said about a job; all *but* these."""
+    return _with(base, {name: _asked(name, it) for name, it in FIELDS.items() if name not in but})
 
 
 def telling(base: type[M]) -> type[M]:
@@ -39,7 +40,7 @@ def telling(base: type[M]) -> type[M]:
 
 def options_in(body: object) -> JobOptions:
     """What a body says about its job."""
-    values = {name: getattr(body, name) for name in FIELDS}
+    values = {name: getattr(body, name, None) for name in FIELDS}
     said = {name: it for name, it in values.items() if it is not None and it != _UNSAID.get(name)}
     return with_own_attempts(cast("JobOptions", said))
 

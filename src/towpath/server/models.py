@@ -29,7 +29,9 @@ from towpath.web.fields import (
 from towpath.web.problems import misfits
 
 
-class _Payload(Body):
+class PayloadIn(Body):
+    """What has a payload."""
+
     payload: Json = None
     """Any JSON value. Workers get it as it is."""
     payload_base64: str | None = None
@@ -44,7 +46,7 @@ class _Payload(Body):
         return from_base64("payload_base64", self.payload_base64)
 
 
-class JobIn(asking(_Payload)):
+class JobIn(asking(PayloadIn)):
     """A job to be submitted."""
 
     model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")

@@ -69,7 +69,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "queues": "The names of the queues.",
         "ran": "Seconds from the handler's start to its end.",
         "reason": "Why, in words; cut at 1,000 characters.",
-        "recurring": "The name of the recurring work.",
+        "recurring": "The name of the schedule.",
         "released": "How many jobs were given back unfinished.",
         "running": "How many handlers were running.",
         "server": "The server, without credentials.",
@@ -397,12 +397,12 @@ RECORD_UNWRITTEN = LogEvent(
 )
 RECURRING_FIRED = LogEvent(
     "recurring.fired",
-    "Recurring work fell due and this worker submitted its job.",
+    "A schedule fell due and this process submitted its job.",
     ("recurring", "queue", "job", "due", "late"),
 )
 RECURRING_MISSED = LogEvent(
     "recurring.missed",
-    "Firings were missed while no worker ran; the policy decided what became of them.",
+    "Firings were missed while nobody was there to fire; the policy decided what became of them.",
     ("recurring", "queue", "missed", "policy"),
     WARNING,
 )

@@ -142,6 +142,20 @@ SLOTS = _gauge(
     "Slots of this worker by state: busy, free, lost.",
     "Is this worker full? Has it lost slots to threads that do not end?",
 )
+SCHEDULES_FIRED = MetricSpec(
+    "towpath_schedules_fired_total",
+    Kind.COUNTER,
+    ("queue",),
+    "Firings of schedules that this process made, those that code declares too.",
+    "Are schedules fired, and by whom?",
+)
+SCHEDULES_MISSED = MetricSpec(
+    "towpath_schedules_missed_total",
+    Kind.COUNTER,
+    ("queue",),
+    "Firings that nobody was there for in time, whatever became of them.",
+    "Was nobody there to fire? Alert on any increase.",
+)
 EVENTS_SENT = MetricSpec(
     "towpath_events_sent_total",
     Kind.COUNTER,

@@ -128,6 +128,16 @@ class SinkMetrics:
         self.refused = counter(measures.EVENTS_REFUSED)
 
 
+class ScheduleMetrics:
+    """What is counted for the schedules of one queue."""
+
+    __slots__ = ("fired", "missed")
+
+    def __init__(self, counter: Callable[[MetricSpec], Counter]) -> None:
+        self.fired = counter(measures.SCHEDULES_FIRED)
+        self.missed = counter(measures.SCHEDULES_MISSED)
+
+
 # ── what is looked at when somebody asks ─────────────────────────────────────────────────
 
 
@@ -215,6 +225,10 @@ class Metrics(Collector):
     def sink(self, name: str) -> SinkMetrics:
         """The counters of one sink, at 0 from the first time they are asked for."""
         return SinkMetrics(lambda spec: self._counters[spec.name].labels(name))
+
+    def schedules(self, queue: str) -> ScheduleMetrics:
+        """The counters of a queue's schedules, at 0 from the first time they are asked for."""
+        return ScheduleMetrics(lambda spec: self._counters[spec.name].labels(queue))
 
     def own(self, spec: MetricSpec) -> Any:
         """A metric of an application: the client library's own, made the first time."""

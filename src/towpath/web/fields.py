@@ -103,6 +103,9 @@ Queue = Annotated[
     ),
 ]
 Id = Annotated[str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["mail-17"])]
+ScheduleName = Annotated[
+    str, Field(max_length=256), BeforeValidator(decoded), Path(examples=["nightly"])
+]
 
 
 # ── payloads, results and notes: bytes in the store, JSON or base64 outside ──────────────

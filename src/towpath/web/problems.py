@@ -35,6 +35,7 @@ STATUSES: dict[type[TowpathError], int] = {
     errors.InvalidInput: 422,
     errors.JobNotFound: 404,
     errors.RecurrenceNotFound: 404,
+    errors.ScheduleNotFound: 404,
     errors.JobError: 409,
     errors.LeaseError: 409,
     errors.QueueFull: 429,

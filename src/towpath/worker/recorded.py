@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from random import random, uniform
 from typing import Any, Protocol, Self
@@ -167,7 +167,7 @@ class Registry(Protocol):
         """Fire the recurring work of *queues*, as these are at the time, until cancelled."""
         ...
 
-    async def fire_due(self, queues: Iterable[str], log: Log) -> None:
+    async def fire_due(self, queues: Container[str], log: Log) -> None:
         """Fire those of them that are due now."""
         ...
 

@@ -1,6 +1,8 @@
 -- fire: take in the jobs of a recurring work's next firings, once, whoever comes first.
 --
 -- keys   recurring hash    name -> its last firing in ms, and its schedule in words
+--        schedules hash    name -> version and definition of a schedule that is kept here
+--        loads    hash     name -> the payload of its jobs
 --        queue    zset     ready ids, if they can run now
 --        retry    zset     delayed ids by due time, if they can't yet
 --        waiting  zset     ids behind the head of their lane
@@ -11,10 +13,12 @@
 --        seen     zset     ids that callers chose and that are gone
 -- args   name     text
 --        after    ms       the last firing that the caller knows of; 0 = it was never seen
---        upto     ms       the last firing from now on
+--        upto     ms       the last firing from now on; 0 = stays as it is, whatever it is
 --        about    text     the schedule, for people
 --        jobs     list     of {id, load, more} as submit takes them; may be empty
+--        version  text     of the kept schedule, whose payload the jobs get; '' = code declares it
 -- reply  <answers in order>
+--        SCHEDULE_CHANGED <version>
 --        FIRING_TAKEN <last>
 --        NOT_YET <now>
 --        QUEUE_FULL <length>
@@ -22,17 +26,12 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(jobs · log n)
 -- full   refused
--- uses   keys clock calls meta record tell send sets known accept waits submit
+-- uses   keys clock calls meta record tell send sets known accept waits submit planned
 -- runs   fire(unpack(cmsgpack.unpack(ARGV[4])))
 
 local function refuse(answer)
   remember(answer)
   return answer
-end
-
-local function last_firing(name)
-  local stored = redis.call('HGET', RECURRING, name)
-  return stored and tonumber(string.match(stored, '^%d+')) or 0
 end
 
 -- All of the jobs or none: a firing that finds no room stays due.
@@ -42,19 +41,25 @@ local function refusal()
   end
 end
 
-local function fire(name, after, upto, about, batch)
+local function fire(name, after, upto, about, batch, version)
   if remembered then return remembered end
-  local last = last_firing(name)
-  if last ~= after then return refuse({ 'FIRING_TAKEN', last }) end
+  local kept, last, words = version_of(name), last_firing(name)
+  if kept ~= version then return refuse({ 'SCHEDULE_CHANGED', kept }) end
+  if upto > 0 and last ~= after then return refuse({ 'FIRING_TAKEN', last }) end
   if upto > now then return refuse({ 'NOT_YET', now }) end
   items = batch
-  if #items > 0 then read_stored() end
+  if #items > 0 then
+    local load = version ~= '' and redis.call('HGET', LOADS, name)
+    for i = 1, load and #items or 0 do items[i][2] = load end
+    read_stored()
+  end
   local fresh = answer_all()
   local why_not = refusal()
   if why_not then return refuse(why_not) end
 
   write(fresh)
   -- Last, because what may fail about the jobs was asked just before their first write.
-  redis.call('HSET', RECURRING, name, int(upto) .. ' ' .. about)
+  local still = #items == 0 and unfired(words) or ''
+  if upto > 0 then redis.call('HSET', RECURRING, name, int(upto) .. ' ' .. about .. still) end
   return answers
 end

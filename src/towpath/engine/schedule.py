@@ -7,23 +7,29 @@ last firing come to the same instants.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
 from itertools import count, islice, takewhile
+from typing import cast
 from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
 from towpath.clock import Duration, duration_ms, instant, instant_ms, minutes, seconds
+from towpath.engine.model import JobOptions, NewJob, new_job
 from towpath.errors import InvalidOption
+from towpath.ids import queue_name, recurrence_name
 
 MOST_AT_ONCE = 1000
 """Firings that are looked at in one round; if more are due, another round follows."""
 PROMPT = minutes(1)
 """A firing that is late by no more than this was not missed."""
+SCHEDULED = "scheduled"
+"""The job header that says which instant a job was fired for."""
+_DECIDED = ("id", "delay", "due")
 _LONGEST_CRON = 256
 _ZONE_RULE = "must be the name of a time zone, e.g. Europe/Berlin"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -65,9 +71,21 @@ class Cron(msgspec.Struct, frozen=True):
             first = next(self.after(instant(0)), None)
         except CronSimError as error:
             rule = f"must be five fields, or six with the seconds first: {error}"
+            if self._has_no_such_day():
+                rule = "never comes: none of its months has such a day"
             raise InvalidOption("cron", self.expression, rule=rule) from error
         if first is None:
-            raise InvalidOption("cron", self.expression, rule="must come within 50 years")
+            rule = "never comes: it must come within 50 years"
+            raise InvalidOption("cron", self.expression, rule=rule)
+
+    def _has_no_such_day(self) -> bool:
+        """Whether nothing but its months is wrong: 30 February."""
+        fields = self.expression.split()
+        try:
+            CronSim(" ".join([*fields[:-2], "*", *fields[-1:]]), instant(0))
+        except CronSimError:
+            return False
+        return True
 
     def __str__(self) -> str:
         return f"{' '.join(self.expression.split())} {self.tz}"
@@ -141,6 +159,42 @@ def described(words: str) -> Schedule | None:
         return Cron(expression, tz)
     except (InvalidOption, ValueError, OverflowError):
         return None
+
+
+class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be submitted again and again: under a name, by a schedule, into a queue.
+
+    All is checked when it is made: raises InvalidName, InvalidOption.
+    """
+
+    name: str
+    """Tells it from the other recurring work of its queue, also after a restart."""
+    when: Schedule
+    queue: str
+    payload: bytes = b"null"
+    options: JobOptions = msgspec.field(default_factory=JobOptions)
+    """Those of a submit; id and due time are the firing's own."""
+    missed: Missed = Missed.ONCE
+
+    def __post_init__(self) -> None:
+        recurrence_name(self.name)
+        queue_name(self.queue)
+        if not isinstance(self.when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption("when", self.when, rule="must be a Cron or an Every")
+        if not isinstance(self.missed, Missed):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise InvalidOption("missed", self.missed, rule="must be a Missed: skip, once or all")
+        for option in _DECIDED:
+            if option in self.options:
+                rule = "is decided by the schedule"
+                raise InvalidOption(option, self.options.get(option), rule=rule)
+        self.job(instant(0))
+
+    def job(self, at: datetime, id: str | None = None) -> NewJob:
+        """The job of the firing at that instant: its id says which, unless another one is given."""
+        text = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        headers: Mapping[str, str] = self.options.get("headers") or {}
+        own = {"id": id or f"{self.name}@{text}", "headers": {**headers, SCHEDULED: text}}
+        return new_job(self.payload, **cast("JobOptions", {**self.options, **own}))
 
 
 class Due(msgspec.Struct, frozen=True):

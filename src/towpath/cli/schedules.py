@@ -1,0 +1,275 @@
+"""`towpath schedules`: list, show, set, remove, fire, preview, pause, resume, forget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.cli.submit import HandlerName, Raw, saying
+from towpath.console.arguments import (
+    After,
+    Limit,
+    QueueArgument,
+    QueueOption,
+    duration,
+    existing_queue,
+    instant,
+)
+from towpath.console.verb import Session, noun, verb
+from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.engine.plans import ScheduleInfo
+    from towpath.engine.schedule import Missed, Schedule
+
+app = typer.Typer(help="Jobs on a schedule: list, make, change, pause, fire, remove.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Payload = Annotated[
+    str, typer.Argument(metavar="PAYLOAD", help="JSON, @FILE, or - for standard input.")
+]
+CronOption = Annotated[
+    str | None, typer.Option("--cron", metavar="FIELDS", help="Five fields, or six with seconds.")
+]
+EveryOption = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="An interval, 1s at least.")
+]
+ZoneOption = Annotated[
+    str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron.  [UTC]")
+]
+AnchorOption = Annotated[
+    str | None, typer.Option("--anchor", metavar="INSTANT", help="An instant of --every.")
+]
+MissedOption = Annotated[
+    str,
+    typer.Option(metavar="skip|once|all", help="What becomes of firings nobody was there for."),
+]
+Paused = Annotated[bool, typer.Option("--paused", help="Let it wait until it is resumed.")]
+Count = Annotated[int, typer.Option("--count", "-n", min=1, max=100, help="So many firings.")]
+_COLUMNS = ("queue", "schedule", "when", "source", "next", "last")
+_DECIDED = ("id", "delay", "due")
+
+
+@noun(app, examples="towpath schedules\ntowpath schedules set reports nightly --cron '0 3 * * *'")
+async def schedules(session: Session) -> None:
+    """Show all schedules, those that code declares too; with a verb, make and change them."""
+    await _list(session, None, None, 1000)
+
+
+@verb(app, "list", examples="towpath schedules list --queue reports --json")
+async def list_(
+    session: Session, *, queue: QueueOption = None, after: After = None, limit: Limit = 1000
+) -> None:
+    """Show schedules: when they come next and came last, and who declared them.
+
+    SOURCE is `stored` for what was made at run time, and `code` for what an app declares. Where
+    NEXT is past, nobody has come to fire it yet.
+    """
+    await _list(session, queue, after, limit)
+
+
+async def _list(session: Session, queue: str | None, after: str | None, limit: int) -> None:
+    async with session.engine() as engine:
+        named = None if queue is None else [await existing_queue(engine, queue)]
+        page = await engine.schedules.list(queues=named, after=after, size=limit)
+    session.out.answers(
+        [it.upper() for it in _COLUMNS],
+        page.schedules,
+        lambda it: (it.queue, it.name, _when(it), it.source.value, it.next, it.last),
+        _described,
+        none="none yet: `towpath schedules set` makes one, @app.recurring declares one in code",
+    )
+    if page.after:
+        session.out.more(page.after, "towpath schedules list")
+
+
+@verb(app, "show", examples="towpath schedules show reports nightly")
+async def show(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Show one schedule with its payload and the options of its jobs."""
+    from towpath.cli.listing import content  # noqa: PLC0415 -- slow to import
+
+    async with session.engine() as engine:
+        info = await engine.schedules.get(queue, name)
+    told = _described(info) | content("payload", info.payload)
+    session.out.answer(told, {it: value for it, value in told.items() if value is not False})
+
+
+_SET = """
+    towpath schedules set reports nightly '{"kind": "full"}' --cron '0 3 * * *' --tz Europe/Berlin
+    towpath schedules set mails digest --every 15m --missed skip --priority low
+    towpath schedules set reports weekly @weekly.json --cron '0 8 * * MON' --handler weekly
+"""
+
+
+async def set_(
+    session: Session,
+    *,
+    queue: QueueArgument,
+    name: NameArgument,
+    payload: Payload = "null",
+    cron: CronOption = None,
+    every: EveryOption = None,
+    tz: ZoneOption = None,
+    anchor: AnchorOption = None,
+    missed: MissedOption = "once",
+    paused: Paused = False,
+    raw: Raw = False,
+    handler: HandlerName = None,
+    **said: Any,
+) -> None:
+    """Make a schedule, or put this in the place of one that was made so.
+
+    In force within a second, wherever it is fired: by the workers of its queue and by every
+    server. A new one begins now; one that was there goes on from its last firing. A name that code
+    declares is refused (exit code 4).
+    """
+    from towpath.cli.taking import options_in, payload_of  # noqa: PLC0415 -- slow to import
+
+    if handler is not None:
+        said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
+    options, when = options_in(said), _asked(cron, every, tz, anchor)
+    data = payload_of(payload, raw=raw)
+    async with session.engine() as engine:
+        done = await engine.schedules.set(
+            queue, name, when, data, missed=_missed(missed), paused=paused, **options
+        )
+    word = "made" if done.new else "replaced"
+    told = _described(done.schedule) | {"new": done.new}
+    coming = "paused" if done.schedule.paused else f"next {_plain(done.schedule.next)}"
+    session.out.answer(told, f"{queue}/{name}  {word}  {coming}")
+
+
+verb(
+    app, "set", examples=_SET, cls=saying(set_, "set", examples=_SET, but=_DECIDED)
+)(set_)  # fmt: skip
+
+
+@verb(app, "remove", examples="towpath schedules remove reports nightly")
+async def remove(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Remove a schedule that was made at run time; its jobs stay."""
+    async with session.engine() as engine:
+        await engine.schedules.remove(queue, name)
+    session.out.answer({"queue": queue, "name": name, "removed": True}, f"{queue}/{name}  removed")
+
+
+@verb(app, "fire", examples="towpath schedules fire reports nightly")
+async def fire(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Submit its job once more, now. Its rhythm, NEXT and LAST stay as they are."""
+    async with session.engine() as engine:
+        done = await engine.schedules.fire(queue, name)
+    told = {"queue": queue, "name": name, "id": done.id, "state": done.state}
+    session.out.answer(told, f"{done.job}  {done.state}")
+
+
+@verb(app, "pause", examples="towpath schedules pause reports nightly")
+async def pause(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Fire it no more until it is resumed."""
+    async with session.engine() as engine:
+        info = await engine.schedules.pause(queue, name)
+    session.out.answer(_described(info), f"{queue}/{name}  paused")
+
+
+@verb(app, "resume", examples="towpath schedules resume reports nightly")
+async def resume(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Fire it again, from now on: nothing is made up for."""
+    async with session.engine() as engine:
+        info = await engine.schedules.resume(queue, name)
+    session.out.answer(_described(info), f"{queue}/{name}  resumed  next {_plain(info.next)}")
+
+
+@verb(app, "forget", examples="towpath schedules forget reports nightly")
+async def forget(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
+    """Forget a schedule that no app declares any more.
+
+    A worker that still declares it begins anew, from that moment. What was made at run time is
+    removed instead.
+    """
+    async with session.engine() as engine:
+        await engine.forget(await existing_queue(engine, queue), name)
+    told = {"queue": queue, "name": name, "forgotten": True}
+    session.out.answer(told, f"{queue}/{name}  forgotten")
+
+
+@verb(app, "preview", examples="towpath schedules preview --cron '30 2 * * *' --tz Europe/Berlin")
+async def preview(
+    session: Session,
+    *,
+    cron: CronOption = None,
+    every: EveryOption = None,
+    tz: ZoneOption = None,
+    anchor: AnchorOption = None,
+    count: Count = 5,
+) -> None:
+    """Show the next firings of a schedule before it is made.
+
+    Says what changes of the clock within a year skip, move or double. Needs no server.
+    """
+    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- slow to import
+    from towpath.engine.preview import preview as previewed  # noqa: PLC0415
+
+    seen = previewed(_asked(cron, every, tz, anchor), instant(wall_ms()), count)
+    if session.out.as_json:
+        for at in seen.firings:
+            session.out.object({"firing": at})
+        for it in seen.clock_changes:
+            session.out.object({"clock_change": it.at, "effect": it.effect, "text": it.text})
+        return
+    for at in seen.firings:
+        session.out.line(at.isoformat())
+    for it in seen.clock_changes:
+        session.out.note(it.text)
+
+
+def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | None) -> Schedule:
+    """The schedule that the options say. Raises InvalidOption."""
+    from towpath.clock import ZERO  # noqa: PLC0415 -- slow to import
+    from towpath.clock import instant as at_ms  # noqa: PLC0415
+    from towpath.engine.schedule import Cron, Every  # noqa: PLC0415
+
+    if (cron is None) == (every is None):
+        raise InvalidOption("cron", cron, rule="give one of --cron and --every")
+    if cron is not None:
+        if anchor is not None:
+            raise InvalidOption("anchor", anchor, rule="belongs to --every")
+        return Cron(cron, "UTC" if tz is None else tz)
+    if tz is not None:
+        raise InvalidOption("tz", tz, rule="belongs to --cron; an interval knows no zone")
+    return Every(duration("every", every) or ZERO, instant("anchor", anchor) or at_ms(0))
+
+
+def _missed(text: str) -> Missed:
+    from towpath.engine.schedule import Missed  # noqa: PLC0415 -- slow to import
+
+    try:
+        return Missed(text)
+    except ValueError as error:
+        raise InvalidOption("missed", text, rule="must be skip, once or all") from error
+
+
+def _when(info: ScheduleInfo) -> str:
+    if not info.readable:
+        return "(this release can't read it)"
+    return f"{info.about} (paused)" if info.paused else info.about
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if value else "never"
+
+
+def _described(info: ScheduleInfo) -> dict[str, Any]:
+    from towpath.engine.spelling import written  # noqa: PLC0415 -- slow to import
+
+    options: dict[str, Any] = dict(info.options)
+    return {
+        "queue": info.queue,
+        "name": info.name,
+        "schedule": info.about,
+        "source": info.source.value,
+        "missed": info.missed,
+        "paused": info.paused,
+        "readable": info.readable,
+        "next": info.next,
+        "last": info.last,
+        **{name: it if isinstance(it, str | dict) else written(it) for name, it in options.items()},
+    }

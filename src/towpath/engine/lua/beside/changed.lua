@@ -1,0 +1,29 @@
+-- changed: a change of a queue's schedules was made, or found to have been made.
+--
+-- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- args   queue    text     whose schedules
+--        change   text     which change
+--        count    int      how many are kept there now; -1 = as many as before
+--        news     text     the last change of all from now on
+-- reply  ok
+-- cost   O(1)
+-- full   works
+
+local kept = redis.call('HGET', INDEX, queue)
+local others = redis.call('HLEN', INDEX) - (kept and 1 or 0) - (redis.call('HGET', INDEX, '*') and 1 or 0)
+local last, before = string.match(kept or '', '^%l+ (%S+) (%d+)$')
+-- Another change may have begun since: it will say how it ended.
+if not kept or last == change then
+  if count < 0 then count = tonumber(before or 0) end
+  if count > 0 then
+    redis.call('HSET', INDEX, queue, 'done ' .. change .. ' ' .. count)
+  else
+    redis.call('HDEL', INDEX, queue)
+    if others == 0 then
+      redis.call('UNLINK', INDEX)
+      return 'ok'
+    end
+  end
+end
+redis.call('HSET', INDEX, '*', news)
+return 'ok'

@@ -1,0 +1,11 @@
+-- changes: which queues have schedules of their own, for whoever fires them.
+--
+-- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- args   known    text     the last change that the caller knows of
+-- reply  <last change> <now> <queue, entry, ...; nothing if no other change came>
+-- cost   O(1); O(queues that have schedules) after a change
+-- full   works
+-- uses   clock
+
+local last = redis.call('HGET', INDEX, '*') or ''
+return { last, now, last ~= known and redis.call('HGETALL', INDEX) or {} }

@@ -1,0 +1,22 @@
+-- changing: a queue's schedules are about to be changed: whoever fires them looks each second.
+--
+-- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- args   queue    text     whose schedules
+--        change   text     tells changes apart
+--        more     int      1 = one may be added
+--        most     int      so many may be kept in all queues together
+-- reply  ok
+--        SCHEDULES_FULL
+-- cost   O(queues that have schedules)
+-- full   works
+
+local total, own = 0, 0
+local entries = redis.call('HGETALL', INDEX)
+for i = 1, #entries, 2 do
+  local count = tonumber(string.match(entries[i + 1], ' (%d+)$') or 0)
+  total = total + count
+  if entries[i] == queue then own = count end
+end
+if more == 1 and total >= most then return 'SCHEDULES_FULL' end
+redis.call('HSET', INDEX, queue, 'begun ' .. change .. ' ' .. own, '*', change)
+return 'ok'

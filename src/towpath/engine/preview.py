@@ -1,0 +1,118 @@
+"""What a schedule will do, told before it is made: its next firings, and what changes of the clock
+do to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim
+
+from towpath.clock import ZERO, Duration, days, seconds
+from towpath.engine.check import whole
+from towpath.engine.schedule import Cron, Schedule
+
+MOST_FIRINGS = 100
+_AHEAD = days(366)
+_SECOND = seconds(1)
+
+
+class Effect(StrEnum):
+    """What a change of the clock does to a schedule."""
+
+    SKIPPED = "skipped"
+    """Local times that do not exist that day are not fired for."""
+    MOVED = "moved"
+    """They are fired for once, right after the gap."""
+    DOUBLED = "doubled"
+    """Local times that come twice that day are fired for twice."""
+    ONCE = "once"
+    """They are fired for once, the first time."""
+
+
+class ClockChange(msgspec.Struct, frozen=True):
+    """A change of the clock that a schedule meets within a year."""
+
+    at: datetime
+    effect: Effect
+    text: str
+    """For people."""
+
+
+class Preview(msgspec.Struct, frozen=True):
+    """What a schedule will do."""
+
+    firings: list[datetime]
+    """With the offset of the schedule's own time zone."""
+    clock_changes: list[ClockChange]
+    """Those of a year that make a difference to it."""
+
+
+def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
+    """The next *count* firings after that instant, and the changes of the clock within a year."""
+    whole("count", count, 1, MOST_FIRINGS)
+    firings = list(islice(when.after(after), count))
+    if not isinstance(when, Cron):
+        return Preview(firings, [])
+    zone = ZoneInfo(when.tz)
+    changes = list(_changes(when, after, zone))
+    return Preview([it.astimezone(zone) for it in firings], changes)
+
+
+def _changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChange]:
+    fields = when.expression.split()
+    fixed = len(fields) == 5 and not any(it.startswith("*") for it in fields[:2])
+    for at in _transitions(after, zone):
+        before, since = _offset(at - _SECOND, zone), _offset(at, zone)
+        local = at.astimezone(UTC).replace(tzinfo=None)
+        first, last = local + min(before, since), local + max(before, since)
+        hit = next(iter(CronSim(when.expression, first - _SECOND)), None)
+        if hit is None or hit >= last:
+            continue
+        forward = since > before
+        effect = (
+            (Effect.MOVED if fixed else Effect.SKIPPED)
+            if forward
+            else (Effect.ONCE if fixed else Effect.DOUBLED)
+        )
+        yield ClockChange(at, effect, _told(effect, first, last, hit))
+
+
+def _told(effect: Effect, first: datetime, last: datetime, hit: datetime) -> str:
+    span = f"{first:%Y-%m-%d %H:%M} to {last:%H:%M}"
+    match effect:
+        case Effect.SKIPPED:
+            return f"clocks go forward, {span} does not exist: no firing for {hit:%H:%M:%S}"
+        case Effect.MOVED:
+            return f"clocks go forward, {span} does not exist: {hit:%H:%M} fires at {last:%H:%M}"
+        case Effect.DOUBLED:
+            return f"clocks go back, {span} comes twice: fires in both"
+        case Effect.ONCE:
+            return f"clocks go back, {span} comes twice: {hit:%H:%M} fires once, the first time"
+
+
+def _offset(at: datetime, zone: ZoneInfo) -> Duration:
+    return at.astimezone(zone).utcoffset() or ZERO
+
+
+def _transitions(after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
+    """The instants of a year from which the zone's offset is another."""
+    low = after.astimezone(UTC).replace(microsecond=0)
+    end = low + _AHEAD
+    while low < end:
+        high = low + days(1)
+        if _offset(low, zone) != _offset(high, zone):
+            left, right = low, high
+            while right - left > _SECOND:
+                middle = left + seconds((right - left).total_seconds() // 2)
+                if _offset(middle, zone) == _offset(low, zone):
+                    left = middle
+                else:
+                    right = middle
+            yield right
+        low = high

@@ -1,0 +1,386 @@
+"""Schedules made at run time: kept in the store beside those that code declares.
+
+    await engine.schedules.set("reports", "nightly", Cron("0 3 * * *", "Europe/Berlin"), b"{}")
+    await engine.schedules.pause("reports", "nightly")
+
+A schedule is kept in its queue's slot, beside its last firing. An index says which queues have
+some: it is written before and after each change, so that whoever fires hears of it by one small
+question a second (`changes`), and what was left half done is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol, Unpack, cast
+
+import msgspec
+
+from towpath.clock import instant
+from towpath.engine.check import check_size, whole
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Call, JobOptions, NewJob, Submitted
+from towpath.engine.options import QueueOptions
+from towpath.engine.plans import (
+    Plan,
+    ScheduleInfo,
+    Source,
+    all_schedules,
+    schedule_info,
+    seen_firing,
+)
+from towpath.engine.recur import RecurringWork
+from towpath.engine.schedule import Missed, Recurrence, Schedule
+from towpath.engine.space import Record
+from towpath.engine.store import Store
+from towpath.errors import (
+    ScheduleChanged,
+    ScheduleDeclared,
+    ScheduleNotFound,
+    SchedulesFull,
+    ScheduleUnreadable,
+    ScriptDefect,
+    ServerError,
+    ServerUnreachable,
+    TowpathError,
+)
+from towpath.ids import QueueName, new_job_id, queue_name, recurrence_name
+
+MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
+"""Schedules that are kept."""
+_CHANGES_MOST = 100
+_AT_ONCE = 16
+_AS_BEFORE = -1
+_DONE = (b"made", b"replaced", b"removed")
+_ENTRY = re.compile(r"(begun|done) (\S+) (\d+)")
+
+
+class SetSchedule(NamedTuple):
+    """What `set` came to."""
+
+    schedule: ScheduleInfo
+    new: bool
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """A page of schedules, by queue and name."""
+
+    schedules: list[ScheduleInfo]
+    after: str | None
+    """Where the next page begins; None on the last one."""
+
+
+class Entry(NamedTuple):
+    """What the index says of a queue."""
+
+    begun: bool
+    """A change is under way, or was left so."""
+    change: str
+
+
+class Changes(NamedTuple):
+    """Where the index stands."""
+
+    last: str
+    now: datetime
+    queues: dict[QueueName, Entry] | None
+    """None where no other change came than was known."""
+
+
+class Recurs(Protocol):
+    """What an engine has that this needs."""
+
+    async def recurring(self, queue: str, *, known: str = "") -> RecurringWork: ...
+    async def queues(self) -> Any: ...
+    async def fire_once(
+        self, queue: str, name: str, job: NewJob, *, version: str, call: Call | None = None
+    ) -> Submitted: ...
+
+
+class _Found(NamedTuple):
+    """One name of a queue, as it was a moment ago."""
+
+    info: ScheduleInfo | None
+    work: Recurrence | None
+    plan: bytes
+    payload: bytes
+    now: datetime
+
+
+class Schedules:
+    """What an engine offers those who make schedules at run time: `engine.schedules`."""
+
+    def __init__(
+        self, engine: Recurs, store: Callable[[], Store], index: Callable[[], Record]
+    ) -> None:
+        self._engine, self._store, self._index = engine, store, index
+
+    async def set(
+        self,
+        queue: str,
+        name: str,
+        when: Schedule,
+        payload: bytes = b"null",
+        *,
+        missed: Missed = Missed.ONCE,
+        paused: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> SetSchedule:
+        """Make a schedule, or put this in the place of one that was made so.
+
+        A new one begins now; one that is replaced goes on from its last firing. In force within a
+        second wherever it is fired. Raises ScheduleDeclared for a name that code declares,
+        ScheduleUnreadable, SchedulesFull, MemoryFull, PayloadTooLarge, InvalidOption, InvalidName;
+        nothing was changed then.
+        """
+        work = Recurrence(
+            name=name, queue=queue, when=when, payload=payload, options=options, missed=missed
+        )
+
+        def decide(found: _Found) -> tuple[Recurrence, bool]:
+            return work, paused
+
+        return await self._put(queue_name(queue), recurrence_name(name), decide, make=True)
+
+    async def change(
+        self,
+        queue: str,
+        name: str,
+        *,
+        when: Schedule | None = None,
+        payload: bytes | None = None,
+        missed: Missed | None = None,
+        paused: bool | None = None,
+        **options: Unpack[JobOptions],
+    ) -> ScheduleInfo:
+        """Change some of a schedule, and leave the rest: an option that is None is taken out.
+
+        Nothing that somebody else changes at the same time is lost. Raises what `set` raises, and
+        ScheduleNotFound.
+        """
+
+        def decide(found: _Found) -> tuple[Recurrence, bool]:
+            info, before = cast("ScheduleInfo", found.info), cast("Recurrence", found.work)
+            both = {**before.options, **options}
+            kept = {name: it for name, it in both.items() if it is not None}
+            changed = Recurrence(
+                name=before.name,
+                queue=before.queue,
+                when=when or before.when,
+                payload=before.payload if payload is None else payload,
+                options=cast("JobOptions", kept),
+                missed=missed or before.missed,
+            )
+            return changed, info.paused if paused is None else paused
+
+        return (await self._put(queue_name(queue), recurrence_name(name), decide)).schedule
+
+    async def pause(self, queue: str, name: str) -> ScheduleInfo:
+        """Fire it no more until `resume`. Raises ScheduleNotFound, ScheduleDeclared."""
+        return await self.change(queue, name, paused=True)
+
+    async def resume(self, queue: str, name: str) -> ScheduleInfo:
+        """Fire it again, from now on: nothing is made up for."""
+        return await self.change(queue, name, paused=False)
+
+    async def remove(self, queue: str, name: str) -> None:
+        """Fire it no more, and forget it; its jobs stay.
+
+        Raises ScheduleNotFound; ScheduleDeclared for what code declares.
+        """
+        target, name = queue_name(queue), recurrence_name(name)
+        for _ in range(_CHANGES_MOST):
+            info = (await self._find(target, name)).info
+            if info is None:
+                raise ScheduleNotFound(target, name)
+            if info.source is Source.CODE:
+                raise ScheduleDeclared(target, name)
+            item = [name, info.version, secrets.token_hex(8)]
+            if await self._change(target, "unschedule", lambda _, item=item: item) is not None:
+                return
+        raise ScheduleChanged(target, name)
+
+    async def fire(
+        self, queue: str, name: str, *, id: str | None = None, call: Call | None = None
+    ) -> Submitted:
+        """Submit its job once more, now. Its rhythm, its last and its next firing stay.
+
+        A paused one, too. The job's id is `<name>!<random>` unless one is given. Raises
+        ScheduleNotFound, ScheduleDeclared, ScheduleUnreadable, QueueFull, MemoryFull.
+        """
+        target, name = queue_name(queue), recurrence_name(name)
+        for _ in range(_CHANGES_MOST):
+            found = await self._find(target, name)
+            info, work = _own(target, name, found)
+            job = work.job(found.now, id or f"{name}!{new_job_id()}")
+            try:
+                return await self._engine.fire_once(
+                    target, name, job, version=info.version, call=call
+                )
+            except ScheduleChanged:
+                continue
+        raise ScheduleChanged(target, name)
+
+    async def get(self, queue: str, name: str) -> ScheduleInfo:
+        """One schedule, whoever declared it. Raises ScheduleNotFound. One round trip."""
+        target, name = queue_name(queue), recurrence_name(name)
+        info = (await self._find(target, name)).info
+        if info is None:
+            raise ScheduleNotFound(target, name)
+        return info
+
+    async def list(
+        self, *, queues: Collection[str] | None = None, after: str | None = None, size: int = 100
+    ) -> SchedulePage:
+        """Schedules of *queues*, or of all, whoever declared them: by queue and name.
+
+        Without payloads. One round trip per queue that is looked at.
+        """
+        whole("size", size, 1, 1000)
+        known = await self._engine.queues() if queues is None else queues
+        first, _, begin = (after or "").partition("/")
+        names = [it for it in sorted(map(queue_name, known)) if it >= first]
+        found: list[ScheduleInfo] = []
+        for at in range(0, len(names), _AT_ONCE):
+            part = names[at : at + _AT_ONCE]
+            looks = await asyncio.gather(*map(self._engine.recurring, part))
+            for queue, look in zip(part, looks, strict=True):
+                found += [
+                    it for it in all_schedules(queue, look) if queue > first or it.name > begin
+                ]
+            if len(found) > size:
+                break
+        page = found[:size]
+        last = f"{page[-1].queue}/{page[-1].name}" if len(found) > size else None
+        return SchedulePage(page, last)
+
+    # ── for those who fire ───────────────────────────────────────────────────────────────
+
+    async def changes(self, known: str = "") -> Changes:
+        """Which queues have schedules of their own, unless the last change is the *known* one.
+
+        One round trip, however many there are.
+        """
+        last, now, flat = await self._index().read("changes", known=known)
+        if last.decode() == known:
+            return Changes(known, instant(now), None)
+        words = [it.decode(errors="replace") for it in flat]
+        queues = {
+            QueueName(queue): _entry(text)
+            for queue, text in zip(words[::2], words[1::2], strict=True)
+            if queue != "*"
+        }
+        return Changes(last.decode(), instant(now), queues)
+
+    async def mend(self, queue: str, change: str = "") -> None:
+        """Let the index say how many schedules *queue* has, if *change* is the last it knows of, or
+        if it knows nothing of the queue: for what somebody left half done, or a server lost.
+        """
+        count = await self._store().command("HLEN", keys_of(queue_name(queue)).schedules)
+        if count or change:
+            await self._tell(queue_name(queue), change or secrets.token_hex(8), count)
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _find(self, queue: QueueName, name: str) -> _Found:
+        plan, payload, last, now = await self._store().read("scheduled", queue, name)
+        seen = seen_firing(last)
+        if plan is None and last is None:
+            return _Found(None, None, b"", b"", instant(now))
+        info, work = schedule_info(queue, name, plan, seen, payload)
+        return _Found(info, work, plan or b"", payload or b"", instant(now))
+
+    async def _put(
+        self,
+        queue: QueueName,
+        name: str,
+        decide: Callable[[_Found], tuple[Recurrence, bool]],
+        *,
+        make: bool = False,
+    ) -> SetSchedule:
+        for _ in range(_CHANGES_MOST):
+            found = await self._find(queue, name)
+            if not (make and found.info is None):
+                _own(queue, name, found)
+            work, paused = decide(found)
+            before = found.info.version if found.info else ""
+            version, plan = secrets.token_hex(8), msgspec.json.encode(Plan.of(work, paused=paused))
+            if found.plan == f"{before} ".encode() + plan and found.payload == work.payload:
+                return SetSchedule(cast("ScheduleInfo", found.info), new=False)
+            anew = int(found.info is not None and found.info.paused and not paused)
+            item = [
+                name, before, version, str(work.when), plan, work.payload, anew, MOST_IN_A_QUEUE,
+            ]  # fmt: skip
+
+            def body(options: QueueOptions, item: list[Any] = item) -> Any:
+                check_size("payload", item[5], options.max_payload)
+                return item
+
+            answer = await self._change(queue, "schedule", body, more=not before)
+            if answer is not None:
+                return SetSchedule(await self.get(queue, name), new=answer == b"made")
+        raise ScheduleChanged(queue, name)
+
+    async def _change(
+        self,
+        queue: QueueName,
+        verb: str,
+        body: Callable[[QueueOptions], Any],
+        *,
+        more: bool = False,
+    ) -> bytes | None:
+        """Change what is stored, with the index told before and after; what was done, None if
+        somebody came between.
+        """
+        change, count = secrets.token_hex(8), _AS_BEFORE
+        begun = await self._index().run(
+            "changing", queue=queue, change=change, more=int(more), most=MOST_IN_ALL
+        )
+        if begun != b"ok":
+            raise SchedulesFull("all queues together", MOST_IN_ALL)
+        try:
+            answer = await self._store().write(verb, queue, body)
+        except ServerUnreachable:
+            raise  # it may be done yet: let those who fire look each second
+        except TowpathError:
+            await self._tell(queue, change, count)
+            raise
+        if answer[0] in _DONE:
+            count = answer[1]
+        await self._tell(queue, change, count)
+        match answer:
+            case [bytes(done), int()] if done in _DONE:
+                return done
+            case [b"SCHEDULE_CHANGED", _] | [b"SCHEDULE_DECLARED"]:
+                return None  # the next look tells which
+            case [b"SCHEDULES_FULL", most]:
+                raise SchedulesFull(f"queue {queue}", most)
+            case _:
+                raise ScriptDefect(f"{verb} answered {answer!r}")
+
+    async def _tell(self, queue: QueueName, change: str, count: int) -> None:
+        try:
+            news = secrets.token_hex(8)
+            await self._index().run("changed", queue=queue, change=change, count=count, news=news)
+        except ServerError:
+            # The index says that a change has begun: whoever fires looks each second, and mends it.
+            return
+
+
+def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, Recurrence]:
+    """A schedule that was made at run time. Raises why it is none."""
+    if found.info is None:
+        raise ScheduleNotFound(queue, name)
+    if found.info.source is Source.CODE:
+        raise ScheduleDeclared(queue, name)
+    if found.work is None:
+        raise ScheduleUnreadable(queue, name)
+    return found.info, found.work
+
+
+def _entry(text: str) -> Entry:
+    found = _ENTRY.fullmatch(text)
+    return Entry(found[1] == "begun", found[2]) if found else Entry(begun=True, change=text)

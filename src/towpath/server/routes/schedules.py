@@ -1,0 +1,327 @@
+"""Schedules: made, changed, paused, fired and removed at run time, and those that code declares."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BeforeValidator, Field
+
+from towpath.clock import Duration, instant, parse_duration, seconds
+from towpath.engine.model import JobOptions, Said
+from towpath.engine.plans import ScheduleInfo
+from towpath.engine.preview import MOST_FIRINGS, Preview, preview
+from towpath.engine.schedule import Cron, Every, Missed, Schedule
+from towpath.errors import InvalidOption
+from towpath.ledger.keys.key import Scope
+from towpath.server.job_fields import asking, options_in, telling, told
+from towpath.server.models import PayloadIn, SubmittedOut
+from towpath.server.routes.jobs import After, Size
+from towpath.web.auth import CanRead, CanSubmit, require
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import (
+    Answer,
+    Body,
+    Instant,
+    Json,
+    Queue,
+    ScheduleName,
+    Seconds,
+    example,
+    shown,
+)
+from towpath.web.parts import Named, TheEngine
+from towpath.web.problems import documented
+
+router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=BodyRoute)
+
+_DECIDED = ("id", "delay", "due")
+Interval = Seconds | Annotated[str, Field(max_length=100)]
+
+
+class _When(Body):
+    cron: Annotated[str | None, Field(max_length=256)] = None
+    """Five fields as cron has them, or six with the seconds first. Give this or `every`."""
+    every: Interval | None = None
+    """An interval: seconds, or text such as `5m`; one second at least."""
+    tz: Annotated[str | None, Field(max_length=100)] = None
+    """The time zone of `cron`, e.g. `Europe/Berlin`. Without it: UTC."""
+    anchor: Instant | None = None
+    """An instant of `every`, from which the others are counted. Without it: 1970."""
+
+    def when(self) -> Schedule:
+        """Raises InvalidOption."""
+        if (self.cron is None) == (self.every is None):
+            rule = "give one of cron and every"
+            raise InvalidOption("cron", self.cron, rule=rule)
+        if self.cron is not None:
+            if self.anchor is not None:
+                raise InvalidOption("anchor", self.anchor, rule="belongs to every")
+            return Cron(self.cron, "UTC" if self.tz is None else self.tz)
+        if self.tz is not None:
+            raise InvalidOption("tz", self.tz, rule="belongs to cron; an interval knows no zone")
+        return Every(self._interval(), self.anchor or instant(0))
+
+    def _interval(self) -> Duration:
+        every = self.every
+        return parse_duration("every", every) if isinstance(every, str) else seconds(every or 0)
+
+
+class _PlainSchedule(_When, PayloadIn):
+    missed: Missed = Missed.ONCE
+    """What becomes of firings that nobody was there for."""
+    paused: Annotated[bool, Field(strict=True)] = False
+    """Whether it is to wait until it is resumed."""
+
+
+class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
+    """A schedule, and all that may be said about its jobs."""
+
+    model_config = example(
+        cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, missed="once"
+    )
+
+
+class ScheduleChange(ScheduleIn):
+    """What is to be other than it is: what is left out stays; an option that is null goes."""
+
+    model_config = example(paused=True)
+
+    def changes(self) -> dict[str, Any]:
+        """The arguments of `schedules.change`. Raises InvalidOption."""
+        given = self.model_fields_set
+        found: dict[str, Any] = {}
+        if given & {"cron", "every", "tz", "anchor"}:
+            found["when"] = self.when()
+        if given & {"payload", "payload_base64"}:
+            found["payload"] = self.data()
+        found |= {name: getattr(self, name) for name in ("missed", "paused") if name in given}
+        options = cast("dict[str, Any]", options_in(self))
+        for name in given & JobOptions.__annotations__.keys():
+            found[name] = getattr(self, name)
+        return found | options
+
+
+class PreviewIn(_When):
+    """A schedule that is not there yet."""
+
+    model_config = example(cron="30 2 * * *", tz="Europe/Berlin", count=3)
+
+    count: Annotated[int, Field(ge=1, le=MOST_FIRINGS, strict=True)] = 5
+    after: Instant | None = None
+    """From when on; without it, from now."""
+
+
+class ClockChangeOut(Answer):
+    """A change of the clock that makes a difference."""
+
+    at: datetime
+    effect: str
+    """skipped, moved, doubled or once."""
+    text: str
+
+
+class PreviewOut(Answer):
+    """What a schedule will do."""
+
+    model_config = example(
+        schedule="30 2 * * * Europe/Berlin",
+        firings=["2026-11-17T02:30:00+01:00", "2026-11-18T02:30:00+01:00"],
+        clock_changes=[
+            {
+                "at": "2027-03-28T01:00:00Z",
+                "effect": "moved",
+                "text": "clocks go forward, 2027-03-28 02:00 to 03:00 does not exist: "
+                "02:30 fires at 03:00",
+            }
+        ],
+    )
+
+    schedule: str
+    """In words."""
+    firings: list[datetime]
+    clock_changes: list[ClockChangeOut]
+    """Within a year, those that skip, move or double firings."""
+
+    @classmethod
+    def of(cls, when: Schedule, seen: Preview) -> PreviewOut:
+        changes = [
+            ClockChangeOut(at=it.at, effect=it.effect, text=it.text) for it in seen.clock_changes
+        ]
+        return cls(schedule=str(when), firings=seen.firings, clock_changes=changes)
+
+
+class _ScheduleHead(Answer):
+    queue: str
+    name: str
+    source: str
+    """`stored`, or `code`: the app declares it, and alone knows payload and options."""
+    schedule: str
+    """In words."""
+    cron: str | None = None
+    tz: str | None = None
+    every: float | None = None
+    """Seconds."""
+    anchor: datetime | None = None
+    missed: str | None = None
+    paused: bool = False
+    readable: bool = True
+    """False for one that only a newer release can read: it is not fired by this one."""
+    last: datetime | None = None
+    """What it was last fired for."""
+    next: datetime | None = None
+    """What comes next; null while it is paused."""
+    payload: Json = None
+    """Left out in lists."""
+    payload_base64: str | None = None
+    lease: Annotated[float | None, BeforeValidator(lambda it: it and it.total_seconds())] = None
+    keep: Annotated[float | None, BeforeValidator(lambda it: it and it.total_seconds())] = None
+
+
+class ScheduleOut(telling(_ScheduleHead)):
+    """A schedule as it is now."""
+
+    @classmethod
+    def of(cls, info: ScheduleInfo) -> ScheduleOut:
+        options = cast("dict[str, Any]", info.options)
+        said = Said(**{name: options[name] for name in Said.__struct_fields__ if name in options})
+        return cls(
+            queue=info.queue,
+            name=info.name,
+            source=info.source,
+            schedule=info.about,
+            missed=info.missed,
+            paused=info.paused,
+            readable=info.readable,
+            last=info.last,
+            next=info.next,
+            lease=options.get("lease"),
+            keep=options.get("keep"),
+            **_rhythm(info.when),
+            **told(said),
+            **shown("payload", info.payload or b""),
+        )
+
+
+def _rhythm(when: Schedule | None) -> dict[str, Any]:
+    match when:
+        case Cron():
+            return {"cron": when.expression, "tz": when.tz}
+        case Every():
+            anchored = when.anchor != instant(0)
+            return {
+                "every": when.interval.total_seconds(),
+                "anchor": when.anchor if anchored else None,
+            }
+        case None:
+            return {}
+
+
+class SchedulesOut(Answer):
+    """A page of schedules, by queue and name; payloads are left out."""
+
+    schedules: list[ScheduleOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+@router.get("", response_model=SchedulesOut, responses=documented())
+async def list_schedules(
+    engine: TheEngine,
+    key: CanRead,
+    queue: Annotated[str | None, Query(max_length=64, description="Only this queue.")] = None,
+    after: After = None,
+    size: Size = 100,
+) -> SchedulesOut:
+    """The schedules of every queue that the key may see, whoever declared them."""
+    if queue is not None:
+        require(key, Scope.READ, queue)
+    names = [queue] if queue is not None else await engine.queues()
+    page = await engine.schedules.list(
+        queues=[name for name in names if key.covers(name)], after=after, size=size
+    )
+    return SchedulesOut(schedules=[ScheduleOut.of(it) for it in page.schedules], after=page.after)
+
+
+@router.post("/preview", response_model=PreviewOut, responses=documented())
+async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> PreviewOut:
+    """The next firings of a schedule that is not there yet, and what changes of the clock do."""
+    when = body.when()
+    after = body.after or (await engine.schedules.changes()).now
+    if after.tzinfo is None:
+        raise InvalidOption("after", after, rule="must have a time zone")
+    return PreviewOut.of(when, preview(when, after, body.count))
+
+
+@router.put(
+    "/{queue}/{name}",
+    response_model=ScheduleOut,
+    responses={201: {"model": ScheduleOut, "description": "It is new."}, **documented(409)},
+)
+async def put(
+    queue: Queue,
+    name: ScheduleName,
+    body: ScheduleIn,
+    response: Response,
+    engine: TheEngine,
+    _: CanSubmit,
+) -> ScheduleOut:
+    """Make a schedule, or put this in its place: 201 or 200.
+
+    A new one begins now; one that was there goes on from its last firing. In force everywhere
+    within a second. A name that code declares is refused with 409.
+    """
+    done = await engine.schedules.set(
+        queue,
+        name,
+        body.when(),
+        body.data(),
+        missed=body.missed,
+        paused=body.paused,
+        **options_in(body),
+    )
+    response.status_code = 201 if done.new else 200
+    return ScheduleOut.of(done.schedule)
+
+
+@router.get("/{queue}/{name}", response_model=ScheduleOut, responses=documented(404))
+async def look(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanRead) -> ScheduleOut:
+    """A schedule, with what it was last fired for and what comes next."""
+    return ScheduleOut.of(await engine.schedules.get(queue, name))
+
+
+@router.patch("/{queue}/{name}", response_model=ScheduleOut, responses=documented(404, 409))
+async def change(
+    queue: Queue, name: ScheduleName, body: ScheduleChange, engine: TheEngine, _: CanSubmit
+) -> ScheduleOut:
+    """Change some of a schedule; `{"paused": true}` and `{"paused": false}` pause and resume it.
+
+    It goes on from its last firing; a resumed one from now.
+    """
+    return ScheduleOut.of(await engine.schedules.change(queue, name, **body.changes()))
+
+
+@router.delete(
+    "/{queue}/{name}",
+    status_code=204,
+    response_class=Response,
+    responses=documented(404, 409),
+)
+async def remove(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
+    """Remove a schedule; its jobs stay."""
+    await engine.schedules.remove(queue, name)
+
+
+@router.post(
+    "/{queue}/{name}/fire",
+    status_code=202,
+    response_model=SubmittedOut,
+    responses=documented(404, 409),
+)
+async def fire(
+    queue: Queue, name: ScheduleName, engine: TheEngine, named: Named, _: CanSubmit
+) -> SubmittedOut:
+    """Submit its job once more, now. Its rhythm stays, and so do `last` and `next`."""
+    call, id = (named.call(), named.job_id(0)) if named else (None, None)
+    return SubmittedOut.of(await engine.schedules.fire(queue, name, id=id, call=call))

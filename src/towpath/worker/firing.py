@@ -1,0 +1,244 @@
+"""Firing the recurring work of one queue: what is due, once, whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from random import sample
+from typing import NamedTuple
+
+from towpath.clock import ZERO, Clock, Duration, minutes, seconds
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.engine import Engine
+from towpath.engine.plans import Stored, stored
+from towpath.engine.recur import RecurringWork
+from towpath.engine.schedule import Recurrence, due
+from towpath.errors import (
+    EngineClosed,
+    FiringTaken,
+    NotYet,
+    QueueFull,
+    ScheduleChanged,
+    ServerError,
+    TowpathError,
+)
+from towpath.ids import QueueName
+from towpath.telemetry.events import DUTY_FAILED, RECURRING_FIRED, RECURRING_MISSED
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+
+LOOK_EVERY = seconds(30)
+"""Nobody waits longer without asking the server about work that code declares: its clock may have
+been set, or work forgotten."""
+LOOK_AGAIN = minutes(5)
+"""The same where all schedules are kept in the store: there, a change is heard of."""
+TRY_AGAIN_AFTER = seconds(5)
+"""When a queue has no room for a firing, or the server gives no answer."""
+_LARGEST_CALL_BYTES = 8 * 1024 * 1024
+
+
+class _Work(NamedTuple):
+    """What may fall due, whoever says when."""
+
+    what: Recurrence
+    version: str = ""
+    """Of the schedule that the store keeps."""
+    size: int = 0
+    """Of its payload there."""
+
+
+class Teller:
+    """What those who fire tell: log lines, and counters."""
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self._log, self._metrics = log, metrics
+
+    def fired(self, work: Recurrence, firings: Sequence[datetime], now: datetime) -> None:
+        self._metrics.schedules(work.queue).fired.inc(len(firings))
+        for at in firings:
+            self._log.emit(
+                RECURRING_FIRED,
+                recurring=work.name,
+                queue=work.queue,
+                job=work.job(at).id,
+                due=at,
+                late=now - at,
+            )
+
+    def missed(self, work: Recurrence, missed: int) -> None:
+        if missed:
+            self._metrics.schedules(work.queue).missed.inc(missed)
+            self._log.emit(
+                RECURRING_MISSED,
+                recurring=work.name,
+                queue=work.queue,
+                missed=missed,
+                policy=work.missed,
+            )
+
+    def failed(self, duty: str, queue: str, error: Exception) -> None:
+        self.trouble(duty, queue, type(error).__name__, str(error))
+
+    def trouble(self, duty: str, queue: str, error: str, reason: str) -> None:
+        self._log.emit(DUTY_FAILED, duty=duty, queue=queue, error=error, reason=reason)
+
+
+class Firing:
+    """The recurring work of one queue."""
+
+    def __init__(
+        self, engine: Engine, queue: QueueName, recurrences: Sequence[Recurrence], teller: Teller
+    ) -> None:
+        self._engine, self._queue, self._teller = engine, queue, teller
+        self._declared: Sequence[Recurrence] = recurrences
+        self._stored: dict[str, Stored] = {}
+        self._change = ""
+        self._refused = ""
+        """The version that a firing was last refused for."""
+        self._next: dict[str, tuple[str, datetime, datetime | None]] = {}
+        """The firing after a last one: finding it costs more than all the rest of a look."""
+        self._nap: asyncio.Timeout | None = None
+        self._woken = False
+
+    def declare(self, recurrences: Sequence[Recurrence]) -> None:
+        """What code has for this queue now."""
+        if self._declared != recurrences:
+            self._declared = recurrences
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._woken = True
+        if self._nap is not None:
+            self._nap.reschedule(asyncio.get_running_loop().time())
+
+    async def keep(self, clock: Clock) -> None:
+        while True:
+            stamp, self._woken = clock.stamp(), False
+            try:
+                pause = await self._look()
+            except EngineClosed:
+                raise
+            except ServerError as error:
+                self._teller.failed("fire", self._queue, error)
+                pause = TRY_AGAIN_AFTER
+            # A manual clock may have been moved since the answer.
+            if clock.stamp() == stamp and not self._woken:
+                await self._rest(clock, pause)
+
+    async def _rest(self, clock: Clock, pause: Duration) -> None:
+        try:
+            async with asyncio.timeout(None) as self._nap:
+                await clock.sleep(pause)
+        except TimeoutError:
+            pass  # woken
+        finally:
+            self._nap = None
+
+    async def fire_due(self) -> None:
+        while await self._look() == ZERO:
+            pass
+
+    async def _look(self) -> Duration:
+        """Fire what is due; how long until the next look."""
+        known = await self._engine.recurring(self._queue, known=self._change)
+        if known.change != self._change:
+            self._change = known.change
+            self._stored = {name: stored(self._queue, name, it) for name, it in known.plans.items()}
+        # In any order: workers that look at the same time then share what is due, instead of
+        # racing for each.
+        work = self._work()
+        pauses = [await self._see_to(it, known) for it in sample(work, len(work))]
+        return min([LOOK_EVERY if self._declared else LOOK_AGAIN, *pauses])
+
+    def _work(self) -> list[_Work]:
+        found: list[_Work] = []
+        for it in self._declared:
+            if it.name in self._stored:
+                reason = f"{it.name}: the queue keeps a schedule of that name; rename one of them"
+                self._teller.trouble("fire", self._queue, "NameTaken", reason)
+            else:
+                found.append(_Work(it))
+        for name, it in self._stored.items():
+            if it.work is None:
+                reason = f"{name}: this release can't read its schedule"
+                self._teller.trouble("fire", self._queue, "Unreadable", reason)
+            elif not it.paused:
+                found.append(_Work(it.work, it.version, it.size))
+        return found
+
+    async def _see_to(self, work: _Work, known: RecurringWork) -> Duration:
+        """How long until something is to be done about *work*, ZERO after something was."""
+        name = work.what.name
+        last = known.last.get(name)
+        if name in known.unreadable:
+            reason = f"{name}: this release can't read when it was last fired; `forget` it"
+            self._teller.trouble("fire", self._queue, "Unreadable", reason)
+            return LOOK_EVERY
+        try:
+            if last is None:
+                await self._fire(work, [], after=None, upto=known.now)
+            elif pause := self._wait(work, last.at, known.now):
+                return pause
+            else:
+                await self._fire_due(work, last.at, known.now)
+        except ScheduleChanged:
+            again, self._refused = self._refused == work.version, work.version
+            self._change = ""  # what is kept there is not what was looked at
+            return TRY_AGAIN_AFTER if again else ZERO
+        except (FiringTaken, NotYet):
+            pass  # somebody was faster, or the server's clock was set: look again
+        except ServerError:
+            raise
+        except TowpathError as error:  # a full queue, a payload too large: the others go on
+            self._teller.failed("fire", self._queue, error)
+            return TRY_AGAIN_AFTER
+        return ZERO
+
+    def _wait(self, work: _Work, last: datetime, now: datetime) -> Duration:
+        it, version = work.what, work.version
+        cached = self._next.get(it.name)
+        if cached is None or cached[:2] != (version, last):
+            coming = next(it.when.after(last), None)
+            cached = self._next[it.name] = (version, last, coming)
+        return LOOK_EVERY if cached[2] is None else max(cached[2] - now, ZERO)
+
+    async def _fire_due(self, work: _Work, last: datetime, now: datetime) -> None:
+        it = work.what
+        found = due(it.when, last, now, it.missed)
+        rest, most = found.firings, _most(work)
+        while rest:
+            part = rest[:most]
+            try:
+                await self._fire(work, part, after=last, upto=part[-1])
+            except QueueFull:
+                if len(part) == 1:
+                    raise
+                most = len(part) // 2  # there may be room for some of them
+            else:
+                self._teller.fired(it, part, now)
+                last, rest = part[-1], rest[most:]
+        if last != found.last:
+            await self._fire(work, [], after=last, upto=found.last)
+        self._teller.missed(it, found.missed)
+
+    async def _fire(
+        self, work: _Work, firings: Sequence[datetime], *, after: datetime | None, upto: datetime
+    ) -> None:
+        it = work.what
+        await self._engine.fire(
+            self._queue,
+            it.name,
+            [it.job(at) for at in firings],
+            after=after,
+            upto=upto,
+            about=str(it.when),
+            version=work.version,
+        )
+
+
+def _most(work: _Work) -> int:
+    """Firings in one step: bounded in number and in bytes."""
+    size = len(work.what.payload) or work.size
+    return max(1, min(LARGEST_BATCH, _LARGEST_CALL_BYTES // max(1, size)))

@@ -1,0 +1,145 @@
+"""`towpath schedules`: what is on a schedule; making, changing, firing and removing it."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.cli.command import Command
+from towpath import Engine, new_job
+
+
+async def plant(engine: Engine) -> None:
+    """As a worker does whose app declares it."""
+    now = (await engine.recurring("reports")).now
+    await engine.submit("reports", b"1")
+    await engine.fire("reports", "nightly", [], after=None, upto=now, about="0 3 * * * UTC")
+
+
+class TestWhatCodeDeclares:
+    async def test_is_listed_for_people(self, towpath: Command, engine: Engine) -> None:
+        await plant(engine)
+        header, line = towpath("schedules").out.splitlines()
+        assert header.split() == ["QUEUE", "SCHEDULE", "WHEN", "SOURCE", "NEXT", "LAST"]
+        assert line.split()[:9] == ["reports", "nightly", "0", "3", "*", "*", "*", "UTC", "code"]
+
+    async def test_says_when_it_comes_next_and_came_last(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        """What was only seen so far was never fired."""
+        now = (await engine.recurring("reports")).now
+        await plant(engine)
+        told = towpath("schedules", "--json").object
+        coming = datetime.fromisoformat(told["next"])
+        assert (coming.hour, coming.minute, told.get("last")) == (3, 0, None)
+        assert timedelta(0) < coming - now <= timedelta(days=1)
+        last = (await engine.recurring("reports")).last["nightly"].at
+        later = (await engine.recurring("reports")).now
+        await engine.fire(
+            "reports", "nightly", [new_job(b"1")], after=last, upto=later, about="every 0:00:05"
+        )
+        told = towpath("schedules", "--json").object
+        assert datetime.fromisoformat(told["last"]) == later
+        assert timedelta(0) < datetime.fromisoformat(told["next"]) - later <= timedelta(seconds=5)
+
+    async def test_is_listed_for_programs_and_forgotten(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await plant(engine)
+        told = towpath("schedules", "list", "--queue", "reports", "--json").object
+        assert (told["queue"], told["name"], told["source"]) == ("reports", "nightly", "code")
+        assert towpath("schedules", "forget", "reports", "nightly").code == 0
+        assert (await engine.recurring("reports")).last == {}
+
+    async def test_that_is_not_there_can_not_be_forgotten(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        await plant(engine)
+        ran = towpath("schedules", "forget", "reports", "weekly")
+        assert ran.code == 4
+        assert "recurrence_not_found" in ran.err
+
+    async def test_is_neither_replaced_nor_removed(self, towpath: Command, engine: Engine) -> None:
+        await plant(engine)
+        for ran in (
+            towpath("schedules", "set", "reports", "nightly", "--every", "1h"),
+            towpath("schedules", "remove", "reports", "nightly"),
+        ):
+            assert ran.code == 4
+            assert "schedule_declared" in ran.err
+
+    def test_none_is_a_hint(self, towpath: Command) -> None:
+        ran = towpath("schedules")
+        assert ran.code == 0
+        assert "@app.recurring" in ran.err
+
+
+class TestASchedule:
+    async def test_is_made_shown_and_removed(self, towpath: Command, engine: Engine) -> None:
+        made = towpath(
+            "schedules", "set", "reports", "nightly", '{"kind": "full"}', "--cron", "0 3 * * *",
+            "--tz", "Europe/Berlin", "--priority", "high", "--handler", "rerun", "--retry", "never",
+        )  # fmt: skip
+        assert made.out.startswith("reports/nightly  made  next ")
+        told = towpath("schedules", "show", "reports", "nightly", "--json").object
+        assert told["payload"] == {"kind": "full"}
+        assert told["schedule"] == "0 3 * * * Europe/Berlin"
+        assert (told["priority"], told["retry"], told["source"]) == (100, "never", "stored")
+        assert told["headers"] == {"handler": "rerun"}
+        assert "full" in towpath("schedules", "show", "reports", "nightly").out
+        again = towpath("schedules", "set", "reports", "nightly", "--every", "1h", "--json").object
+        assert (again["new"], again["schedule"]) == (False, "every 1:00:00")
+        assert towpath("schedules", "remove", "reports", "nightly").code == 0
+        assert (await engine.schedules.list()).schedules == []
+
+    async def test_is_paused_resumed_and_fired(self, towpath: Command, engine: Engine) -> None:
+        towpath("schedules", "set", "reports", "hourly", "--every", "1h")
+        assert towpath("schedules", "pause", "reports", "hourly", "--json").object["paused"]
+        assert "(paused)" in towpath("schedules").out
+        fired = towpath("schedules", "fire", "reports", "hourly", "--json").object
+        assert fired["id"].startswith("hourly!")
+        assert (await engine.counts("reports")).ready == 1
+        assert "resumed  next " in towpath("schedules", "resume", "reports", "hourly").out
+
+    @pytest.mark.parametrize("command", ["show", "remove", "fire", "pause", "resume"])
+    def test_that_is_not_there_is_told(self, towpath: Command, command: str) -> None:
+        ran = towpath("schedules", command, "reports", "weekly")
+        assert ran.code == 5
+        assert "schedule_not_found" in ran.err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((), "give one of --cron and --every"),
+            (("--cron", "0 3 * * *", "--every", "1h"), "give one of --cron and --every"),
+            (("--cron", "0 0 30 2 *"), "never comes"),
+            (("--cron", "often"), "five fields"),
+            (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), "time zone"),
+            (("--every", "1h", "--tz", "UTC"), "belongs to --cron"),
+            (("--every", "0"), "every"),
+            (("--every", "200000d"), "36525 days"),
+            (("--every", "1h", "--missed", "never"), "skip, once or all"),
+        ],
+    )
+    def test_that_can_not_be_right_is_refused(
+        self, towpath: Command, words: tuple[str, ...], said: str
+    ) -> None:
+        ran = towpath("schedules", "set", "reports", "x", *words)
+        assert ran.code == 2
+        assert said in ran.err
+
+    def test_has_a_payload_that_is_json(self, towpath: Command) -> None:
+        ran = towpath("schedules", "set", "reports", "x", "no json", "--every", "1h")
+        assert ran.code == 2
+        assert "is no JSON" in ran.err
+
+
+class TestPreview:
+    def test_tells_the_next_firings_and_what_the_clock_does(self, towpath: Command) -> None:
+        words = ("--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--count", "3")
+        ran = towpath("schedules", "preview", *words)
+        assert [it[10:] in ("T02:30:00+01:00", "T02:30:00+02:00", "T03:00:00+02:00")
+                for it in ran.out.splitlines()] == [True] * 3  # fmt: skip
+        assert "02:30 fires at 03:00" in ran.err
+        assert "fires once, the first time" in ran.err
+        told = towpath("schedules", "preview", *words, "--json").objects
+        assert sorted(it["effect"] for it in told[3:]) == ["moved", "once"]

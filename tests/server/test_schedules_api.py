@@ -1,0 +1,261 @@
+"""Schedules over HTTP: made, looked at, changed, fired and removed; fired by the server itself."""
+
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.server.serving import Serving, code, problem
+from tests.waiting import eventually
+from towpath.embedded.process import ask
+
+ROOT = "/api/v1/schedules"
+
+
+class Schedules:
+    """The paths of one queue's schedules."""
+
+    def __init__(self, client: httpx.Client, queue: str) -> None:
+        self.client, self.queue = client, queue
+
+    def path(self, name: str) -> str:
+        return f"{ROOT}/{self.queue}/{quote(name, safe='')}"
+
+    def put(self, name: str, **body: Any) -> httpx.Response:
+        return self.client.put(self.path(name), json=body)
+
+    def get(self, name: str) -> Any:
+        answer = self.client.get(self.path(name))
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def patch(self, name: str, **body: Any) -> httpx.Response:
+        return self.client.patch(self.path(name), json=body)
+
+    def delete(self, name: str) -> httpx.Response:
+        return self.client.delete(self.path(name))
+
+    def fire(self, name: str, **headers: str) -> httpx.Response:
+        named = {it.replace("_", "-"): value for it, value in headers.items()}
+        return self.client.post(f"{self.path(name)}/fire", headers=named)
+
+    def ready(self) -> int:
+        return self.client.get(f"/api/v1/queues/{self.queue}").json()["ready"]
+
+
+@pytest.fixture
+def schedules(running: Serving, queue: str) -> Schedules:
+    return Schedules(running.client(), queue)
+
+
+def declare(running: Serving, queue: str, name: str) -> None:
+    """As a worker does whose app declares it."""
+    ask(running.store, "HSET", f"{{{queue}}}:recurring", name, "1794787200000 0 3 * * * UTC")
+
+
+class TestASchedule:
+    def test_is_made_looked_at_replaced_and_removed(self, schedules: Schedules) -> None:
+        made = schedules.put(
+            "nightly", cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, priority=9,
+            lane="ann", retry="fixed:5s", headers={"handler": "rerun"}, keep=60, missed="skip",
+        )  # fmt: skip
+        assert made.status_code == 201, made.text
+        found = schedules.get("nightly")
+        assert found == made.json()
+        wanted = {
+            "queue": schedules.queue, "name": "nightly", "source": "stored", "paused": False,
+            "cron": "0 3 * * *", "tz": "Europe/Berlin", "missed": "skip", "priority": 9,
+            "lane": "ann", "retry": "fixed:5s", "headers": {"handler": "rerun"}, "keep": 60.0,
+            "payload": {"kind": "full"}, "last": None, "readable": True,
+            "schedule": "0 3 * * * Europe/Berlin",
+        }  # fmt: skip
+        assert {name: found[name] for name in wanted} == wanted
+        assert datetime.fromisoformat(found["next"]).minute == 0
+        again = schedules.put("nightly", every="90m")
+        assert (again.status_code, again.json()["every"]) == (200, 5400.0)
+        assert again.json()["priority"] == 50
+        assert schedules.delete("nightly").status_code == 204
+        assert code(schedules.delete("nightly"), 404) == "schedule-not-found"
+
+    def test_may_have_a_name_that_looks_like_a_path(self, schedules: Schedules) -> None:
+        name = "a/fire %日本"
+        assert schedules.put(name, every=3600).status_code == 201
+        assert schedules.get(name)["name"] == name
+
+    def test_is_changed_in_part(self, schedules: Schedules) -> None:
+        schedules.put("x", every=3600, payload=1, priority=9, lane="ann")
+        changed = schedules.patch("x", payload=2, lane=None).json()
+        assert (changed["payload"], changed["lane"], changed["priority"]) == (2, None, 9)
+        assert changed["every"] == 3600
+        changed = schedules.patch("x", cron="0 3 * * *", priority=50).json()
+        assert (changed["cron"], changed["tz"], changed["every"]) == ("0 3 * * *", "UTC", None)
+        assert (changed["priority"], changed["payload"]) == (50, 2)
+
+    def test_is_paused_and_resumed(self, schedules: Schedules) -> None:
+        schedules.put("x", every=3600)
+        paused = schedules.patch("x", paused=True).json()
+        assert (paused["paused"], paused["next"]) == (True, None)
+        resumed = schedules.patch("x", paused=False).json()
+        assert (resumed["paused"], resumed["last"]) == (False, None)
+        assert resumed["next"]
+
+    def test_is_fired_by_hand_once_per_idempotency_key(self, schedules: Schedules) -> None:
+        schedules.put("x", every=3600, payload=1)
+        before = schedules.get("x")
+        fired = [schedules.fire("x", idempotency_key="k") for _ in range(2)]
+        assert [it.status_code for it in fired] == [202, 202]
+        assert fired[0].json()["id"] == fired[1].json()["id"]
+        assert schedules.ready() == 1
+        schedules.fire("x")
+        assert schedules.ready() == 2
+        assert schedules.get("x") == before
+
+
+class TestTheServer:
+    def test_fires_the_schedules_of_a_queue_without_workers(self, schedules: Schedules) -> None:
+        schedules.put("tick", every=1, payload="now")
+        eventually(lambda: schedules.ready() >= 2, within=30)
+        job = schedules.client.post(
+            f"/api/v1/queues/{schedules.queue}/claim", json={"worker": "w"}
+        ).json()["jobs"][0]
+        assert job["payload"] == "now"
+        assert job["id"] == f"tick@{job['headers']['scheduled']}"
+        schedules.patch("tick", payload="then")
+        schedules.patch("tick", paused=True)
+        assert schedules.get("tick")["last"]
+        schedules.delete("tick")
+
+
+class TestListing:
+    def test_is_paged_and_filtered(self, running: Serving, schedules: Schedules) -> None:
+        for name in "cab":
+            schedules.put(name, every=3600)
+        declare(running, schedules.queue, "declared")
+        params: dict[str, Any] = {"queue": schedules.queue, "size": 3}
+        first = schedules.client.get(ROOT, params=params).json()
+        rest = schedules.client.get(ROOT, params={**params, "after": first["after"]}).json()
+        found = [(it["name"], it["source"]) for it in first["schedules"] + rest["schedules"]]
+        assert found == [("a", "stored"), ("b", "stored"), ("c", "stored"), ("declared", "code")]
+        assert rest["after"] is None
+        assert all(it["payload"] is None for it in first["schedules"])
+
+    def test_shows_only_what_the_key_covers(self, running: Serving, schedules: Schedules) -> None:
+        schedules.put("x", every=3600)
+        _, secret = running.make_key("read", queues=("elsewhere-*",))
+        client = running.client(secret)
+        listed = client.get(ROOT).json()["schedules"]
+        assert [it for it in listed if it["queue"] == schedules.queue] == []
+        assert code(client.get(ROOT, params={"queue": schedules.queue}), 403) == "queue-forbidden"
+
+
+class TestWhatCodeDeclares:
+    def test_is_not_changed_here(self, running: Serving, schedules: Schedules) -> None:
+        schedules.put("x", every=3600)  # so that the queue is there
+        declare(running, schedules.queue, "nightly")
+        found = schedules.get("nightly")
+        assert (found["source"], found["cron"]) == ("code", "0 3 * * *")
+        for answer in (
+            schedules.put("nightly", every=3600),
+            schedules.patch("nightly", paused=True),
+            schedules.delete("nightly"),
+            schedules.fire("nightly"),
+        ):
+            told = problem(answer, 409)
+            assert told["type"].endswith("schedule-declared")
+            assert "towpath schedules forget" in told["remedy"]
+
+
+class TestScopes:
+    def test_are_read_to_look_and_submit_to_change(
+        self, running: Serving, schedules: Schedules
+    ) -> None:
+        schedules.put("x", every=3600)
+        _, secret = running.make_key("read")
+        reader = Schedules(running.client(secret), schedules.queue)
+        assert reader.get("x")["name"] == "x"
+        for answer in (
+            reader.put("y", every=3600),
+            reader.patch("x", paused=True),
+            reader.delete("x"),
+            reader.fire("x"),
+        ):
+            assert code(answer, 403) == "scope-missing"
+
+    def test_are_for_the_queues_of_the_key(self, running: Serving, schedules: Schedules) -> None:
+        _, secret = running.make_key("read", "submit", queues=("elsewhere-*",))
+        other = Schedules(running.client(secret), schedules.queue)
+        for answer in (other.put("x", every=3600), other.delete("x"), other.fire("x")):
+            assert code(answer, 403) == "queue-forbidden"
+
+
+class TestPreview:
+    def test_tells_the_next_firings_and_what_the_clock_does(self, schedules: Schedules) -> None:
+        body = {"cron": "30 2 * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
+        told = schedules.client.post(f"{ROOT}/preview", json={**body, "count": 3}).json()
+        assert told["firings"] == [
+            "2026-03-28T02:30:00+01:00",
+            "2026-03-29T03:00:00+02:00",
+            "2026-03-30T02:30:00+02:00",
+        ]
+        assert [(it["at"], it["effect"]) for it in told["clock_changes"][:2]] == [
+            ("2026-03-29T01:00:00Z", "moved"),
+            ("2026-10-25T01:00:00Z", "once"),
+        ]
+
+    def test_of_what_follows_the_wall_clock(self, schedules: Schedules) -> None:
+        body = {"cron": "*/30 * * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
+        told = schedules.client.post(f"{ROOT}/preview", json=body).json()
+        assert [it["effect"] for it in told["clock_changes"][:2]] == ["skipped", "doubled"]
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "neither": ({}, "give one of cron and every"),
+    "both": ({"cron": "0 3 * * *", "every": 60}, "give one of cron and every"),
+    "never": ({"cron": "0 0 30 2 *"}, "never comes: none of its months has such a day"),
+    "garbled": ({"cron": "often"}, "five fields"),
+    "zone": ({"cron": "0 3 * * *", "tz": "Mars/Crater"}, "time zone"),
+    "empty zone": ({"cron": "0 3 * * *", "tz": ""}, "time zone"),
+    "zone of an interval": ({"every": 60, "tz": "UTC"}, "belongs to cron"),
+    "nought": ({"every": 0}, "must be from 0:00:01"),
+    "negative": ({"every": -5}, "greater than or equal to 0"),
+    "too often": ({"every": "1ms"}, "must be from 0:00:01"),
+    "absurd": ({"every": 3155760001}, "less than or equal to"),
+    "no duration": ({"every": "soon"}, "must be a duration"),
+    "truth": ({"every": True}, "every"),
+    "missed": ({"every": 60, "missed": "never"}, "missed"),
+    "id": ({"every": 60, "id": "x"}, "id"),
+    "delay": ({"every": 60, "delay": 5}, "delay"),
+    "priority": ({"every": 60, "priority": 101}, "priority"),
+    "two payloads": ({"every": 60, "payload": 1, "payload_base64": "MQ=="}, "not both"),
+    "unknown": ({"every": 60, "moon": "full"}, "moon"),
+}
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("which", BAD)
+    def test_of_a_schedule(self, schedules: Schedules, which: str) -> None:
+        body, said = BAD[which]
+        assert said in problem(schedules.put("x", **body), 422)["detail"]
+        assert code(schedules.client.get(schedules.path("x")), 404) == "schedule-not-found"
+
+    def test_of_a_payload_that_is_no_json(self, schedules: Schedules) -> None:
+        text = '{"every": 60, "payload": nope}'
+        headers = {"content-type": "application/json"}
+        answer = schedules.client.put(schedules.path("x"), content=text, headers=headers)
+        assert answer.status_code == 400
+
+    def test_of_a_payload_that_is_too_large(self, schedules: Schedules) -> None:
+        answer = schedules.put("x", every=60, payload="x" * 2_000_000)
+        assert code(answer, 413) == "payload-too-large"
+        assert schedules.client.get(schedules.path("x")).status_code == 404
+
+    @pytest.mark.parametrize("name", ["%00", "a" * 257])
+    def test_of_a_name(self, schedules: Schedules, name: str) -> None:
+        answer = schedules.client.put(f"{ROOT}/{schedules.queue}/{name}", json={"every": 60})
+        assert answer.status_code == 422
+
+    def test_of_what_is_not_there(self, schedules: Schedules) -> None:
+        for answer in (schedules.patch("x", paused=True), schedules.fire("x")):
+            assert code(answer, 404) == "schedule-not-found"

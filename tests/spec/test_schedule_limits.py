@@ -1,0 +1,154 @@
+"""schedule: how many there may be, what can't be right, and the index that tells of changes."""
+
+from typing import Any
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import REVIEWS, run_all
+from towpath.clock import ManualClock, hours
+from towpath.engine import schedules as limits
+from towpath.engine.engine import Engine
+from towpath.engine.options import QueueOptions
+from towpath.engine.plans import Source
+from towpath.engine.schedule import Cron, Every
+from towpath.errors import (
+    InvalidName,
+    InvalidOption,
+    PayloadTooLarge,
+    SchedulesFull,
+    ScheduleUnreadable,
+)
+from towpath.ids import queue_name
+from towpath.worker.recurring import Recurrences, fire_due
+
+HOURLY, NIGHTLY = "hourly", "nightly"
+INDEX = "towpath:{schedules}:index"
+
+
+async def fired(engine: Engine) -> list[str]:
+    """The ids of all jobs that firing what is due brings."""
+    await fire_due(engine, Recurrences())
+    return sorted(await run_all(engine))
+
+
+async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> None:
+    """As a worker does whose app declares it."""
+    await engine.fire(REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC")
+
+
+class TestLimits:
+    async def test_of_a_queue(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "MOST_IN_A_QUEUE", 2)
+        for name in "ab":
+            await engine.schedules.set(REVIEWS, name, Every(hours(1)))
+        with pytest.raises(SchedulesFull, match="reviews: 2"):
+            await engine.schedules.set(REVIEWS, "c", Every(hours(1)))
+        await engine.schedules.set(REVIEWS, "a", Every(hours(2)))
+        await engine.schedules.set("mails", "c", Every(hours(1)))
+
+    async def test_of_all_queues(
+        self, engine: Engine, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(limits, "MOST_IN_ALL", 2)
+        for queue in ("mails", REVIEWS):
+            await engine.schedules.set(queue, HOURLY, Every(hours(1)))
+        with pytest.raises(SchedulesFull, match="all queues"):
+            await engine.schedules.set("zoo", HOURLY, Every(hours(1)))
+        assert "zoo" not in str(deployment.dump()[INDEX])
+        await engine.schedules.remove("mails", HOURLY)
+        await engine.schedules.set("zoo", HOURLY, Every(hours(1)))
+
+    async def test_of_a_payload_is_the_queues(self, engine: Engine, deployment: Deployment) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_payload=3))
+        with pytest.raises(PayloadTooLarge):
+            await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), b"long")
+        assert not any("schedules" in key for key in deployment.dump())
+
+
+class TestAnEntryOfANewerRelease:
+    async def test_is_shown_and_neither_fired_nor_changed(
+        self, engine: Engine, clock: ManualClock, deployment: Deployment
+    ) -> None:
+        await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
+        await engine.schedules.set(REVIEWS, "other", Every(hours(1)))
+        newer = b'v9 {"every":3600000,"moon":"full"}'
+        deployment.ask("HSET", "{reviews}:schedules", HOURLY, newer)
+        deployment.ask("HSET", "{reviews}:meta", "schedules", "v9")
+        info = await engine.schedules.get(REVIEWS, HOURLY)
+        assert (info.readable, info.when, info.source) == (False, None, Source.STORED)
+        clock.advance(hours(1))
+        assert await fired(engine) == ["other@2026-01-01T01:00:00.000Z"]
+        for refused in (
+            engine.schedules.set(REVIEWS, HOURLY, Every(hours(1))),
+            engine.schedules.pause(REVIEWS, HOURLY),
+            engine.schedules.fire(REVIEWS, HOURLY),
+        ):
+            with pytest.raises(ScheduleUnreadable):
+                await refused
+        assert deployment.ask("HGET", "{reviews}:schedules", HOURLY) == newer
+        await engine.schedules.remove(REVIEWS, HOURLY)
+
+
+class TestTheIndex:
+    async def test_tells_of_each_change_by_one_small_answer(self, engine: Engine) -> None:
+        nothing = await engine.schedules.changes()
+        assert nothing.queues is None
+        await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
+        heard = await engine.schedules.changes(nothing.last)
+        assert heard.queues is not None
+        assert [(queue, it.begun) for queue, it in heard.queues.items()] == [(REVIEWS, False)]
+        assert (await engine.schedules.changes(heard.last)).queues is None
+        await engine.schedules.remove(REVIEWS, HOURLY)
+        assert (await engine.schedules.changes(heard.last)).queues == {}
+
+    async def test_is_mended_where_it_was_lost(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
+        deployment.ask("DEL", INDEX)
+        await engine.schedules.mend(REVIEWS)
+        heard = await engine.schedules.changes()
+        assert heard.queues is not None
+        assert set(heard.queues) == {REVIEWS}
+
+    async def test_says_begun_where_a_change_was_left_half_done_and_is_mended(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        deployment.ask("HSET", INDEX, REVIEWS, "begun x 0", "*", "x")
+        heard = await engine.schedules.changes()
+        assert heard.queues is not None
+        assert heard.queues[queue_name(REVIEWS)].begun
+        await engine.schedules.mend(REVIEWS, "x")
+        assert INDEX not in deployment.key_names()
+
+    async def test_leaves_a_change_that_has_begun_since(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        deployment.ask("HSET", INDEX, REVIEWS, "begun y 0", "*", "y")
+        await engine.schedules.mend(REVIEWS, "x")
+        heard = await engine.schedules.changes()
+        assert heard.queues is not None
+        assert heard.queues[queue_name(REVIEWS)] == (True, "y")
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", 7, None])
+    async def test_of_a_name(self, engine: Engine, name: Any) -> None:
+        with pytest.raises(InvalidName, match="recurrence"):
+            await engine.schedules.set(REVIEWS, name, Every(hours(1)))
+        with pytest.raises(InvalidName, match="recurrence"):
+            await engine.schedules.remove(REVIEWS, name)
+
+    @pytest.mark.parametrize("options", [{"id": "a"}, {"delay": hours(1)}, {"priority": 101}])
+    async def test_of_options(self, engine: Engine, options: Any) -> None:
+        with pytest.raises(InvalidOption):
+            await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), **options)
+
+    async def test_of_a_schedule(self, engine: Engine, deployment: Deployment) -> None:
+        when: Any = "0 3 * * *"
+        with pytest.raises(InvalidOption, match="when"):
+            await engine.schedules.set(REVIEWS, HOURLY, when)
+        with pytest.raises(InvalidOption, match="never comes: none of its months has such a day"):
+            Cron("0 0 30 2 *")
+        assert deployment.key_names() == set()
