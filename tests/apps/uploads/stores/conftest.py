@@ -13,11 +13,14 @@ from towpath.apps.uploads.stores.options import StoreOptions, new_store
 from towpath.apps.uploads.stores.port import Store
 from towpath.embedded.objects import EmbeddedObjects
 
+BUCKET = "tests"
+
 
 def s3_options(objects: EmbeddedObjects, **other: Any) -> StoreOptions:
-    """A bucket of the test's own: SeaweedFS makes it with its first object."""
+    """Keys of the test's own, in one bucket: SeaweedFS sets files aside for each."""
     given: dict[str, Any] = {
-        "bucket": f"test-{secrets.token_hex(6)}",
+        "bucket": BUCKET,
+        "prefix": f"{secrets.token_hex(6)}/",
         "endpoint": objects.url,
         "access_key": objects.access_key,
         "secret_key": objects.secret_key,
@@ -25,7 +28,7 @@ def s3_options(objects: EmbeddedObjects, **other: Any) -> StoreOptions:
     return StoreOptions(**(given | other))
 
 
-@pytest.fixture(params=["directory"])
+@pytest.fixture(params=["directory", "s3"])
 def options(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOptions:
     if request.param == "directory":
         return StoreOptions(directory=tmp_path / "objects")

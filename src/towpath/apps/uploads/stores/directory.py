@@ -35,7 +35,6 @@ from towpath.apps.uploads.stores.options import BUCKET, BUCKET_RULE, StoreOption
 from towpath.apps.uploads.stores.port import (
     BINARY,
     NONE,
-    UPLOAD,
     Body,
     Multipart,
     Object,
@@ -44,6 +43,7 @@ from towpath.apps.uploads.stores.port import (
     content_type_of,
     object_key,
     part_number,
+    read_back,
     spelled,
 )
 from towpath.clock import wall_ms
@@ -96,8 +96,7 @@ class DirectoryStore:
         kept = Algorithm.CRC64NVME
         if checksum is not None and checksum.algorithm.combines:
             kept = checksum.algorithm
-        spelled(metadata)
-        begun = self._begun(key, "", kept, metadata, content_type)
+        begun = self._begun(key, "", kept, spelled(metadata), content_type)
         return self._object(await self._write(self._folders.put, begun, body, checksum))
 
     async def begin_multipart(
@@ -109,8 +108,7 @@ class DirectoryStore:
         metadata: Mapping[str, str] = NONE,
         content_type: str = BINARY,
     ) -> Multipart:
-        spelled(metadata, upload=upload)
-        own = {**metadata, UPLOAD: upload}
+        own = spelled(metadata, upload=upload)
         begun = self._begun(key, upload, combining(algorithm), own, content_type)
         made = await self._write(self._folders.begin, begun)
         return Multipart(key, made, upload, algorithm)
@@ -185,7 +183,7 @@ class DirectoryStore:
         content_type: str,
     ) -> Begun:
         kind = content_type_of(content_type)
-        return Begun(self._key(key), upload, algorithm, dict(metadata), kind, wall_ms())
+        return Begun(self._key(key), upload, algorithm, read_back(metadata), kind, wall_ms())
 
     def _key(self, key: str) -> str:
         return object_key(self._prefix + object_key(key))

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 from msgspec.structs import replace
 
+from towpath.apps.uploads.stores.errors import StoreNotInstalled
 from towpath.apps.uploads.stores.port import object_key
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidName, InvalidOption
@@ -115,6 +116,12 @@ def new_store(options: StoreOptions) -> Store | None:
 
     Raises StoreNotInstalled.
     """
+    if options.bucket is not None:
+        try:
+            from towpath.apps.uploads.stores.s3.store import S3Store  # noqa: PLC0415 -- an extra
+        except ModuleNotFoundError as error:
+            raise StoreNotInstalled(f"{error.name} is not installed") from error
+        return S3Store(options)
     if options.directory is not None:
         from towpath.apps.uploads.stores.directory import DirectoryStore  # noqa: PLC0415 -- rarely both
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Piece
 from towpath.apps.uploads.stores.errors import PartsDiffer, PartTooSmall
@@ -206,17 +206,26 @@ def size_of(body: Body) -> int:
 
 
 def spelled(metadata: Mapping[str, str], *, upload: str | None = None) -> dict[str, str]:
-    """*metadata* as headers can have it: any text, percent-encoded. Raises InvalidInput."""
+    """*metadata* as headers can have it: any text, percent-encoded. Raises InvalidInput.
+
+    A value that is empty is the same as none: not every server keeps it.
+    """
     for name in metadata:
         if not _METADATA.fullmatch(name) or name == UPLOAD:
             rule = f"1 to 64 of a-z, 0-9, '-', beginning with a letter or digit; not {UPLOAD}"
             raise InvalidName("metadata", name, rule=rule)
     own = {} if upload is None else {UPLOAD: upload}
-    found = {name: quote(value, safe=_PLAIN) for name, value in {**metadata, **own}.items()}
+    given = {**metadata, **own}
+    found = {name: quote(value, safe=_PLAIN) for name, value in given.items() if value}
     size = sum(len(name) + len(value) for name, value in found.items())
     if size > _METADATA_MOST:
         raise PayloadTooLarge("metadata", size, limit=_METADATA_MOST)
     return found
+
+
+def read_back(found: Mapping[str, str]) -> dict[str, str]:
+    """Metadata as it was meant, from how it is `spelled`."""
+    return {name: unquote(value) for name, value in found.items()}
 
 
 _PLAIN = " !#$&'()*+,/:;=?@[]^`{|}<>\\"

@@ -1,0 +1,1 @@
+"""Any S3, by aiobotocore, which nobody else imports."""

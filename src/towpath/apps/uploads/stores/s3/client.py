@@ -1,0 +1,152 @@
+"""The client of a store: one pool of connections, calls with a time limit, bodies as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from functools import cache
+from typing import Any
+
+from aiobotocore import config as boto_config  # pyright: ignore[reportMissingTypeStubs] -- it has none
+from aiobotocore import session as boto_session  # pyright: ignore[reportMissingTypeStubs] -- it has none
+from botocore import loaders as boto_loaders  # pyright: ignore[reportMissingTypeStubs] -- it has none
+
+from towpath.apps.uploads.stores.checksums import Piece
+from towpath.apps.uploads.stores.errors import StoreUnreachable
+from towpath.apps.uploads.stores.options import StoreOptions
+from towpath.apps.uploads.stores.port import PIECE, Body, size_of
+from towpath.apps.uploads.stores.s3.answers import About, told
+
+_session: Any = boto_session
+_config: Any = boto_config
+_loaders: Any = boto_loaders
+_REGION = "us-east-1"
+_SENT = 256 * 1024
+"""Bytes that must leave within `silence`: a slow line is not a silent one."""
+_LONGER = 4
+"""A server may take its time to join parts, or to copy."""
+
+
+class Client:
+    """An S3 client, made when it is entered. Credentials are looked for at the first call."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options, self._silence = options, options.silence.total_seconds()
+        self._client: Any = None
+        self._stack = AsyncExitStack()
+
+    async def enter(self) -> None:
+        options, session = self._options, _session.get_session()
+        session.register_component("data_loader", _loader())
+        region = options.region or session.get_config_variable("region") or _REGION
+        made: Any = session.create_client(
+            "s3",
+            region_name=region,
+            endpoint_url=options.endpoint,
+            aws_access_key_id=options.access_key,
+            aws_secret_access_key=options.secret_key,
+            aws_session_token=options.session_token,
+            config=self._config(),
+        )
+        with told(About(options.bucket or "")):
+            self._client = await self._stack.enter_async_context(made)
+        self._client.meta.events.register("before-call.s3", _without_expectation)
+
+    async def leave(self) -> None:
+        self._client = None
+        await self._stack.aclose()
+
+    async def call(
+        self, verb: str, about: About, *, longer: bool = False, **given: Any
+    ) -> dict[str, Any]:
+        """The answer. Raises StoreError. The time limit counts from the last bytes that left."""
+        if self._client is None:
+            raise StoreUnreachable("it was not entered, or was left")
+        within = self._silence * (_LONGER if longer else 1)
+        with told(about):
+            async with asyncio.timeout(within) as limit:
+                if "Body" in given:
+                    loop = asyncio.get_running_loop()
+                    given["Body"] = Sending(
+                        given["Body"], lambda: limit.reschedule(loop.time() + within)
+                    )
+                return await getattr(self._client, verb)(**given)
+
+    async def pieces(self, stream: Any, about: About) -> AsyncIterator[bytes]:
+        """What *stream* brings, as it comes."""
+        while True:
+            with told(about):
+                async with asyncio.timeout(self._silence):
+                    piece: bytes = await stream.read(PIECE)
+            if not piece:
+                return
+            yield piece
+
+    def _config(self) -> Any:
+        options, longest = self._options, self._silence * _LONGER
+        in_path = options.path_style
+        if in_path is None:
+            in_path = options.endpoint is not None
+        return _config.AioConfig(
+            connect_timeout=self._silence,
+            read_timeout=longest,
+            max_pool_connections=options.connections,
+            # Whoever calls decides about that, after having looked at what the lost answer was to.
+            retries={"total_max_attempts": 1},
+            signature_version="s3v4",
+            # Bodies carry a checksum that the server compares. Another one for the signature would
+            # cost more than all else that is done with a part.
+            s3={
+                "addressing_style": "path" if in_path else "auto",
+                "payload_signing_enabled": False,
+            },
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            # Traffic goes where the options say.
+            proxies={},
+            ignore_configured_endpoint_urls=True,
+        )
+
+
+@cache
+def _loader() -> Any:
+    """What knows the calls of S3; a second client need not read it again."""
+    return _loaders.create_loader()
+
+
+def _without_expectation(params: dict[str, Any], **_: Any) -> None:
+    """Not every server answers `Expect: 100-continue`, and the client would wait for it."""
+    params["headers"].pop("Expect", None)
+
+
+class Sending:
+    """A body on its way, piece by piece as it is: nothing is joined, and little is copied.
+
+    The client takes what can be read; what it then does is iterate. *sent* is called whenever it
+    has taken some of it.
+    """
+
+    def __init__(self, body: Body, sent: Callable[[], None]) -> None:
+        self._body, self._sent = body, sent
+        self._size = size_of(body)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def read(self, _: int = -1) -> bytes:
+        raise NotImplementedError("it is iterated")
+
+    def tell(self) -> int:
+        return 0
+
+    def seek(self, offset: int, _: int = 0) -> int:
+        """Each iteration begins at the beginning."""
+        return offset
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        for piece in self._body:
+            view = memoryview(piece)
+            for start in range(0, len(view), _SENT):
+                yield view[start : start + _SENT]
+                self._sent()
