@@ -47,7 +47,15 @@ if TYPE_CHECKING:
     from towpath.engine.schedule import Cron, Every, Missed
     from towpath.engine.states import State
     from towpath.errors import FellBehind, TowpathError
-    from towpath.worker.context import AttemptStopped, Context, Discard, Middleware, Retry, Snooze
+    from towpath.worker.context import (
+        AttemptStopped,
+        Context,
+        Discard,
+        HandOver,
+        Middleware,
+        Retry,
+        Snooze,
+    )
     from towpath.worker.handler import HandlerOptions
     from towpath.worker.worker import Worker
 
@@ -78,6 +86,7 @@ __all__ = [
     "Fail",
     "FellBehind",
     "Fixed",
+    "HandOver",
     "HandlerOptions",
     "Job",
     "JobOptions",

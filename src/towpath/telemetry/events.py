@@ -152,6 +152,11 @@ JOB_SNOOZED = LogEvent(
     "The handler asked to run later; the attempt was given back.",
     ("job", "queue", "handler", "attempt", "ran", "until"),
 )
+JOB_HANDED_OVER = LogEvent(
+    "job.handed_over",
+    "The handler handed its lease over: whoever has the token ends the attempt by then.",
+    ("job", "queue", "handler", "attempt", "ran", "until"),
+)
 JOB_DISCARDED = LogEvent(
     "job.discarded",
     "The handler gave the job up for good; it is dead with the handler's reason.",

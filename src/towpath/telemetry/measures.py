@@ -73,6 +73,11 @@ SNOOZED = _counter(
     "Attempts that asked to run later.",
     "What is put off again and again?",
 )
+HANDED_OVER = _counter(
+    "jobs_handed_over",
+    "Attempts whose lease was handed over: somebody else ends them.",
+    "How much of the work ends elsewhere?",
+)
 RELEASED = _counter(
     "jobs_released",
     "Jobs given back unfinished, without an attempt lost.",

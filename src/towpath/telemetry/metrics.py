@@ -87,6 +87,7 @@ class HandlerMetrics:
         "completed",
         "dead",
         "failed",
+        "handed_over",
         "lost",
         "punctuality",
         "ran",
@@ -107,6 +108,7 @@ class HandlerMetrics:
         self.failed = counter(measures.FAILED)
         self.dead = counter(measures.DEAD)
         self.snoozed = counter(measures.SNOOZED)
+        self.handed_over = counter(measures.HANDED_OVER)
         self.released = counter(measures.RELEASED)
         self.cancelled = counter(measures.CANCELLED)
         self.timed_out = counter(measures.TIMED_OUT)

@@ -27,7 +27,7 @@ import msgspec
 from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
 from towpath.errors import PayloadInvalid, PayloadTooLarge
-from towpath.worker.context import Context, Discard, Retry, Snooze
+from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
 from towpath.worker.endings import first_leaf, only_leaf, reason_of, words_of, writable
 from towpath.worker.handler import Handler
 
@@ -82,7 +82,8 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     error: str
     reason: str
     ms: int | None = None
-    """For retry: after so long; for snooze: so long (relative) or that instant (absolute)."""
+    """For retry: after so long; for snooze: so long (relative) or that instant (absolute); for a
+    hand over: the time of the lease."""
     absolute: bool = False
     trace: str = ""
     """The end of the traceback of a failure."""
@@ -193,6 +194,8 @@ def _raised(error: BaseException) -> Raised:
             return Raised("snooze", name, str(it), instant_ms("until", until), absolute=True)
         case Snooze() as it:
             return Raised("snooze", name, str(it), duration_ms("until", it.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
+        case HandOver() as it:
+            return Raised("hand_over", name, str(it), duration_ms("lease", it.lease))
         case it:
             name = type(first_leaf(it)[0]).__qualname__
             return Raised("", name, reason_of(it), trace=_trace(it))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, days, duration_ms, instant_ms, seconds, wall_ms
+from towpath.clock import Duration, days, duration_ms, instant_ms, milliseconds, seconds, wall_ms
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import PayloadInvalid
@@ -165,6 +165,20 @@ class Snooze(Verdict):
         self.until = until
 
 
+class HandOver(Verdict):
+    """Somebody else ends this attempt: whoever has `ctx.token`, within *lease*.
+
+    The lease is renewed for that long and the slot is free; nothing is settled, and nothing renews
+    the lease from here. The one with the token completes, fails or renews it (`lease_by_token`);
+    if nobody does in time, the attempt has failed and the job comes back.
+    """
+
+    def __init__(self, lease: Duration) -> None:
+        super().__init__(f"for {lease}")
+        duration_ms("lease", lease, least=milliseconds(1))
+        self.lease = lease
+
+
 class AttemptStopped(Exception):
     """The attempt had to end before its handler: *why* is its time limit, somebody who cancelled
     the job, a lost lease, or the worker's end.
@@ -189,7 +203,7 @@ class Middleware:
         """The handler has returned *result*."""
 
     async def error(self, ctx: Context, error: Exception) -> None:
-        """The handler has raised *error*, Retry, Discard and Snooze included.
+        """The handler has raised *error*, Retry, Discard, Snooze and HandOver included.
 
         Or it was ended from outside: then *error* is AttemptStopped; a RuntimeError stands for
         SystemExit and its like. In these cases how the attempt ends is decided: what is raised

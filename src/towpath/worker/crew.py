@@ -11,7 +11,7 @@ import msgspec
 
 from towpath.clock import Duration, steady
 from towpath.engine.channel import Limits
-from towpath.engine.model import Lease, Outcome, Release, Settlement
+from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry import events
@@ -216,6 +216,9 @@ class Crew:
             # Its end is decided: whoever wants to end it now comes too late.
             with suppress(asyncio.CancelledError):
                 await self._notes.sent(attempt)
+        if isinstance(settlement, Renew):
+            with suppress(asyncio.CancelledError):
+                await self._heartbeat.let_go(attempt)
         if attempt in self._held:
             self._finish(attempt, settlement)
         else:

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
 from towpath.engine.codec import settlement_item
-from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Settlement
+from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import Discard, Retry, Snooze, Verdict
+from towpath.worker.context import Discard, HandOver, Retry, Snooze, Verdict
 from towpath.worker.handler import Handler
 
 LONGEST_MESSAGE = 1000
@@ -49,6 +49,8 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
     match raised:
         case Snooze():
             return Release(lease, _snoozed(attempt, raised.until))
+        case HandOver():
+            return Renew(lease, milliseconds(duration_ms("lease", raised.lease)))
         case Discard():
             return Bury(lease, words_of(raised.reason) or "discarded by its handler")
         case PayloadInvalid() | PayloadTooLarge() if attempt.ctx is None:
@@ -56,10 +58,9 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
             return failed(attempt, reason, _checked(raised.after))
-        case ChildFailed():
-            return failed(attempt, raised.reason)
         case _:
-            return failed(attempt, reason_of(raised))
+            told = raised.reason if isinstance(raised, ChildFailed) else reason_of(raised)
+            return failed(attempt, told)
 
 
 def _error(raised: BaseException) -> str:
@@ -69,6 +70,8 @@ def _error(raised: BaseException) -> str:
             return raised.error
         case Snooze():
             return "Snooze"
+        case HandOver():
+            return "HandOver"
         case Discard():
             return "Discard"
         case Retry():

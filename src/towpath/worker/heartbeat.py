@@ -57,6 +57,7 @@ class Heartbeat:
         self._told: dict[Attempt, float] = {}
         self._renewing: dict[QueueName, float] = {}
         """When each queue's leases may be renewed again; never while that is under way."""
+        self._under_way: dict[QueueName, asyncio.Task[None]] = {}
 
     def start(self) -> None:
         """Begin, for the attempts of the loop that runs now."""
@@ -81,6 +82,25 @@ class Heartbeat:
         await self._ended.wait()
         if self._error is not None:
             raise self._error
+
+    async def let_go(self, attempt: Attempt) -> None:
+        """Renew it no more, and return when no renewal of it is on its way: one that comes later
+        than the lease of another length would cut that.
+        """
+        done = asyncio.Event()
+        attempt.deadline = math.inf
+
+        def look(_: object = None) -> None:
+            attempt.renew_at = math.inf
+            renewing = self._under_way.get(attempt.lease.queue)
+            if renewing is None:
+                self._in_loop(done.set)
+            else:
+                renewing.add_done_callback(look)
+
+        with suppress(RuntimeError):  # it has ended: nothing is renewed any more
+            self._beating.get_loop().call_soon_threadsafe(look)
+            await done.wait()
 
     def _run(self) -> None:
         try:
@@ -131,7 +151,8 @@ class Heartbeat:
         for queue, attempts in _by_queue(due, lambda it: it.lease).items():
             if self._renewing.get(queue, 0.0) <= now:
                 self._renewing[queue] = math.inf
-                self._calls.create_task(self._renew(queue, attempts, now))
+                task = self._calls.create_task(self._renew(queue, attempts, now))
+                self._under_way[queue] = task
 
     async def _renew(self, queue: QueueName, due: Sequence[Attempt], now: float) -> None:
         again = 0.0
@@ -145,6 +166,7 @@ class Heartbeat:
             for attempt, outcome in zip(due, outcomes, strict=True):
                 self._learn(attempt, outcome, now)
         finally:
+            self._under_way.pop(queue, None)
             self._renewing[queue] = again
             if not again:
                 del self._renewing[queue]

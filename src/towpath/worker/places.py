@@ -31,7 +31,7 @@ from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
 from towpath.worker.child import LENGTH, Cancel, Logged, Note, Order, Raised, Returned, Said, framed
-from towpath.worker.context import Discard, Retry, Snooze
+from towpath.worker.context import HandOver, Retry, Snooze, Verdict
 from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
 
@@ -195,7 +195,7 @@ class Processes:
                 code=died.code,
             )
             raise
-        except (ChildFailed, Discard, Retry, Snooze):
+        except (ChildFailed, Verdict):
             idle.append(process)
             raise
         finally:
@@ -339,6 +339,8 @@ def _verdict(raised: Raised) -> Exception:
             return ChildDiscarded(raised.error, raised.reason)
         case "retry":
             return Retry(raised.reason, after=span)
+        case "hand_over":
+            return HandOver(milliseconds(raised.ms or 0))
         case "snooze":
             ms = raised.ms or 0
             return Snooze(instant(ms) if raised.absolute else milliseconds(ms))

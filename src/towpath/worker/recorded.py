@@ -19,7 +19,7 @@ import msgspec
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.model import Bury, Fail, Lease, Release, Settlement
+from towpath.engine.model import Bury, Fail, Lease, Release, Renew, Settlement
 from towpath.errors import RetryAdvice, TowpathError
 from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
@@ -74,8 +74,8 @@ class RecordedRuns:
             return Release(attempt.lease, _AWAY)
         attempt.begin()
         settlement = await self._run(attempt)
-        if settlement is None:
-            return None
+        if settlement is None or isinstance(settlement, Renew):
+            return settlement  # handed over: the row runs on under its token
         attempt.deadline = math.inf  # the handler has ended: from here on only the row counts
         try:
             return await self._written(attempt, await self._explicit(attempt, settlement))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from towpath.engine.model import Bury, Fail, Outcome, Release, Settlement
+from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
 from towpath.engine.states import State
 from towpath.errors import TowpathError
 from towpath.telemetry import events
@@ -111,6 +111,9 @@ class Report:
                 metrics.snoozed.inc()
                 until = server_now(attempt) + settlement.delay
                 self.log.emit(events.JOB_SNOOZED, **named, ran=attempt.ran, until=until)
+            case Renew(), Lease(expires_at=until):
+                metrics.handed_over.inc()
+                self.log.emit(events.JOB_HANDED_OVER, **named, ran=attempt.ran, until=until)
             case Release(), _:
                 self.released += 1
                 metrics.released.inc()

@@ -15,7 +15,7 @@ from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import JobLine, Log, current_job
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import AttemptStopped, Context, Middleware, Snooze, Verdict
+from towpath.worker.context import AttemptStopped, Context, HandOver, Middleware, Snooze, Verdict
 from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
 from towpath.worker.places import Processes, Threads
@@ -75,7 +75,7 @@ class Runner:
             try:
                 return await self._perform(attempt)
             except Exception as error:
-                if isinstance(only_leaf(error), Snooze):
+                if isinstance(only_leaf(error), Snooze | HandOver):
                     return _ending(attempt, error)
                 raise
             except asyncio.CancelledError:
