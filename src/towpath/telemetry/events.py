@@ -84,6 +84,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "verb": "What the worker asked for: complete, fail, release or renew.",
         "version": "The version of Towpath.",
         "waited": "Seconds from the moment the job could run to its start.",
+        "weight": "The share of free slots that the queue gets, beside the others of the worker.",
         "worker": "The worker's name: in every line of a worker.",
     }
 )
