@@ -1,0 +1,89 @@
+"""Applications that are called when their timers are due: the examples, run with the real thing."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.timers.calling import SECRET
+from tests.architecture.sources import ROOT
+from tests.server.serving import PATIENCE, Serving, up
+from tests.waiting import eventually
+from tests.warm import Bounded
+
+EXAMPLES = ROOT / "examples" / "timers"
+QUEUE = "timers.shop--order.timeout"
+PROGRAMS = [
+    "without_framework.py",
+    "with_fastapi.py",
+    "with_flask.py",
+    "with_django.py",
+    "shop.mjs",
+]
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    allowed = {"TOWPATH_TIMERS__ALLOW": "127.0.0.0/8", "TOWPATH_CALLS__SECRETS": SECRET}
+    with up(tmp_path_factory.mktemp("up"), **allowed) as running:
+        yield running
+
+
+def instances(scheduler: Serving) -> list[Any]:
+    answer = scheduler.client().get("/api/v1/apps/shop/instances")
+    assert answer.status_code == 200, answer.text
+    return answer.json()["instances"]
+
+
+@contextmanager
+def example(scheduler: Serving, program: str, said: Path) -> Generator[None]:
+    """The program, registered; after SIGTERM it leaves and ends."""
+    _, key = scheduler.make_key("work", queues=(QUEUE, "timers.order.timeout"))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    starter = "node" if program.endswith(".mjs") else sys.executable
+    named = {"PORT": str(port), "SERVER": scheduler.address, "TOWPATH_API_KEY": key}
+    with said.open("w") as lines:
+        process = Bounded[bytes](
+            [starter, str(EXAMPLES / program)],
+            stdout=lines,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **named},
+        )
+    try:
+        eventually(lambda: instances(scheduler), within=PATIENCE)
+        yield
+        process.terminate()
+        # Uvicorn ends in good order, and then by the signal that it was sent.
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM), said.read_text()
+        assert instances(scheduler) == []
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_example_is_called(scheduler: Serving, program: str, tmp_path: Path) -> None:
+    if program.endswith(".mjs") and shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    api, said = scheduler.api(QUEUE), tmp_path / "said"
+    orders = [f"{program}-{n}" for n in range(3)]
+    with example(scheduler, program, said):
+        for order in orders:
+            api.submit({"params": {"order": order}}, id=order)
+        for order in orders:
+            eventually(lambda it=order: api.look(it)["state"] == "done", within=PATIENCE)
+        assert [api.look(it)["attempts"] for it in orders] == [1, 1, 1]
+        address = instances(scheduler)[0]["address"]
+        refused = scheduler.client("").post(address, json={"task_type": "order.timeout"})
+        assert refused.status_code == 401, "only what is signed"
+    told = [line for line in said.read_text().splitlines() if line.startswith("cancelled ")]
+    assert sorted(told) == [f"cancelled {it}" for it in orders]
