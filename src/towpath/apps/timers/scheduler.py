@@ -31,10 +31,11 @@ from towpath.calls.guard import parse_target
 from towpath.calls.signature import message_id
 from towpath.clock import ZERO, Duration, instant_ms, seconds
 from towpath.errors import ServerError
+from towpath.ledger.records.record import first_name
 from towpath.supervise import Background, detached
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-from towpath.worker.context import Context, Discard, Retry, Snooze
+from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at who is there: a new type is served within one."""
@@ -231,7 +232,7 @@ class _Served:
             raise Discard(reason)
         if answer.status == 202:
             self._count("handed_over")
-            raise Retry(f"handed over for {_lease(answer.body)}")
+            raise HandOver(_lease(answer.body))
         self._count("done")
         return None
 
@@ -282,8 +283,10 @@ class _Refusal(msgspec.Struct, frozen=True):
 def _called(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
     """What an instance is sent."""
     packed = Packed.read(payload)
+    recorded = ctx.headers.get("handler") == RECORDED
     return {
-        "task_id": ctx.id,
+        # A record that was queued again has another name in the store.
+        "task_id": first_name(ctx.id) if recorded else ctx.id,
         "task_type": key.task_type,
         "app": key.app,
         "params": packed.params,

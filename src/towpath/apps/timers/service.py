@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 from towpath.apps.application import Host
 from towpath.apps.timers.errors import (
@@ -31,16 +32,25 @@ from towpath.engine.model import (
 )
 from towpath.errors import JobNotFound, TowpathError
 
+if TYPE_CHECKING:
+    from towpath.ledger.records.jobs import Jobs
+
 _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
 
 
 class TimerService:
     """The application on one server. *connect* gives the engine, or raises ServerUnreachable."""
 
-    def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        options: TimersOptions,
+        *,
+        jobs: Callable[[], Jobs] | None = None,
+    ) -> None:
         self._connect, self.options = connect, options
         self.types = Types(connect, options)
-        self.instances = ServiceMode(connect, options, self.types)
+        self.instances = ServiceMode(connect, options, self.types, jobs=jobs)
 
     # ── a timer's life ───────────────────────────────────────────────────────────────────
 
@@ -123,7 +133,7 @@ class TimerService:
 
 def serving(host: Host) -> AbstractAsyncContextManager[TimerService]:
     """The application in a server."""
-    return nullcontext(TimerService(host.engine, host.options))
+    return nullcontext(TimerService(host.engine, host.options, jobs=lambda: host.ledger.jobs))
 
 
 def _job(timer: NewTimer) -> NewJob:

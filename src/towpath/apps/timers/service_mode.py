@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import random
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,7 +17,7 @@ from towpath.apps.timers.instances import (
     Instances,
     instance_id,
 )
-from towpath.apps.timers.model import LONGEST_NAME, TypeKey
+from towpath.apps.timers.model import LONGEST_NAME, RECORDED, TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import Types, queue_of
 from towpath.calls.errors import CallRefused
@@ -25,10 +27,15 @@ from towpath.clock import Duration
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
 from towpath.engine.leases import lease_by_token
-from towpath.engine.model import Lease, job_ref
+from towpath.engine.model import Bury, Complete, Fail, Lease, Settlement, job_ref
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, JobNotFound, QueueError
+from towpath.errors import InvalidOption, JobNotFound, LeaseLost, QueueError, TowpathError
 from towpath.ids import text_name
+from towpath.ledger.errors import RecordNotFound
+
+if TYPE_CHECKING:
+    from towpath.ledger.records.jobs import Jobs
+    from towpath.ledger.records.record import Record
 
 _WORKER = "instance"
 """The worker of a lease that is only named by its token."""
@@ -66,8 +73,17 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceMode:
     """Instances and what they were handed. *connect* gives the engine."""
 
-    def __init__(self, connect: Callable[[], Engine], options: TimersOptions, types: Types) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        options: TimersOptions,
+        types: Types,
+        *,
+        jobs: Callable[[], Jobs] | None = None,
+    ) -> None:
         self._connect, self._options, self._types = connect, options, types
+        self._jobs = jobs
+        """The ledger's, for recorded timers; None = there is no ledger."""
         self._guard = Guard(options.allow)
 
     # ── instances ────────────────────────────────────────────────────────────────────────
@@ -153,26 +169,71 @@ class ServiceMode:
     # ── timers that were handed over ─────────────────────────────────────────────────────
 
     async def complete(self, key: TypeKey, task_id: str, token: int) -> State:
-        """End a timer under its token. Raises LeaseLost for one that no longer counts."""
-        lease = await self._handed_over(key, task_id, token)
-        await self._connect().complete(lease)
-        return State.DONE
+        """End a timer under its token. Raises TimerNotFound; LeaseLost for a token that no longer
+        counts.
+        """
+        held = await self._held(key, task_id, token)
+        return await self._settled(held, Complete(held.lease))
 
     async def fail(self, key: TypeKey, task_id: str, token: int, reason: str) -> State:
-        """End this attempt: another one later, or dead after the last. Raises LeaseLost."""
-        lease = await self._handed_over(key, task_id, token)
-        return await self._connect().fail(lease, reason)
+        """End this attempt: another one later, or dead after the last. Raises as `complete`."""
+        held = await self._held(key, task_id, token)
+        if held.record is None:
+            return await self._connect().fail(held.lease, reason)
+        # The row counts the attempts, so the server can't know how long to wait.
+        options = await self._connect().known_options(held.lease.queue)
+        done, most = held.record.attempts, held.record.max_attempts or options.max_attempts
+        delay = (held.lease.retry or options.retry).delay(done, random())  # noqa: S311 -- jitter
+        if done >= most or delay is None:
+            return await self._settled(held, Bury(held.lease, reason))
+        return await self._settled(held, Fail(held.lease, reason, delay))
 
     async def renew(self, key: TypeKey, task_id: str, token: int, lease: Duration) -> Lease:
-        """Hold it for longer, from now on. Raises LeaseLost."""
-        held = await self._handed_over(key, task_id, token)
-        return await self._connect().renew(held, lease)
+        """Hold it for longer, from now on. Raises as `complete`."""
+        return await self._connect().renew((await self._held(key, task_id, token)).lease, lease)
 
-    async def _handed_over(self, key: TypeKey, task_id: str, token: int) -> Lease:
-        """The lease of a timer, with what its retry policy goes by."""
+    async def _held(self, key: TypeKey, task_id: str, token: int) -> _Held:
+        """The lease of a timer as far as its token names it, and its record if it has one."""
         ref = job_ref(queue_of(key), task_id)
         try:
             job = await self._connect().job(ref)
-        except JobNotFound as error:
-            raise TimerNotFound(error.job) from error
-        return lease_by_token(ref, token, worker=_WORKER, attempt=job.attempts, retry=job.retry)
+        except JobNotFound:
+            job = None
+        if job is not None and job.headers.get("handler") != RECORDED:
+            lease = lease_by_token(
+                ref, token, worker=_WORKER, attempt=job.attempts, retry=job.retry
+            )
+            return _Held(lease)
+        if self._jobs is None:
+            raise TimerNotFound(ref)
+        try:
+            record = await self._jobs().get(ref.queue, ref.id)
+        except RecordNotFound as error:
+            raise TimerNotFound(ref) from error
+        retry = job.retry if job is not None else None
+        named = job_ref(record.queue, record.job)
+        return _Held(lease_by_token(named, token, worker=_WORKER, retry=retry), record)
+
+    async def _settled(self, held: _Held, settlement: Settlement) -> State:
+        """The state after it. Of a recorded timer the row decides, and the store is told."""
+        lease, record = held
+        if record is not None and self._jobs is not None:
+            from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- an extra
+
+            told = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
+            if told is None:
+                now, state = record.fence, record.state
+                raise LeaseLost(lease.job, held=lease.token, current=now, worker="", state=state)
+            settlement = told
+        [outcome] = await self._connect().settle([settlement])
+        if isinstance(outcome, TowpathError) and record is None:
+            raise outcome
+        # Where the row knows, that counts.
+        return outcome if isinstance(outcome, State) else State.DONE
+
+
+class _Held(NamedTuple):
+    """A timer that somebody was handed."""
+
+    lease: Lease
+    record: Record | None = None

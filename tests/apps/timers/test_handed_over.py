@@ -1,0 +1,192 @@
+"""Timers whose call was answered with 202: the instance's own until it ends them, by token."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.timers.calling import Shop, scheduling_on, started, with_key
+from tests.calls.receivers import Receiver, http
+from tests.server.serving import code
+from tests.waiting import eventually_async
+from towpath.apps.timers.model import RECORDED
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.model import Job, job_ref
+from towpath.engine.states import State
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.record import RecordState
+
+TYPE = "取消 a/b"
+
+
+@pytest.fixture
+async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
+    async with started(scheduling_on(server.url, Ledger(prepared_file_url))) as app:
+        yield app
+
+
+class Desk:
+    """An instance that answers 202 to all, and its key."""
+
+    def __init__(self, app: FastAPI, shop: Shop, receiver: Receiver) -> None:
+        self.app, self.shop, self.receiver = app, shop, receiver
+        self.queue = ""
+
+    @property
+    def engine(self) -> Engine:
+        return self.app.state.engine
+
+    async def called(self, id: str, times: int = 1) -> Any:
+        """What the instance was told, once the timer is its own."""
+
+        async def handed() -> bool:
+            job = await self.look(id)
+            long = job.expires_at is not None and job.claimed_at is not None
+            return len(self.receiver.requests) == times and job.state is State.LEASED and long
+
+        await eventually_async(handed)
+        return msgspec.json.decode(self.receiver.requests[-1].body)
+
+    async def look(self, id: str) -> Job:
+        return await self.engine.job(job_ref(self.queue, id))
+
+    async def say(self, verb: str, id: str, **body: Any) -> httpx.Response:
+        path = f"timers/{quote(TYPE, safe='')}/{quote(id, safe='')}/{verb}"
+        return await self.shop.say("POST", path, {"app": "shop", **body})
+
+
+@pytest.fixture
+async def desk(app: FastAPI, receiver: Receiver) -> AsyncIterator[Desk]:
+    receiver.answer = http("202 Accepted", b'{"lease_s": 600}')
+    async with with_key(app, "work", "read") as shop:
+        await shop.register(receiver.url(), TYPE)
+        desk = Desk(app, shop, receiver)
+        [info] = await app.state.services["timers"].types.all()
+        desk.queue = info.queue
+        yield desk
+
+
+async def test_the_lease_is_as_long_as_the_instance_says(desk: Desk) -> None:
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a/b")
+    await desk.called("a/b")
+
+    async def held() -> bool:
+        job = await desk.look("a/b")
+        assert job.expires_at is not None
+        assert job.claimed_at is not None
+        return (job.expires_at - job.claimed_at).total_seconds() > 500
+
+    await eventually_async(held)
+
+
+async def test_is_completed_by_its_token_once(desk: Desk) -> None:
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a/b")
+    call = await desk.called("a/b")
+    answer = await desk.say("complete", "a/b", token=call["token"])
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {"task_id": "a/b", "task_type": TYPE, "state": "done"}
+    assert (await desk.look("a/b")).state is State.DONE
+    code(await desk.say("fail", "a/b", token=call["token"]), 409)
+    assert (await desk.look("a/b")).state is State.DONE
+
+
+async def test_is_failed_and_comes_again_under_a_higher_token(desk: Desk) -> None:
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a", max_attempts=2)
+    first = await desk.called("a")
+    answer = await desk.say("fail", "a", token=first["token"], reason="closed")
+    assert (answer.status_code, answer.json()["state"]) == (200, "delayed")
+    assert (await desk.look("a")).reason == "closed"
+    second = await desk.called("a", times=2)
+    assert second["attempt"] == 2
+    assert second["token"] > first["token"]
+    answer = await desk.say("fail", "a", token=second["token"])
+    assert answer.json()["state"] == "dead"
+
+
+async def test_a_token_that_does_not_count_changes_nothing(desk: Desk, app: FastAPI) -> None:
+    """Stolen, guessed or stale; or of somebody whose key is not for the type."""
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
+    call = await desk.called("a")
+    for verb in ("complete", "fail", "renew"):
+        for token in (call["token"] - 1, call["token"] + 1, 1):
+            assert code(await desk.say(verb, "a", token=token), 409) == "lease-lost"
+        assert code(await desk.say(verb, "b", token=call["token"]), 404) == "timer-not-found"
+        for bad in (None, "1", 0, -1, 1.5, 2**63):
+            code(await desk.say(verb, "a", token=bad), 422)
+        path = f"timers/{quote(TYPE, safe='')}/a/{verb}"
+        body = {"token": call["token"], "app": "shop"}
+        async with with_key(app, "work", queues=("timers.mail--*",)) as thief:
+            assert code(await thief.say("POST", path, body), 403) == "queue-forbidden"
+        async with with_key(app, "submit", "read") as thief:
+            assert code(await thief.say("POST", path, body), 403) == "scope-missing"
+    job = await desk.look("a")
+    assert (job.state, job.attempts) == (State.LEASED, 1)
+
+
+async def test_is_renewed(desk: Desk) -> None:
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
+    call = await desk.called("a")
+    answer = await desk.say("renew", "a", token=call["token"], lease_s=3600)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["cancel_requested"] is False
+    job = await desk.look("a")
+    assert job.expires_at is not None
+    assert job.claimed_at is not None
+    assert (job.expires_at - job.claimed_at).total_seconds() > 3000
+
+
+async def test_the_end_of_its_lease_is_a_failed_attempt(desk: Desk) -> None:
+    desk.receiver.answer = http("202 Accepted", b'{"lease_s": 1}')
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a", max_attempts=2)
+
+    async def dead() -> bool:
+        return (await desk.look("a")).state is State.DEAD
+
+    await eventually_async(dead)
+    calls = [msgspec.json.decode(it.body) for it in desk.receiver.requests]
+    assert [it["attempt"] for it in calls] == [1, 2]
+
+
+@pytest.mark.parametrize("body", [b"x", b'{"lease_s": -1}'])
+async def test_what_can_t_be_read_is_a_minute(desk: Desk, body: bytes) -> None:
+    desk.receiver.answer = http("202 Accepted", body)
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
+    await desk.called("a")
+
+    async def held() -> bool:
+        job = await desk.look("a")
+        assert job.expires_at is not None
+        assert job.claimed_at is not None
+        return 59 < (job.expires_at - job.claimed_at).total_seconds() < 70
+
+    await eventually_async(held)
+
+
+async def test_of_a_recorded_timer_the_row_decides(desk: Desk) -> None:
+    jobs = desk.app.state.ledger.jobs
+    for id in ("done", "failed"):
+        headers = {"handler": RECORDED}
+        await jobs.submit(desk.queue, b'{"params": 1}', id=id, headers=headers, max_attempts=1)
+    tokens: dict[str, int] = {}
+
+    async def both() -> bool:
+        for request in desk.receiver.requests:
+            told = msgspec.json.decode(request.body)
+            tokens[told["task_id"]] = told["token"]
+        return len(tokens) == 2
+
+    await eventually_async(both)
+    stale = await desk.say("complete", "done", token=tokens["done"] - 1)
+    assert code(stale, 409) == "lease-lost"
+    answer = await desk.say("complete", "done", token=tokens["done"])
+    assert (answer.status_code, answer.json()["state"]) == (200, "done")
+    assert (await jobs.get(desk.queue, "done")).state is RecordState.COMPLETED
+    answer = await desk.say("fail", "failed", token=tokens["failed"], reason="closed")
+    assert (answer.status_code, answer.json()["state"]) == (200, "dead")
+    record = await jobs.get(desk.queue, "failed")
+    assert (record.state, record.last_error) == (RecordState.DEAD, "closed")
