@@ -51,7 +51,7 @@ from towpath.errors import InvalidName, InvalidOption
 
 _Answer = TypeVar("_Answer")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class DirectoryStore:

@@ -247,9 +247,10 @@ class Folders:
             content_type=begun.content_type,
             files=[(file.file, file.size) for file in files],
         )
-        path = self._path(begun.key)
+        path, on_its_way = self._path(begun.key), self._open / f".{secrets.token_hex(8)}~"
         _made(path.parent)
-        _keep(path, name)
+        _keep(on_its_way, name)
+        _move(on_its_way, path)
         if before is not None and before.folder != id_:
             self._remove(self._whole / before.folder)
         return name
@@ -374,10 +375,10 @@ def _made(folder: Path) -> None:
     sync_directory(folder.parent)
 
 
-def _move(folder: Path, to: Path) -> None:
-    folder.rename(to)
+def _move(path: Path, to: Path) -> None:
+    path.rename(to)
     sync_directory(to.parent)
-    sync_directory(folder.parent)
+    sync_directory(path.parent)
 
 
 def _remove_all_but(folder: Path, named: set[str]) -> None:
@@ -386,7 +387,11 @@ def _remove_all_but(folder: Path, named: set[str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_left(path: Path) -> None:
     with suppress(FileNotFoundError):
-        if wall_ms() - folder.stat().st_mtime * 1000 > _LEFT_MS:
-            shutil.rmtree(folder, ignore_errors=True)
+        if wall_ms() - path.stat().st_mtime * 1000 <= _LEFT_MS:
+            return
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()

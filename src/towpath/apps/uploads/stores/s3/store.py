@@ -88,8 +88,10 @@ class S3Store:
         given["Metadata"] = written = spelled(metadata)
         if checksum is None:
             checksum = Checksum.of(Algorithm.CRC64NVME, body)
-        proof = await self._proof(key, body, checksum)
-        answer = await self._call("put_object", key, **given, **proof, Body=body)
+        elif not (self._options.checksums or await _is_of(checksum, body)):
+            raise ChecksumDiffers(key)
+        given |= await self._proof(body, checksum)
+        answer = await self._call("put_object", key, **given, Body=body)
         kept = checksum if self._options.checksums else None
         return Object(key, size_of(body), _etag(answer), kept, read_back(written), content_type)
 
@@ -142,7 +144,7 @@ class S3Store:
         given: dict[str, Any] = self._place_of(multipart)
         given["PartNumber"] = part_number(number)
         checksum = Checksum.of(multipart.algorithm, body)
-        given |= await self._proof(multipart.key, body, checksum)
+        given |= await self._proof(body, checksum)
         answer = await self._call_for(multipart, "upload_part", **given, Body=body)
         return Part(number, size_of(body), _etag(answer), checksum)
 
@@ -259,12 +261,10 @@ class S3Store:
             raise MultipartNotFound(multipart.key, multipart.id)
         return made
 
-    async def _proof(self, key: str, body: Body, checksum: Checksum) -> dict[str, str]:
+    async def _proof(self, body: Body, checksum: Checksum) -> dict[str, str]:
         """What the server compares *body* with."""
         if self._options.checksums:
             return {_header(checksum.algorithm): checksum.value}
-        if await asyncio.to_thread(Checksum.of, checksum.algorithm, body) != checksum:
-            raise ChecksumDiffers(key)
         return {"ContentMD5": await asyncio.to_thread(_md5, body)}
 
     def _place(self, key: str) -> dict[str, Any]:
@@ -305,6 +305,10 @@ def _whole_checksum(answer: Mapping[str, Any]) -> Checksum | None:
 def _combined(parts: Sequence[Part]) -> Checksum | None:
     known = [(part.checksum, part.size) for part in parts if part.checksum is not None]
     return combined(known) if known and len(known) == len(parts) else None
+
+
+async def _is_of(checksum: Checksum, body: Body) -> bool:
+    return await asyncio.to_thread(Checksum.of, checksum.algorithm, body) == checksum
 
 
 def _md5(body: Body) -> str:

@@ -1,0 +1,101 @@
+"""A gate in front of an S3 server: lets calls through, answers some itself, loses some answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from urllib.parse import urlsplit
+
+
+class Fate(Enum):
+    """What becomes of a call."""
+
+    LOST = "the connection ends instead of the answer"
+    CUT = "it ends in the middle of the answer"
+    DAMAGED = "another byte arrives than was sent"
+    SILENT = "nothing comes, and the connection stays open"
+
+
+@dataclass
+class Gate:
+    """What happens to calls; *calls* has the first line of each."""
+
+    upstream: str
+    url: str = ""
+    calls: list[str] = field(default_factory=list[str])
+    rules: list[tuple[str, Fate | bytes]] = field(default_factory=list[tuple[str, "Fate | bytes"]])
+    """By how a call's first line begins: its fate, or the answer instead of the server's."""
+
+    def refuse(self, call: str, status: int, code: str, **headers: str) -> None:
+        """Answer with an error, as S3 does."""
+        body = f"<Error><Code>{code}</Code><Message>for a test</Message></Error>"
+        lines = [f"HTTP/1.1 {status} For-A-Test", f"Content-Length: {len(body)}"]
+        lines.append("Connection: close")
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        self.rules.append((call, "\r\n".join([*lines, "", body]).encode()))
+
+    def count(self, call: str) -> int:
+        return sum(1 for line in self.calls if line.startswith(call))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await self._one(reader, writer)
+        writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line = head.partition(b"\r\n")[0].decode()
+        self.calls.append(line)
+        body = await reader.readexactly(_length(head))
+        fate = next((fate for call, fate in self.rules if _matches(call, line)), None)
+        if isinstance(fate, bytes):
+            writer.write(fate)
+            await writer.drain()
+            return
+        if fate is Fate.DAMAGED:
+            body = bytes([body[0] ^ 1]) + body[1:]
+        answer = await self._done(head, body)
+        if fate is Fate.SILENT:
+            await reader.read()  # until the client gives up
+        elif fate is not Fate.LOST:
+            writer.write(answer[: len(answer) - 10] if fate is Fate.CUT else answer)
+            await writer.drain()
+
+    async def _done(self, head: bytes, body: bytes) -> bytes:
+        """The server's answer."""
+        place = urlsplit(self.upstream)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port)
+        try:
+            writer.write(head[:-2] + b"Connection: close\r\n\r\n" + body)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+def _matches(call: str, line: str) -> bool:
+    """`POST uploadId` is any call of that method with this in its path."""
+    method, _, part = call.partition(" ")
+    return line.startswith(method) and part in line
+
+
+def _length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return int(value)
+    return 0
+
+
+@asynccontextmanager
+async def opened(upstream: str) -> AsyncGenerator[Gate]:
+    gate = Gate(upstream)
+    server = await asyncio.start_server(gate.serve, "127.0.0.1", 0, limit=1024 * 1024)
+    gate.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield gate
+    finally:
+        server.close()

@@ -1,0 +1,324 @@
+"""What holds for S3 beside the contract: lost answers, servers that refuse, freeze and go away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.apps.uploads.stores.conftest import BUCKET, s3_options
+from tests.apps.uploads.stores.gate import Fate, Gate, opened
+from tests.apps.uploads.stores.test_conformance import KEY, LARGE, content, two_parts, whole_of
+from towpath.apps.uploads.stores import errors
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
+from towpath.apps.uploads.stores.options import StoreOptions, new_store
+from towpath.apps.uploads.stores.port import Multipart, Part, Store
+from towpath.apps.uploads.stores.s3.client import Sending
+from towpath.apps.uploads.stores.s3.store import S3Store
+from towpath.clock import seconds
+from towpath.embedded.objects import EmbeddedObjects
+from towpath.errors import RetryAdvice
+
+
+async def listed(store: Store) -> list[Multipart]:
+    return [found async for found in store.list_multiparts()]
+
+
+MULTIPART = Multipart(KEY, "some-id", "u")
+Call = Callable[[Store], Coroutine[Any, Any, object]]
+CALLS: dict[str, Call] = {
+    "check": lambda store: store.check(),
+    "put": lambda store: store.put(KEY, LARGE),
+    "begin": lambda store: store.begin_multipart(KEY, upload="u"),
+    "part": lambda store: store.put_part(MULTIPART, 1, LARGE),
+    "copy": lambda store: store.copy_part(MULTIPART, 1, KEY, start=0, length=1),
+    "list": lambda store: store.list_parts(MULTIPART),
+    "complete": lambda store: store.complete(MULTIPART, [Part(1, 1, "0" * 32)]),
+    "abort": lambda store: store.abort(MULTIPART),
+    "head": lambda store: store.head(KEY),
+    "get": lambda store: content(store, KEY),
+    "delete": lambda store: store.delete(KEY),
+    "multiparts": listed,
+}
+
+
+@pytest.fixture
+async def gate(running_objects: EmbeddedObjects) -> AsyncIterator[Gate]:
+    async with opened(running_objects.url) as gate:
+        yield gate
+
+
+@pytest.fixture
+def options(running_objects: EmbeddedObjects, gate: Gate) -> StoreOptions:
+    return s3_options(running_objects, endpoint=gate.url)
+
+
+@pytest.fixture
+def impatient(running_objects: EmbeddedObjects, gate: Gate) -> StoreOptions:
+    return s3_options(running_objects, endpoint=gate.url, silence=seconds(1))
+
+
+@contextmanager
+def frozen(objects: EmbeddedObjects) -> Generator[None]:
+    os.kill(objects.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(objects.pid, signal.SIGCONT)
+
+
+class TestALostAnswer:
+    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT, Fate.SILENT])
+    async def test_to_a_completion_is_found_out(
+        self, gate: Gate, impatient: StoreOptions, fate: Fate
+    ) -> None:
+        """The server has done it: the object that is there is that of this upload."""
+        async with S3Store(impatient) as store:
+            multipart, parts = await two_parts(store)
+            gate.rules.append(("POST uploadId", fate))
+            made = await store.complete(multipart, parts, checksum=whole_of(parts))
+            assert gate.count("POST") == 2, "begun once, completed once: nothing was tried again"
+            assert made == await store.head(KEY)
+            assert (await store.complete(multipart, parts)) == made
+
+    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.SILENT])
+    async def test_to_a_part_is_trouble_that_passes(
+        self, gate: Gate, impatient: StoreOptions, fate: Fate
+    ) -> None:
+        async with S3Store(impatient) as store:
+            multipart = await store.begin_multipart(KEY, upload="u")
+            gate.rules.append(("PUT partNumber", fate))
+            with pytest.raises(errors.StoreUnreachable) as trouble:
+                await store.put_part(multipart, 1, [b"bytes"])
+            assert trouble.value.retry is RetryAdvice.SAFE
+            gate.rules.clear()
+            part = await store.put_part(multipart, 1, [b"bytes"])
+            await store.complete(multipart, [part])
+            assert await content(store, KEY) == b"bytes"
+
+    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT])
+    async def test_to_a_download_is_no_end_of_it(
+        self, gate: Gate, options: StoreOptions, fate: Fate
+    ) -> None:
+        async with S3Store(options) as store:
+            await store.put(KEY, [b"0123456789" * 10])
+            gate.rules.append(("GET", fate))
+            with pytest.raises(errors.StoreUnreachable):
+                await content(store, KEY)
+
+    async def test_to_a_completion_that_was_not_done_stays_one(
+        self, gate: Gate, options: StoreOptions
+    ) -> None:
+        """Another upload's object under the key is not taken for this one's."""
+        async with S3Store(options) as store:
+            other = await store.begin_multipart(KEY, upload="other")
+            await store.complete(other, [await store.put_part(other, 1, [b"other"])])
+            multipart, parts = await two_parts(store)
+            gate.refuse("POST uploadId", 500, "InternalError")
+            with pytest.raises(errors.StoreUnreachable, match="InternalError"):
+                await store.complete(multipart, parts)
+            assert await content(store, KEY) == b"other"
+
+
+class TestARefusal:
+    @pytest.mark.parametrize(
+        ("status", "code", "kind"),
+        [
+            (503, "SlowDown", errors.StoreBusy),
+            (429, "TooManyRequests", errors.StoreBusy),
+            (500, "InternalError", errors.StoreUnreachable),
+            (400, "RequestTimeout", errors.StoreUnreachable),
+            (507, "InsufficientStorage", errors.StoreFull),
+            (403, "AccessDenied", errors.StoreRefused),
+            (403, "RequestTimeTooSkewed", errors.StoreRefused),
+            (400, "ExpiredToken", errors.StoreRefused),
+            (301, "PermanentRedirect", errors.StoreRefused),
+            (404, "NoSuchBucket", errors.BucketNotFound),
+            (400, "InvalidPart", errors.PartsDiffer),
+            (400, "EntityTooSmall", errors.PartTooSmall),
+            (400, "BadDigest", errors.ChecksumDiffers),
+            (404, "NoSuchUpload", errors.MultipartNotFound),
+        ],
+    )
+    async def test_is_an_error_of_ours(
+        self, gate: Gate, options: StoreOptions, status: int, code: str, kind: type[Exception]
+    ) -> None:
+        async with S3Store(options) as store:
+            multipart, parts = await two_parts(store)
+            gate.refuse("POST uploadId", status, code)
+            with pytest.raises(kind) as refusal:
+                await store.complete(multipart, parts)
+            assert type(refusal.value) is kind
+
+    async def test_to_slow_down_says_for_how_long_and_is_not_tried_again(
+        self, gate: Gate, options: StoreOptions
+    ) -> None:
+        async with S3Store(options) as store:
+            gate.refuse("PUT", 503, "SlowDown", Retry_After="7")
+            with pytest.raises(errors.StoreBusy) as refusal:
+                await store.put(KEY, LARGE)
+            assert refusal.value.after == seconds(7)
+            assert gate.count("PUT") == 1
+            gate.rules.clear()
+            gate.refuse("PUT", 503, "SlowDown", Retry_After="Fri, 01 Jan 2038 00:00:00 GMT")
+            with pytest.raises(errors.StoreBusy) as refusal:
+                await store.put(KEY, LARGE)
+            assert refusal.value.after is None
+
+    @pytest.mark.parametrize("name", CALLS)
+    async def test_of_wrong_credentials_stays_one(
+        self, running_objects: EmbeddedObjects, name: str
+    ) -> None:
+        wrong = "wrong-secret-of-nobody"
+        async with S3Store(s3_options(running_objects, secret_key=wrong)) as store:
+            with pytest.raises(errors.StoreRefused) as refusal:
+                await CALLS[name](store)
+            assert refusal.value.retry is RetryAdvice.NEVER
+            assert wrong not in str(refusal.value)
+
+    async def test_of_a_missing_bucket_says_what_to_do(
+        self, running_objects: EmbeddedObjects
+    ) -> None:
+        async with S3Store(s3_options(running_objects, bucket="nowhere")) as store:
+            with pytest.raises(errors.BucketNotFound, match="no bucket nowhere") as refusal:
+                await store.check()
+            assert "uploads.bucket" in refusal.value.remedy
+        async with S3Store(s3_options(running_objects)) as store:
+            await store.put(KEY, [b"there"])
+            await store.check()
+
+
+class TestAServer:
+    @pytest.mark.parametrize("name", CALLS)
+    async def test_that_is_away_is_trouble_that_passes(
+        self, running_objects: EmbeddedObjects, name: str
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        away = s3_options(running_objects, endpoint=f"http://127.0.0.1:{port}")
+        async with S3Store(away) as store:
+            with pytest.raises(errors.StoreUnreachable):
+                await CALLS[name](store)
+
+    async def test_that_is_frozen_is_given_up(self, running_objects: EmbeddedObjects) -> None:
+        """Also while a body is on its way that it does not read."""
+        options = s3_options(running_objects, silence=seconds(1))
+        async with S3Store(options) as store:
+            await store.put(KEY, [b"before"])
+            with frozen(running_objects):
+                for name in ("put", "part", "head", "get"):
+                    with pytest.raises(errors.StoreUnreachable):
+                        await CALLS[name](store)
+                with pytest.raises(errors.StoreUnreachable, match="time limit"):
+                    await store.put("large", [*LARGE, *LARGE, *LARGE, *LARGE])
+            patient = s3_options(running_objects, prefix=options.prefix)
+            async with S3Store(patient) as again:
+                assert await content(again, KEY) == b"before"
+                await again.put(KEY, [b"after"])
+
+
+class TestTheList:
+    async def test_of_parts_has_all_pages(
+        self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where a server lists what was sent before, and a page ends in the middle of it."""
+        monkeypatch.setattr("towpath.apps.uploads.stores.s3.store._PAGE", 3)
+        async with S3Store(options) as store:
+            multipart = await store.begin_multipart(KEY, upload="u")
+            sent = [await store.put_part(multipart, n, [b"%d" % n]) for n in range(1, 9)]
+            for n in (2, 3, 5):
+                await store.put_part(multipart, n, [b"another"])
+            found = await store.list_parts(multipart)
+            assert [part.number for part in found if part.number not in (2, 3, 5)] == [
+                1,
+                4,
+                6,
+                7,
+                8,
+            ]
+            assert {part.etag for part in found} <= {part.etag for part in sent}
+            again = await store.put_part(multipart, 3, [b"3"])
+            await store.complete(multipart, [again])
+            assert await content(store, KEY) == b"3"
+
+
+class TestAServerWithoutChecksums:
+    async def test_is_sent_an_md5(self, running_objects: EmbeddedObjects) -> None:
+        async with S3Store(s3_options(running_objects, checksums=False)) as store:
+            multipart, parts = await two_parts(store)
+            made = await store.complete(multipart, parts, checksum=whole_of(parts))
+            assert made.checksum is None
+            assert await content(store, KEY) == b"".join(LARGE) + b"the end"
+            wrong = Checksum.of(Algorithm.SHA256, [b"other"])
+            with pytest.raises(errors.ChecksumDiffers):
+                await store.put(KEY, [b"bytes"], checksum=wrong)
+
+    @pytest.mark.parametrize("how", ["crc", "md5"])
+    async def test_or_with_them_refuses_what_was_damaged_on_its_way(
+        self, gate: Gate, running_objects: EmbeddedObjects, how: str
+    ) -> None:
+        options = s3_options(running_objects, endpoint=gate.url, checksums=how == "crc")
+        async with S3Store(options) as store:
+            multipart = await store.begin_multipart(KEY, upload="u")
+            gate.rules.append(("PUT", Fate.DAMAGED))
+            with pytest.raises(errors.ChecksumDiffers):
+                await store.put_part(multipart, 1, [b"bytes"])
+            with pytest.raises(errors.ChecksumDiffers):
+                await store.put(KEY, [b"bytes"])
+            assert await store.list_parts(multipart) == []
+
+
+class TestTheClient:
+    async def test_takes_pieces_as_they_are(self) -> None:
+        piece = bytes(1024 * 1024)
+        sent: list[int] = []
+        body = Sending([piece, b"end"], lambda: sent.append(1))
+        views = [view async for view in body]
+        assert len(body) == len(piece) + 3
+        assert [memoryview(view).obj is piece for view in views] == [True] * 4 + [False]
+        assert len(sent) == 5
+
+    async def test_goes_where_the_options_say(
+        self, running_objects: EmbeddedObjects, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("HTTP_PROXY", "http_proxy", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+            monkeypatch.setenv(name, "http://127.0.0.1:9")
+        async with S3Store(s3_options(running_objects)) as store:
+            await store.put(KEY, [b"there"])
+
+    async def test_finds_credentials_where_they_usually_are(
+        self, running_objects: EmbeddedObjects, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        options = StoreOptions(bucket=BUCKET, endpoint=running_objects.url, prefix="chain/")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+        async with S3Store(options) as store:
+            with pytest.raises(errors.StoreRefused, match="no credentials"):
+                await store.head(KEY)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", running_objects.access_key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", running_objects.secret_key)
+        async with S3Store(options) as store:
+            await store.put(KEY, [b"there"])
+
+    async def test_that_was_left_says_so(self, options: StoreOptions) -> None:
+        async with S3Store(options) as store:
+            pass
+        with pytest.raises(errors.StoreUnreachable, match="was left"):
+            await store.head(KEY)
+
+    def test_that_is_not_installed_names_the_extra(
+        self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in [name for name in sys.modules if "uploads.stores.s3" in name]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "aiobotocore", None)
+        with pytest.raises(errors.StoreNotInstalled) as refusal:
+            new_store(options)
+        assert "towpath[s3]" in refusal.value.remedy
