@@ -1,0 +1,182 @@
+"""Schedules in the store under faults: two servers and a worker fire side by side, while the store
+is killed and frozen and one of them dies. Every instant once, none early, none lost.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.server.serving import Serving, serve
+from tests.waiting import eventually_async
+from towpath.clock import hours, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import Job, job_ref
+from towpath.engine.schedule import Every, Missed
+from towpath.engine.states import State
+from towpath.errors import ServerError
+from towpath.worker.recurring import Recurrences, keep_firing
+
+QUEUE, NAME = "reports", "tick"
+LIMITS = Limits(answer=seconds(1), give_up=seconds(2))
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@asynccontextmanager
+async def worker(engine: Engine, *queues: str) -> AsyncGenerator[None]:
+    """What a worker of *queues* does about schedules, meanwhile."""
+    task = asyncio.create_task(keep_firing(engine, Recurrences(), queues=queues))
+    try:
+        yield
+        assert not task.done(), task.exception()
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def count(engine: Engine) -> int:
+    with suppress(ServerError):
+        return (await engine.counts(QUEUE)).ready
+    return -1
+
+
+async def more(engine: Engine, firings: int = 2) -> None:
+    """Wait until so many more were made."""
+    before = max(await count(engine), 0)
+
+    async def so() -> bool:
+        return await count(engine) >= before + firings
+
+    await eventually_async(so, within=60)
+
+
+def is_away(server: Serving) -> bool:
+    return server.client(key="").get("/readyz").status_code == 503
+
+
+async def jobs_of(engine: Engine) -> list[Job]:
+    page = await engine.list(QUEUE, State.READY, size=1000)
+    return [await engine.job(job_ref(QUEUE, it.id)) for it in page.jobs]
+
+
+def check(jobs: list[Job]) -> None:
+    instants = [datetime.fromisoformat(it.headers["scheduled"]) for it in jobs]
+    assert [it.id.partition("@")[0] for it in jobs] == [NAME] * len(jobs)
+    assert all(b - a == seconds(1) for a, b in pairwise(sorted(instants)))
+    assert all(it.submitted_at >= at for it, at in zip(jobs, instants, strict=True))
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, Serving, Serving]]:
+    """A store on disk, and two servers beside it."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with (
+        EmbeddedServer(data=tmp_path / "store") as store,
+        serve(tmp_path / "one", store.url) as one,
+        serve(tmp_path / "two", store.url) as two,
+    ):
+        yield store, one, two
+
+
+async def test_every_instant_is_fired_once_by_whoever_is_left(
+    servers: tuple[EmbeddedServer, Serving, Serving],
+) -> None:
+    store, one, two = servers
+    client, path = two.client(), f"/api/v1/schedules/{QUEUE}/{NAME}"
+    async with Engine(store.url, limits=LIMITS) as engine, worker(engine, QUEUE):
+        await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), b"1", missed=Missed.ALL)
+        await more(engine)
+        store.kill()
+        await asyncio.to_thread(store.start)
+        await more(engine)
+        one.kill()
+        changed = await asyncio.to_thread(client.patch, path, json={"payload": 2})
+        assert changed.status_code == 200, changed.text
+        store.pause()
+        await eventually_async(lambda: asyncio.to_thread(is_away, two), within=60)
+        store.unpause()
+        await more(engine)
+        paused = await engine.schedules.pause(QUEUE, NAME)
+        jobs = await jobs_of(engine)
+    check(jobs)
+    assert max(datetime.fromisoformat(it.headers["scheduled"]) for it in jobs) == paused.last
+    payloads = [it.payload for it in sorted(jobs, key=lambda it: it.headers["scheduled"])]
+    assert payloads == sorted(payloads)
+    assert set(payloads) == {b"1", b"2"}
+
+
+class TestAWatch:
+    """What a worker or a server hears, on one store."""
+
+    async def test_hears_of_a_schedule_that_is_made_changed_and_removed(
+        self, server: EmbeddedServer
+    ) -> None:
+        async with Engine(server.url) as engine, worker(engine, QUEUE):
+            await engine.schedules.set(QUEUE, "far", Every(hours(1)))
+            await engine.schedules.set(QUEUE, NAME, Every(seconds(1)))
+            await more(engine)
+            await engine.schedules.remove(QUEUE, NAME)
+            made = await count(engine)
+            await engine.schedules.set(QUEUE, "other", Every(seconds(1)))
+            await more(engine)
+            names = {it.id.partition("@")[0] for it in await jobs_of(engine)}
+            assert names == {NAME, "other"}
+            ticks = [it for it in await jobs_of(engine) if it.id.startswith(NAME)]
+            assert len(ticks) == made
+
+    async def test_leaves_other_queues_to_those_who_serve_them(
+        self, server: EmbeddedServer
+    ) -> None:
+        async with Engine(server.url) as engine, worker(engine, QUEUE):
+            await engine.schedules.set("elsewhere", NAME, Every(seconds(1)), missed=Missed.ALL)
+            await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), missed=Missed.ALL)
+            await more(engine, 3)
+            assert (await engine.counts("elsewhere")).ready == 0
+
+    async def test_mends_an_index_that_was_lost(self, server: EmbeddedServer) -> None:
+        index = "towpath:{schedules}:index"
+        async with Engine(server.url) as engine:
+            await engine.schedules.set(QUEUE, NAME, Every(seconds(1)))
+            server.ask("DEL", index)
+            async with worker(engine, QUEUE):  # it was not there before
+                await more(engine)
+                server.ask("DEL", index)
+                await more(engine)
+                await eventually_async(lambda: there(server, index))
+                await more(engine)
+
+    async def test_fires_what_was_left_half_done_and_finishes_it(
+        self, server: EmbeddedServer
+    ) -> None:
+        """Who made the change died before it said so."""
+        async with Engine(server.url) as engine, worker(engine, QUEUE):
+            await engine.schedules.set(QUEUE, NAME, Every(hours(1)))
+            index = engine.schedule_index()
+            await index.run("changing", queue=QUEUE, change="dead", more=0, most=0)
+            await eventually_async(lambda: heard(engine))
+            plan = b'dead {"every":1000}'
+            server.ask("HSET", "{reports}:schedules", NAME, plan)
+            server.ask("HSET", "{reports}:meta", "schedules", "dead")
+            await more(engine)
+            await eventually_async(lambda: finished(engine), within=30)
+
+
+async def there(server: EmbeddedServer, key: str) -> bool:
+    return server.ask("EXISTS", key) == 1
+
+
+async def heard(engine: Engine) -> bool:
+    return (await engine.schedules.changes()).last == "dead"
+
+
+async def finished(engine: Engine) -> bool:
+    entries = (await engine.schedules.changes()).queues or {}
+    return bool(entries) and not any(it.begun for it in entries.values())

@@ -1,0 +1,253 @@
+"""A random walk: schedules are made, changed, paused, fired and removed, beside a plain account.
+
+Two engines take turns, and now and then act at once. After each step the jobs that were submitted,
+what each schedule says of itself and what the index tells must be what the account says.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.spec.jobs import REVIEWS
+from towpath.clock import Duration, ManualClock, hours, minutes
+from towpath.engine.engine import Engine
+from towpath.engine.model import JobOptions, new_job
+from towpath.engine.schedule import Every, Missed, due
+from towpath.errors import FiringTaken, ScheduleChanged, ScheduleDeclared, ScheduleNotFound
+from towpath.ids import queue_name
+from towpath.worker.recurring import Recurrences, fire_due
+
+NAMES = ("a", "b", "c")
+DECLARED = "declared"
+OTHER = "others"
+
+
+@dataclass
+class Kept:
+    """What the account says of one schedule."""
+
+    every: Duration
+    missed: Missed
+    payload: bytes
+    at: datetime
+    paused: bool = False
+    last: datetime | None = None
+    priority: int | None = None
+
+    @property
+    def next(self) -> datetime | None:
+        return None if self.paused else next(Every(self.every).after(self.at))
+
+
+class Walk:
+    """One walk, the same for the same seed."""
+
+    def __init__(self, engines: tuple[Engine, Engine], clock: ManualClock, seed: int) -> None:
+        self.engines, self.clock, self.random = engines, clock, Random(seed)
+        self.kept: dict[str, Kept] = {}
+        self.submitted: list[tuple[str, bytes]] = []
+        self.stale: list[tuple[str, str, datetime]] = []
+        """Names with a version and a last firing, as somebody saw them who was slow since."""
+        self.heard = ""
+
+    @property
+    def engine(self) -> Engine:
+        return self.random.choice(self.engines)
+
+    async def run(self, steps: int) -> None:
+        await self.engines[0].fire(REVIEWS, DECLARED, [], after=None, upto=self.clock.now)
+        await self.engines[0].schedules.set(OTHER, "x", Every(hours(1)), paused=True)
+        moves = (
+            self.put, self.change, self.pause, self.resume, self.remove, self.fire, self.both,
+            self.time_passes, self.time_passes, self.fire_due, self.fire_due, self.be_slow,
+            self.come_late, self.overwrite_code, self.change_before_a_firing,
+            self.fire_before_a_firing, self.fire_before_a_firing, self.hear_in_between,
+            self.pause_for_a_while, self.pause_for_a_while,
+        )  # fmt: skip
+        for _ in range(steps):
+            before = self.outline()
+            await self.random.choice(moves)()
+            await self.check(changed=self.outline() != before)
+
+    def outline(self) -> str:
+        return str({name: (it.every, it.missed, it.payload, it.paused, it.priority)
+                    for name, it in sorted(self.kept.items())})  # fmt: skip
+
+    def any_name(self) -> str:
+        return self.random.choice(NAMES)
+
+    # ── moves ────────────────────────────────────────────────────────────────────────────
+
+    async def put(self) -> None:
+        name, every = self.any_name(), minutes(self.random.choice((10, 20, 30)))
+        missed, payload = self.random.choice(list(Missed)), b"%d" % self.random.randrange(1000)
+        done = await self.engine.schedules.set(REVIEWS, name, Every(every), payload, missed=missed)
+        before = self.kept.get(name)
+        assert done.new == (before is None)
+        if before is None:
+            self.kept[name] = Kept(every, missed, payload, self.clock.now)
+            return
+        before.at = self.clock.now if before.paused else before.at
+        before.every, before.missed, before.payload = every, missed, payload
+        before.paused, before.priority = False, None
+
+    async def change(self) -> None:
+        name, payload = self.any_name(), b"%d" % self.random.randrange(1000)
+        if name in self.kept:
+            await self.engine.schedules.change(REVIEWS, name, payload=payload)
+            self.kept[name].payload = payload
+        else:
+            with pytest.raises(ScheduleNotFound):
+                await self.engine.schedules.change(REVIEWS, name, payload=payload)
+
+    async def both(self) -> None:
+        """Two changes at once, of different things: none is lost."""
+        name, payload = self.any_name(), b"%d" % self.random.randrange(1000)
+        if (kept := self.kept.get(name)) is not None:
+            kept.payload, kept.priority = payload, self.random.randrange(100)
+            one, two = self.engines
+            await asyncio.gather(
+                one.schedules.change(REVIEWS, name, payload=payload),
+                two.schedules.change(REVIEWS, name, priority=kept.priority),
+            )
+
+    async def pause(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            await self.engine.schedules.pause(REVIEWS, name)
+            kept.paused = True
+
+    async def resume(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            await self.engine.schedules.resume(REVIEWS, name)
+            kept.at = self.clock.now if kept.paused else kept.at
+            kept.paused = False
+
+    async def pause_for_a_while(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            await self.engine.schedules.pause(REVIEWS, name)
+            self.clock.advance(minutes(self.random.choice((3, 31))))
+            await self.engine.schedules.resume(REVIEWS, name)
+            kept.at, kept.paused = self.clock.now, False
+
+    async def remove(self) -> None:
+        if (name := self.any_name()) in self.kept:
+            await self.engine.schedules.remove(REVIEWS, name)
+            del self.kept[name]
+
+    async def fire(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            answer = await self.engine.schedules.fire(REVIEWS, name)
+            self.submitted.append((answer.id, kept.payload))
+
+    async def time_passes(self) -> None:
+        self.clock.advance(minutes(self.random.choice((1, 7, 31))))
+
+    async def fire_due(self) -> None:
+        for name, it in self.kept.items():
+            if not it.paused:
+                found = due(Every(it.every), it.at, self.clock.now, it.missed)
+                it.at, it.last = found.last, (*found.firings, it.last)[-2 if found.firings else -1]
+                self.submitted += [(_firing(name, at), it.payload) for at in found.firings]
+        await asyncio.gather(*(fire_due(it, Recurrences()) for it in self.engines))
+
+    async def be_slow(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            info = await self.engine.schedules.get(REVIEWS, name)
+            self.stale.append((name, info.version, kept.at))
+
+    async def come_late(self) -> None:
+        """Who saw another definition, or another last firing, fires nothing."""
+        if not self.stale:
+            return
+        name, version, last = self.stale.pop()
+        kept = self.kept.get(name)
+        now = await self._version(name)
+        if self.clock.now <= last or (kept and now == version and kept.at == last):
+            return
+        await self._refused(name, version, last)
+
+    async def change_before_a_firing(self) -> None:
+        if (name := self.any_name()) in self.kept:
+            version, last = await self._version(name), self.kept[name].at
+            self.clock.advance(minutes(1))
+            await self.change()
+            self.kept[name].payload += b"0"
+            await self.engine.schedules.change(REVIEWS, name, payload=self.kept[name].payload)
+            await self._refused(name, version, last)
+
+    async def fire_before_a_firing(self) -> None:
+        if (kept := self.kept.get(name := self.any_name())) is not None:
+            version, last = await self._version(name), kept.at
+            self.clock.advance(minutes(self.random.choice((11, 31))))
+            await self.fire_due()
+            self.clock.advance(minutes(1))
+            if kept.at != last:
+                await self._refused(name, version, last)
+
+    async def _refused(self, name: str, version: str, last: datetime) -> None:
+        engine, jobs = self.engine, [new_job(b"stale", id=f"stale-{name}-{version}")]
+        with pytest.raises((ScheduleChanged, FiringTaken)):
+            await engine.fire(REVIEWS, name, jobs, after=last, upto=self.clock.now, version=version)
+
+    async def hear_in_between(self) -> None:
+        """Who heard that a change has begun hears that it is done, too."""
+        index, change = self.engine.schedule_index(), f"change-{self.random.random()}"
+        await index.run("changing", queue=REVIEWS, change=change, more=0, most=0)
+        begun = await self.engine.schedules.changes(self.heard)
+        await index.run("changed", queue=REVIEWS, change=change, count=-1, news=f"{change}-done")
+        assert (await self.engine.schedules.changes(begun.last)).queues is not None
+
+    async def _version(self, name: str) -> str:
+        if name not in self.kept:
+            return ""
+        return (await self.engine.schedules.get(REVIEWS, name)).version
+
+    async def overwrite_code(self) -> None:
+        with pytest.raises(ScheduleDeclared):
+            await self.engine.schedules.set(REVIEWS, DECLARED, Every(hours(1)))
+        # By one who looked before the code declared it.
+        store = self.engine._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the script alone
+        item = [DECLARED, "", "v", "", "{}", b"", 0, 9]
+        answer = await store.write("schedule", queue_name(REVIEWS), lambda _: item)
+        assert answer == [b"SCHEDULE_DECLARED"]
+
+    # ── what must be so ──────────────────────────────────────────────────────────────────
+
+    async def check(self, *, changed: bool) -> None:
+        page = await self.engine.schedules.list(queues=[REVIEWS])
+        told = {it.name: (it.when, it.missed, it.paused, it.last, it.next, it.options)
+                for it in page.schedules if it.name != DECLARED}  # fmt: skip
+        assert told == {
+            name: (Every(it.every), it.missed, it.paused, it.last, it.next, _options(it))
+            for name, it in self.kept.items()
+        }
+        leases = await self.engine.claim(REVIEWS, worker="w", lease=hours(1), count=500)
+        assert sorted((it.id, it.payload) for it in leases) == sorted(self.submitted)
+        self.submitted = []
+        for lease in leases:
+            await self.engine.complete(lease)
+        heard = await self.engine.schedules.changes(self.heard)
+        assert not changed or heard.queues is not None
+        if heard.queues is not None:
+            assert set(heard.queues) == ({REVIEWS, OTHER} if self.kept else {OTHER})
+            assert not any(it.begun for it in heard.queues.values())
+        self.heard = heard.last
+
+
+def _options(it: Kept) -> JobOptions:
+    return {} if it.priority is None else {"priority": it.priority}
+
+
+def _firing(name: str, at: datetime) -> str:
+    return f"{name}@{at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
+
+
+async def walk(url: str, seed: int, *, steps: int = 60, **how: Any) -> None:
+    """One walk on an empty store, with engines of its own. Raises AssertionError, TowpathError."""
+    clock = ManualClock()
+    async with Engine(url, clock=clock, **how) as one, Engine(url, clock=clock, **how) as two:
+        await Walk((one, two), clock, seed).run(steps)
