@@ -13,7 +13,9 @@ TESTING = SOURCE / "testing"
 
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
+    "apps/timers/blocking.py": "a worker, which logs its end; awaited or joined by who stops it",
     "apps/timers/client.py": "awaited to its end",
+    "apps/timers/plugin.py": "awaited to its end",
     "apps/timers/registration.py": "logs what it raises, and goes on",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",

@@ -12,14 +12,25 @@ async with app:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Container,
+    Generator,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
-import msgspec
-
+from towpath.app.blocking import BlockingEngine
 from towpath.app.connection import Connection
+from towpath.app.decorator import Decorator
 from towpath.app.submitting import NOTHING, AppHandler
 from towpath.clock import Clock, Duration
 from towpath.engine.channel import Limits
@@ -33,9 +44,9 @@ from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.context import Context, Middleware
+from towpath.worker.context import Middleware
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.recorded import Recorder
+from towpath.worker.recorded import AtWork, Recorder
 from towpath.worker.recurring import Recurrences, fire_due, keep_firing
 
 if TYPE_CHECKING:
@@ -44,22 +55,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
-T_contra = TypeVar("T_contra", contravariant=True)
-C_co = TypeVar("C_co", covariant=True)
-Async = Coroutine[Any, Any, R]
-
-
-class _ContextByName(Protocol[T_contra, C_co]):
-    def __call__(self, payload: T_contra, /, *, ctx: Context) -> C_co: ...
-
-
-class _OnlyContextByName(Protocol[C_co]):
-    def __call__(self, *, ctx: Context) -> C_co: ...
-
-
-_ContextElsewhere = Callable[[Context, T], C] | _ContextByName[T, C]
-_OnlyContext = Callable[[Context], C] | _OnlyContextByName[C]
-"""What takes any object takes a Context too, as its payload: it has to be told apart before."""
+Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
 
 
 class Options(TypedDict, total=False):
@@ -103,6 +99,7 @@ class Towpath:
         self._make_engine: Callable[..., Engine] = Engine
         self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
         self._followers: list[Callable[[], None]] = []
+        self._around: list[Around] = []
         self.recurrences = Recurrences()
         self._connection = Connection(
             self.new_engine,
@@ -119,7 +116,7 @@ class Towpath:
         """All handlers, in the order they were declared."""
         return list(self._handlers.values())
 
-    def handler(self, queue: str, **options: Unpack[Options]) -> _Decorator:
+    def handler(self, queue: str, **options: Unpack[Options]) -> Decorator:
         """Make a function the handler of *queue*: `@app.handler("reviews", time_limit=minutes(5))`.
 
         The function takes the payload, checked against its annotation, and a `Context` where one
@@ -129,7 +126,7 @@ class Towpath:
         """
         if callable(queue):
             raise HandlerInvalid(repr(queue), rule='needs its queue: @app.handler("mails")')
-        return _Decorator(self, queue, HandlerOptions(**options))
+        return Decorator(self.add, queue, HandlerOptions(**options))
 
     def add(
         self, queue: str, function: Callable[..., Any], options: HandlerOptions
@@ -178,6 +175,20 @@ class Towpath:
         for changed in list(self._followers):
             changed()
 
+    def around_workers(self, run: Around) -> None:
+        """Enter what *run* makes of a worker before it claims its first job, and leave it after its
+        last one was settled: for those who bring handlers and have to know of their workers.
+        """
+        self._around.append(run)
+
+    @asynccontextmanager
+    async def around(self, worker: AtWork) -> AsyncGenerator[None]:
+        """All that runs around *worker*."""
+        async with AsyncExitStack() as stack:
+            for run in self._around:
+                await stack.enter_async_context(run(worker))
+            yield
+
     def _require_unnamed(self, queue: str) -> None:
         """Refuse a job for no handler in particular where there are only named ones."""
         names = [name for at, name in self._handlers if at == queue]
@@ -199,7 +210,7 @@ class Towpath:
         missed: Missed = Missed.ONCE,
         queue: str = "recurring",
         **options: Unpack[Options],
-    ) -> _Decorator:
+    ) -> Decorator:
         """Make a function a handler that runs on a schedule: `@app.recurring("0 3 * * *")`.
 
         *when* is a cron expression, in the time zone *tz*, or an `Every`. The function is called
@@ -212,7 +223,7 @@ class Towpath:
         def plan(handler: AppHandler[Any, Any, Any]) -> None:
             self.recur(handler, planned, missed=missed)
 
-        return _Decorator(self, queue, HandlerOptions(**options), plan)
+        return Decorator(self.add, queue, HandlerOptions(**options), plan)
 
     def recur(
         self,
@@ -261,6 +272,11 @@ class Towpath:
     def engine(self) -> Engine:
         """The engine behind it, for everything that has no shorter way."""
         return self._connection.engine
+
+    @property
+    def blocking(self) -> BlockingEngine:
+        """The engine for code without an event loop: connected at first use, closed at exit."""
+        return self._connection.blocking
 
     @property
     def ledger(self) -> Ledger:
@@ -318,56 +334,3 @@ class Towpath:
                 yield self
         finally:
             self.url, self._clock, self._make_engine, self.metrics = before
-
-
-class _Decorator:
-    """Turns a function into a handler and keeps its types."""
-
-    def __init__(
-        self,
-        app: Towpath,
-        queue: str,
-        options: HandlerOptions,
-        plan: Callable[[AppHandler[Any, Any, Any]], None] | None = None,
-    ) -> None:
-        self._app, self._queue, self._options, self._plan = app, queue, options, plan
-
-    @overload
-    def __call__(
-        self, function: Callable[[T, Context], Async[R]]
-    ) -> AppHandler[T, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: _ContextElsewhere[T, Async[R]]) -> AppHandler[T, R, Async[R]]: ...
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
-        self, function: Callable[[object], Async[R]]
-    ) -> AppHandler[object, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: _OnlyContext[Async[R]]) -> AppHandler[None, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: Callable[[T], Async[R]]) -> AppHandler[T, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: Callable[[], Async[R]]) -> AppHandler[None, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: Callable[[T, Context], R]) -> AppHandler[T, R, R]: ...
-    @overload
-    def __call__(self, function: _ContextElsewhere[T, R]) -> AppHandler[T, R, R]: ...
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
-        self, function: Callable[[object], R]
-    ) -> AppHandler[object, R, R]: ...
-    @overload
-    def __call__(self, function: _OnlyContext[R]) -> AppHandler[None, R, R]: ...
-    @overload
-    def __call__(self, function: Callable[[T], R]) -> AppHandler[T, R, R]: ...
-    @overload
-    def __call__(self, function: Callable[[], R]) -> AppHandler[None, R, R]: ...
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        if self._plan is None:
-            return cast("Any", self._app.add(self._queue, function, self._options))
-        # Named, so that many of them can share a queue.
-        named = self._options.name or function.__name__
-        options = msgspec.structs.replace(self._options, name=named)
-        handler = self._app.add(self._queue, function, options)
-        self._plan(handler)
-        return cast("Any", handler)

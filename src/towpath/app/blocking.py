@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack
 
@@ -181,6 +181,10 @@ class BlockingEngine:
     def ended(self, job: JobRef, *, within: Duration) -> Job:
         """The job once it has ended, with its result. Raises StillOpen when the time is over."""
         return self._run(self._engine.ended(job, within=within))
+
+    def run(self, ask: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        """What *ask* comes to with the engine, in the engine's own loop."""
+        return self._run(ask(self._engine))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:

@@ -21,7 +21,10 @@ BUILT_IN = {
     "reviews": Line(
         "towpath.apps.reviews:APPLICATION", "Reviews: submit, list, show, cancel, retry."
     ),
-    "timers": Line("towpath.apps.timers:APPLICATION"),
+    "timers": Line(
+        "towpath.apps.timers:APPLICATION",
+        "Timers: submit, set, show, list, move, cancel, log, types.",
+    ),
     "uploads": Line("towpath.apps.uploads:APPLICATION"),
 }
 """The applications that come with Towpath."""

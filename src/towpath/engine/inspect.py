@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from towpath.clock import Duration, instant, milliseconds
+from towpath.clock import Duration, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
@@ -248,6 +248,12 @@ def _instant(ms: float | None) -> datetime | None:
 
 def _make_cursor(id: bytes, score: bytes) -> str:
     return base64.urlsafe_b64encode(score + b" " + id).decode()
+
+
+def cursor_at(due: datetime) -> str:
+    """Where the delayed jobs begin that are due then or later, as `after` of their list."""
+    # No job has this id: so the score alone decides.
+    return _make_cursor(b"\0", str(instant_ms("due", due)).encode())
 
 
 _SCORE = re.compile(rb"[0-9]{1,17}")

@@ -106,6 +106,15 @@ class Operating(Following):
         """
         return await self._store.largest_payload(queue_name(queue), size)
 
+    async def remove(self, queue: str) -> bool:
+        """Remove a queue that holds nothing: no jobs in any state, no ids that are remembered, no
+        recurring work; nor may it be paused. False if it does, and nothing was changed.
+
+        Its options and its events go. Whoever uses it again makes it anew, with the options that
+        are declared then. Two round trips; safe to repeat.
+        """
+        return await self._store.remove(queue_name(queue))
+
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out no jobs of *queue* until `resume`; everything else goes on."""
         await self._store.write("pause", queue_name(queue), lambda _: [[]], call)

@@ -37,7 +37,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "retry": ("id",),
         "delete": ("id",),
         "drop": ("lane",),
-        **dict.fromkeys(("pause", "resume"), ()),
+        **dict.fromkeys(("pause", "resume", "remove"), ()),
         "configure": ("whole", "options", "version", "over", "declared"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs", "version"),

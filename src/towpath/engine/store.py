@@ -239,6 +239,18 @@ class Store:
         """Give *queue* other options, for everybody and at once."""
         await self._write_options(queue, InForce(options, ""), _ANY)
 
+    async def remove(self, queue: QueueName) -> bool:
+        """Remove a queue that holds nothing; False if it does."""
+        if await self.plain("remove", queue) != b"removed":
+            return False
+        self._in_force.pop(queue, None)
+        self.introduced.pop(queue, None)
+        await self.command("HDEL", REGISTRY, queue)
+        await self.options(queue)
+        if queue in self._in_force:  # somebody used it meanwhile
+            await self._list(queue)
+        return True
+
     async def _options_now(self, queue: QueueName) -> InForce:
         known = self._in_force.get(queue)
         wanted = _unnamed(known) if known else _NEW  # where the server has lost them

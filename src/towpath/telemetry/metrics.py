@@ -237,7 +237,8 @@ class Metrics(Collector):
         with self._adding:
             if spec.name not in self._own:
                 kind = _KINDS[spec.kind]
-                made = kind(spec.name, spec.sentence, spec.labels, registry=self.registry)
+                bounds = {"buckets": BUCKETS} if spec.kind is Kind.HISTOGRAM else {}
+                made = kind(spec.name, spec.sentence, spec.labels, registry=self.registry, **bounds)
                 self._own[spec.name] = made
             return self._own[spec.name]
 

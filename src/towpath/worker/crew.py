@@ -293,6 +293,9 @@ class Crew:
 
     def _settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
+        handler = batch[0][0].handler if batch else None
+        if handler is not None and handler.heard is not None:
+            handler.heard(batch, outcomes)
         self._runner.look()
         if self._gone:
             self._forget()

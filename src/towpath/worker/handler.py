@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
@@ -108,6 +108,8 @@ class Handler(Generic[T, R, C]):
         if signature.default is not inspect.Parameter.empty:
             self.payload = WithDefault(self.payload, signature.default)
         self.result: Form[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
+        """Told of its queue's attempts after the server's word on them, as `Report.settled` is."""
         self.__doc__, self.__name__ = function.__doc__, _name(function)
         self.__module__ = function.__module__
         self.__wrapped__ = function

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Container, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from random import random, uniform
 from typing import Any, Protocol, Self
 
@@ -21,6 +21,7 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Fail, Lease, Release, Renew, Settlement
 from towpath.errors import RetryAdvice, TowpathError
+from towpath.ids import QueueName
 from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -131,6 +132,21 @@ class RecordedRuns:
         )
 
 
+class AtWork(Protocol):
+    """A worker, as those see it who run something of theirs beside it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def log(self) -> Log: ...
+
+    @property
+    def weights(self) -> Mapping[QueueName, int]:
+        """The queues that it serves, with their weights."""
+        ...
+
+
 class Registry(Protocol):
     """An app: handlers, and the way to the server."""
 
@@ -169,6 +185,10 @@ class Registry(Protocol):
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:
         """Fire those of them that are due now."""
+        ...
+
+    def around(self, worker: AtWork) -> AbstractAsyncContextManager[None]:
+        """What runs while *worker* does, on the app's own connection."""
         ...
 
     async def __aenter__(self) -> Self: ...

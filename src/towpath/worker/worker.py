@@ -137,7 +137,7 @@ class Worker:
 
     async def _run(self, *, leave_when_empty: bool) -> int:
         began = steady()
-        async with self._app:
+        async with self._app, self._app.around(self):
             if leave_when_empty:
                 await self._app.engine.check()  # nobody who wants to leave waits for a server
                 await self._app.fire_due(self.weights, self.log)

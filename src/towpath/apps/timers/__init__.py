@@ -1,7 +1,7 @@
 """Timers: work that runs at its time, in your own processes or by a call to your application."""
 
 from towpath.apps.application import Application
-from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
+from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, FIRED, INSTANCES, LATE
 from towpath.apps.timers.options import TimersOptions
 
 APPLICATION = Application(
@@ -11,6 +11,9 @@ APPLICATION = Application(
     service="towpath.apps.timers.service:serving",
     errors="towpath.apps.timers.errors:ANSWERED",
     handlers="towpath.apps.timers.scheduler:Scheduler",
-    http="towpath.apps.timers.instances_http:MOUNT",
-    metrics=(CALLS, INSTANCES, BREAKERS_OPEN),
+    tasks="towpath.apps.timers.service:tasks",
+    http="towpath.apps.timers.http:MOUNT",
+    cli="towpath.apps.timers.cli:app",
+    noun="Timers: submit, set, show, list, move, cancel, log, types.",
+    metrics=(LATE, FIRED, CALLS, INSTANCES, BREAKERS_OPEN),
 )

@@ -4,7 +4,8 @@ TowpathError
 ├── JobError
 │   ├── TimerNotFound        there is no timer of that type and id
 │   ├── TimerDiffers         there is one, with other params or another time
-│   └── TimerEnded           there was one, and it has ended
+│   ├── TimerEnded           there was one, and it has ended
+│   └── TimerRunning         it is being worked on, so that it can't be changed
 ├── QueueError
 │   ├── TimerTypeTaken       the type without an app belongs to somebody else
 │   ├── TimerTypeAmbiguous   several apps serve the type, and the timer names none
@@ -54,6 +55,17 @@ class TimerEnded(JobError):
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"has ended: {state}")
         self.state = state
+
+
+class TimerRunning(JobError):
+    """The timer is being worked on; nothing was changed."""
+
+    code = "timer_running"
+    remedy = "Wait until the attempt has ended, or cancel the timer."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "is leased: a worker runs it")
+        self.state = "leased"
 
 
 class TimerTypeTaken(QueueError):

@@ -24,7 +24,6 @@ from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import CanRead, CanWork, require
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, LeaseSeconds, Token, decoded, example
-from towpath.web.mount import Mount
 from towpath.web.parts import service
 from towpath.web.problems import documented
 
@@ -252,9 +251,3 @@ def _key_of(key: KeyInfo, task_type: str, body: HandedOverIn) -> TypeKey:
     found = TypeKey(task_type, body.app)
     require(key, Scope.WORK, queue_of(found))
     return found
-
-
-MOUNT = Mount(
-    routers=(instances_router, settle_router),
-    tags={"timers": "Work that runs at its time: instances that are called for it."},
-)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
@@ -19,7 +20,7 @@ from towpath.clock import (
     parse_duration,
     seconds,
 )
-from towpath.engine.model import Job, JobOptions
+from towpath.engine.model import Job, JobOptions, with_own_attempts
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, RetryPolicy
 from towpath.engine.states import State
@@ -49,13 +50,36 @@ _MS, _MICROSECONDS = range(10**12, 10**13), range(10**15, 10**16)
 _DIGITS = "must have 13 digits (milliseconds since 1970) or 16 digits (microseconds)"
 
 
+class Moved(TypedDict, total=False):
+    """One of both."""
+
+    delay: Duration
+    due: datetime
+
+
+class Times(TypedDict, total=False):
+    """A time: one of the three."""
+
+    delay: Duration | float | str | None
+    delay_time: int | None
+    due: datetime | str | None
+
+
+class TimerFields(Times, total=False):
+    """What may be said about a timer, beside its type, id and params."""
+
+    app: str | None
+    retry: RetryPolicy | None
+    record: bool
+
+
 class When(NamedTuple):
     """A timer's time as it was asked for: after a delay, or at an instant. In milliseconds."""
 
     delay: int | None = None
     due: int | None = None
 
-    def options(self) -> JobOptions:
+    def moved(self) -> Moved:
         """The same for a job. An instant that is past is now."""
         if self.delay is not None:
             return {"delay": milliseconds(self.delay)}
@@ -158,6 +182,13 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidOption("params", "…", rule=f"can't be JSON: {error}") from error
 
+    def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
+        """What its job is submitted with, beside its bytes."""
+        options: JobOptions = {**self.when.moved(), "id": task_id, "retry": self.retry}
+        if recorded:
+            options["headers"] = {"handler": RECORDED}
+        return with_own_attempts(options)
+
 
 def new_timer(
     task_type: str,
@@ -200,6 +231,7 @@ class Packed(msgspec.Struct, frozen=True):
             return cls(params=msgspec.Raw(payload or b"null"))
 
 
+_AGAIN = re.compile(r"~\d+$")
 ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 
@@ -233,8 +265,9 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 def timer_of(key: TypeKey, job: Job, *, existed: bool = False) -> Timer:
     """The timer that *job* is."""
     packed = Packed.read(job.payload) if job.payload else Packed()
+    recorded = job.headers.get("handler") == RECORDED
     return Timer(
-        task_id=job.id,
+        task_id=task_id_of(job.id, recorded=recorded),
         task_type=key.task_type,
         app=key.app,
         state=job.state,
@@ -246,9 +279,14 @@ def timer_of(key: TypeKey, job: Job, *, existed: bool = False) -> Timer:
         ended_at=job.ended_at,
         worker=job.worker,
         reason=job.reason,
-        record=job.headers.get("handler") == RECORDED,
+        record=recorded,
         existed=existed,
     )
+
+
+def task_id_of(id: str, *, recorded: bool) -> str:
+    """A timer's id. In Redis a recorded one that was queued anew has a number behind it."""
+    return _AGAIN.sub("", id) if recorded else id
 
 
 def due_of(packed: Packed, submitted_at: datetime) -> datetime:

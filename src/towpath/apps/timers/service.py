@@ -1,45 +1,78 @@
-"""Timers as those see them who set them: submitted, moved, cancelled, looked at."""
+"""Timers as those see them who set them: submitted, set, moved, cancelled, looked at."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+from towpath.app.ticket import STATES
 from towpath.apps.application import Host
 from towpath.apps.timers.errors import (
     TimerDiffers,
     TimerEnded,
     TimerNotFound,
+    TimerRunning,
     TimerTypeAmbiguous,
     TimerTypesFull,
 )
-from towpath.apps.timers.model import ENDED, NewTimer, Timer, TypeKey, timer_of
+from towpath.apps.timers.listing import (
+    NO_INSTANCE,
+    TimerPage,
+    TypeView,
+    Wanted,
+    page_of,
+    status_of,
+    views_of,
+)
+from towpath.apps.timers.log import FiringLog
+from towpath.apps.timers.model import (
+    ENDED,
+    NewTimer,
+    Timer,
+    TypeKey,
+    When,
+    timer_of,
+)
 from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.recording import Records
 from towpath.apps.timers.service_mode import ServiceMode
-from towpath.apps.timers.types import Types, queue_of
+from towpath.apps.timers.types import TypeInfo, Types, queue_of
 from towpath.clock import instant
 from towpath.engine.engine import Engine
-from towpath.engine.model import (
-    Call,
-    JobOptions,
-    NewJob,
-    Submitted,
-    job_ref,
-    new_job,
-    with_own_attempts,
+from towpath.engine.explain import Explanation, Why
+from towpath.engine.inspect import Counts
+from towpath.engine.model import Call, JobRef, NewJob, Submitted, job_ref, new_job
+from towpath.engine.states import State
+from towpath.errors import (
+    JobCancelled,
+    JobDead,
+    JobDone,
+    JobNotFound,
+    JobNotWaiting,
+    ServerError,
+    TowpathError,
 )
-from towpath.errors import JobNotFound, TowpathError
+from towpath.ledger.errors import RecordError, RecordNotFound
 
 if TYPE_CHECKING:
     from towpath.ledger.records.jobs import Jobs
 
 _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
+_SWEEP_EVERY = 60.0
+_ENDED_BY = {JobDone: State.DONE, JobDead: State.DEAD, JobCancelled: State.CANCELLED}
+
+
+def _everything(_: str) -> bool:
+    return True
 
 
 class TimerService:
-    """The application on one server. *connect* gives the engine, or raises ServerUnreachable."""
+    """The application on one server. *connect* gives the engine, or raises ServerUnreachable.
+
+    *jobs* gives the ledger's records; without it recorded timers are refused.
+    """
 
     def __init__(
         self,
@@ -47,10 +80,13 @@ class TimerService:
         options: TimersOptions,
         *,
         jobs: Callable[[], Jobs] | None = None,
+        log: FiringLog | None = None,
     ) -> None:
         self._connect, self.options = connect, options
+        self._records = Records(jobs)
         self.types = Types(connect, options)
         self.instances = ServiceMode(connect, options, self.types, jobs=jobs)
+        self.log = log or FiringLog(connect, options)
 
     # ── a timer's life ───────────────────────────────────────────────────────────────────
 
@@ -59,7 +95,7 @@ class TimerService:
 
         The same id with the same content again is the timer that is there (`existed`). Raises
         TimerDiffers for other params or another time, TimerEnded, TimerTypesFull,
-        TimerTypeAmbiguous, PayloadTooLarge and the store's errors.
+        TimerTypeAmbiguous, PayloadTooLarge, LedgerMissing and the store's errors.
         """
         [answer] = await self.submit_many([timer])
         if isinstance(answer, TowpathError):
@@ -71,71 +107,281 @@ class TimerService:
     ) -> list[Timer | TowpathError]:
         """Submit many timers, answered one by one, in order: a refused one's answer is its error.
 
-        Those of one type are one step. Raises the store's errors, when some may be stored: then
-        repeat it with the same ids.
+        Those of one type are one step, and so one call of that name. Where the store does not
+        answer they may be stored: repeat them with the same ids.
         """
-        by_type: dict[TypeKey, list[int]] = {}
+        steps: dict[tuple[TypeKey, bool], list[int]] = {}
         for place, timer in enumerate(timers):
-            by_type.setdefault(timer.key, []).append(place)
+            steps.setdefault((timer.key, timer.record), []).append(place)
         answers: dict[int, Timer | TowpathError] = {}
-        for key, places in by_type.items():
-            some = await self._submit_type(key, [timers[place] for place in places], call)
-            answers |= dict(zip(places, some, strict=True))
+        for (key, record), places in steps.items():
+            some = [timers[place] for place in places]
+            answered = await (self._record(some) if record else self._submit(key, some, call))
+            answers |= dict(zip(places, answered, strict=True))
         return [answers[place] for place in range(len(timers))]
+
+    async def set(self, timer: NewTimer, *, call: Call | None = None) -> Timer:
+        """Make a timer under its id, or put it in the place of the one that waits there.
+
+        One that has ended is made anew. `existed` says whether it replaced one. Raises
+        TimerRunning for one that is being worked on, and what `submit` raises.
+        """
+        queue = await self.types.note(timer.key)
+        job = _job(timer)
+        ref = JobRef(queue, job.id)
+        with _in_its_words(ref):
+            if timer.record or await self._is_recorded(ref):
+                return await self._records.set(queue, timer, job.id)
+            placed = await self._connect().set(
+                queue, job.payload, call=call, **timer.options(job.id)
+            )
+        return await self._seen(timer, ref, placed.state, existed=placed.replaced)
+
+    async def move(
+        self, key: TypeKey, task_id: str, when: When, *, call: Call | None = None
+    ) -> Timer:
+        """Give a timer that waits another time; a time that is past is now.
+
+        Raises TimerNotFound, TimerRunning, TimerEnded.
+        """
+        ref = job_ref(queue_of(key), task_id)
+        with _in_its_words(ref):
+            if await self._is_recorded(ref):
+                return await self._records.move(key, ref, when)
+            await self._connect().move(ref, **when.moved(), call=call)
+        return await self.get(key, task_id)
+
+    async def cancel(self, key: TypeKey, task_id: str, *, call: Call | None = None) -> Timer:
+        """End a timer that has not ended: cancelled, or leased if its worker was asked to stop.
+
+        Raises TimerNotFound, TimerEnded.
+        """
+        ref = job_ref(queue_of(key), task_id)
+        with _in_its_words(ref):
+            if await self._is_recorded(ref):
+                return await self._records.cancel(key, ref)
+            await self._connect().cancel(ref, call=call)
+        return await self.get(key, task_id)
+
+    # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def get(self, key: TypeKey, task_id: str) -> Timer:
         """The timer as it is now. Raises TimerNotFound."""
         ref = job_ref(queue_of(key), task_id)
-        try:
-            return timer_of(key, await self._connect().job(ref))
-        except JobNotFound as error:
-            raise TimerNotFound(error.job) from error
+        with _in_its_words(ref):
+            try:
+                timer = timer_of(key, await self._connect().job(ref))
+            except JobNotFound:
+                if not self._records.kept:
+                    raise
+                return await self._records.get(key, ref)
+            return await self._records.get(key, ref) if timer.record else timer
+
+    async def explain(self, key: TypeKey, task_id: str) -> TimerExplanation:
+        """Why the timer is not running, in a word and a sentence. Raises TimerNotFound."""
+        ref = job_ref(queue_of(key), task_id)
+        with _in_its_words(ref):
+            if await self._is_recorded(ref):
+                ref = await self._records.queued_as(ref)
+            found = await self._connect().explain(ref)
+        infos = {info.key: info for info in await self.types.all()}
+        return _explained(found, infos.get(key))
+
+    async def list(
+        self,
+        wanted: Wanted,
+        *,
+        after: str | None = None,
+        size: int = 100,
+        covers: Callable[[str], bool] = _everything,
+    ) -> TimerPage:
+        """A page of timers by type, state and time, of queues that are covered."""
+        infos = [info for info in await self.types.all() if covers(info.queue)]
+        return await page_of(self._connect(), infos, wanted, after=after, size=size)
+
+    async def all_types(self, covers: Callable[[str], bool] = _everything) -> list[TypeView]:
+        """Every type, who serves it and what it holds."""
+        return await views_of(self._connect(), await self.types.all(), covers)
+
+    # ── types that nobody uses ───────────────────────────────────────────────────────────
+
+    async def keep_sweeping(self) -> None:
+        """Remove types that nobody uses, with their queues and logs, until cancelled."""
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY)
+            await self.sweep()
+
+    async def sweep(self) -> int:
+        """Remove the types that were unused for long enough; how many it were.
+
+        Unused: nobody alive serves it, no timer waits, runs or can still be looked at, and no id
+        is remembered. Whoever uses it meanwhile keeps it.
+        """
+        engine, gone = self._connect(), 0
+        for info in await self.types.idle():
+            await engine.trim(info.queue, 1000)
+            if not _is_empty(await engine.counts(info.queue)):
+                continue
+            if await self.types.discard(info):
+                # Who has submitted a timer meanwhile has noted the type again: nothing goes then.
+                await engine.remove(info.queue)
+                await self.log.clear(info.key)
+                gone += 1
+        return gone
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _submit_type(
+    async def _submit(
         self, key: TypeKey, timers: Sequence[NewTimer], call: Call | None
     ) -> list[Timer | TowpathError]:
         try:
             queue = await self.types.note(key)
-        except _REFUSALS as refusal:
+            engine = self._connect()
+            jobs = [_job(timer) for timer in timers]
+            taken = await engine.submit_many(queue, jobs, call=call)
+        except (*_REFUSALS, ServerError) as refusal:
             return [refusal for _ in timers]
-        jobs = [_job(timer) for timer in timers]
-        engine = self._connect()
-        taken = await engine.submit_many(queue, jobs, call=call)
         each = zip(timers, taken, strict=True)
-        return list(await asyncio.gather(*(self._told(engine, *one) for one in each)))
+        return list(await asyncio.gather(*(self._told(*one) for one in each)))
 
-    async def _told(
-        self, engine: Engine, timer: NewTimer, taken: Submitted | TowpathError
-    ) -> Timer | TowpathError:
-        """What the submitter hears. Only the server knows when a delay ends: one look more."""
+    async def _told(self, timer: NewTimer, taken: Submitted | TowpathError) -> Timer | TowpathError:
+        """What the submitter hears."""
         if isinstance(taken, TowpathError):
             return taken
         if taken.existed and taken.state in ENDED:
             return TimerEnded(taken.job, taken.state)
-        if taken.existed and not taken.same_payload:
-            return TimerDiffers(taken.job)
-        if taken.existed or timer.when.due is None:
-            try:
-                return timer_of(timer.key, await engine.job(taken.job), existed=taken.existed)
-            except JobNotFound:
-                return TimerEnded(taken.job, "gone")
+        try:
+            if taken.existed and not taken.same_payload:
+                return await self._records.same(timer, taken.job) or TimerDiffers(taken.job)
+            return await self._seen(timer, taken.job, taken.state, existed=taken.existed)
+        except TowpathError as error:
+            return error
+
+    async def _seen(self, timer: NewTimer, job: JobRef, state: State, *, existed: bool) -> Timer:
+        """The timer that was stored. Only the server knows when a delay ends: one look more."""
+        if existed or timer.when.due is None:
+            with _in_its_words(job):
+                return timer_of(timer.key, await self._connect().job(job), existed=existed)
         return Timer(
-            task_id=taken.id,
+            task_id=job.id,
             task_type=timer.key.task_type,
             app=timer.key.app,
-            state=taken.state,
+            state=state,
             due=instant(timer.when.due),
             params=timer.params,
         )
 
+    async def _record(self, timers: Sequence[NewTimer]) -> list[Timer | TowpathError]:
+        """Recorded timers: rows, one transaction for those that come at once."""
+        answers = await asyncio.gather(*map(self._record_one, timers), return_exceptions=True)
+        return [_or_error(answer) for answer in answers]
 
-def serving(host: Host) -> AbstractAsyncContextManager[TimerService]:
+    async def _record_one(self, timer: NewTimer) -> Timer:
+        try:
+            queue = await self.types.note(timer.key)
+        except ServerError:
+            queue = queue_of(timer.key)  # the row waits for the store to be back
+        job = _job(timer)
+        if timer.task_id is not None:
+            await self._refuse_plain(timer.key, JobRef(queue, job.id))
+        return await self._records.submit(queue, timer, job.id)
+
+    async def _refuse_plain(self, key: TypeKey, ref: JobRef) -> None:
+        """A timer without a row may have the id: then that is the timer of this id."""
+        try:
+            there = timer_of(key, await self._connect().job(ref))
+        except (JobNotFound, ServerError):
+            return
+        if not there.record:
+            ended = there.state in ENDED
+            raise TimerEnded(ref, there.state) if ended else TimerDiffers(ref)
+
+    async def _is_recorded(self, ref: JobRef) -> bool:
+        """Whether its row decides. One look, where there are rows at all."""
+        if not self._records.kept:
+            return False
+        try:
+            return timer_of(_ANY, await self._connect().job(ref)).record
+        except (JobNotFound, ServerError):
+            return await self._records.has(ref)
+
+
+_ANY = TypeKey("any")
+
+
+@asynccontextmanager
+async def serving(host: Host) -> AsyncGenerator[TimerService]:
     """The application in a server."""
-    return nullcontext(TimerService(host.engine, host.options, jobs=lambda: host.ledger.jobs))
+    log = FiringLog(host.engine, host.options, lambda: host.metrics)
+    try:
+        yield TimerService(host.engine, host.options, jobs=lambda: host.ledger.jobs, log=log)
+    finally:
+        await log.close()
+
+
+def tasks(service: TimerService) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    """What runs beside the requests."""
+    return {"unused types": service.keep_sweeping}
 
 
 def _job(timer: NewTimer) -> NewJob:
-    options: JobOptions = {**timer.when.options(), "id": timer.task_id, "retry": timer.retry}
-    return new_job(timer.packed(), **with_own_attempts(options))
+    return new_job(timer.packed(), **timer.options(timer.task_id))
+
+
+def _or_error(answer: Timer | BaseException) -> Timer | TowpathError:
+    if isinstance(answer, BaseException) and not isinstance(answer, TowpathError):
+        raise answer
+    return answer
+
+
+@contextmanager
+def _in_its_words(ref: JobRef) -> Generator[None]:
+    """What engine and ledger refuse, told as of a timer."""
+    try:
+        yield
+    except TimerNotFound:
+        raise
+    except (JobNotFound, RecordNotFound) as error:
+        raise TimerNotFound(ref) from error
+    except JobNotWaiting as error:
+        leased = error.state == State.LEASED
+        raise (TimerRunning(ref) if leased else TimerEnded(ref, error.state)) from error
+    except RecordError as error:
+        state = STATES[getattr(error, "state", State.GONE)]
+        raise (TimerRunning(ref) if state is State.LEASED else TimerEnded(ref, state)) from error
+    except (JobDone, JobDead, JobCancelled) as error:
+        raise TimerEnded(ref, _ENDED_BY[type(error)]) from error
+
+
+class TimerExplanation(NamedTuple):
+    """Why a timer is not running."""
+
+    why: str
+    """As of a job; `no_instance` where the app that is to be called has none alive."""
+    text: str
+
+
+def _explained(found: Explanation, info: TypeInfo | None) -> TimerExplanation:
+    """The engine's word, unless nobody is there to run it."""
+    if info is None or info.alive or found.why in (Why.LEASED, Why.ENDED, Why.PAUSED):
+        return TimerExplanation(found.why, found.text)
+    last = f"; the last one was alive until {info.last_alive}" if info.last_alive else ""
+    if status_of(info) == NO_INSTANCE and info.owner is not None:
+        nobody = f"no instance of app {info.owner.app} is alive{last}"
+        if found.why is not Why.NOT_DUE:
+            return TimerExplanation(NO_INSTANCE, nobody)
+        return TimerExplanation(found.why, f"{found.text}; {nobody}")
+    nobody = "" if found.why is not Why.NOT_DUE else f"; no worker serves the type now{last}"
+    return TimerExplanation(found.why, found.text + nobody)
+
+
+def _is_empty(counts: Counts) -> bool:
+    return not (
+        counts.ready
+        or counts.delayed
+        or counts.waiting
+        or counts.leased
+        or counts.dead
+        or counts.kept
+        or counts.remembered
+    )

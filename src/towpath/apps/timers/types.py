@@ -93,7 +93,7 @@ class Types:
 
     def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
         self._connect = connect
-        self._most = options.types
+        self._most, self._unused = options.types, options.unused
         self._keeps = duration_ms("owner_keeps", options.owner_keeps)
         self._noted: dict[TypeKey, tuple[QueueName, float]] = {}
 
@@ -157,10 +157,12 @@ class Types:
 
     async def all(self) -> list[TypeInfo]:
         """Every type, by name."""
-        _, rows, flat = await self._record.read("listing")
-        owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-        found = {info.key: info for info in (_info(row, owners) for row in rows)}
-        return [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
+        return (await self._listing())[1]
+
+    async def idle(self) -> list[TypeInfo]:
+        """The types that nobody alive serves and nobody used for long."""
+        now, rows = await self._listing()
+        return [info for info in rows if not info.alive and now - info.used_at >= self._unused]
 
     async def version(self) -> int:
         """A number that grows whenever a type comes or goes, or an owner changes."""
@@ -195,6 +197,14 @@ class Types:
             seen=round(info.used_at.timestamp() * 1000),
         )
         return answer == b"ok"
+
+    async def _listing(self) -> tuple[datetime, list[TypeInfo]]:
+        """The server's time, and every type."""
+        now, rows, flat = await self._record.read("listing")
+        owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        found = {info.key: info for info in (_info(row, owners) for row in rows)}
+        infos = [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
+        return instant(now), infos
 
     @property
     def _record(self) -> Record:

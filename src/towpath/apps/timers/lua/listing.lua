@@ -4,9 +4,8 @@
 --        used     zset     keys by when they were last used, ms
 --        owners   hash     type that is used without an app -> plugin, app:<name>, '' = nobody yet
 --        alive:   zset     by queue: who serves it, by the time until they are alive, ms
---        version  string   grows with each change of keys and owners
 -- args   none
--- reply  <version>; <key, queue, last used, how many are alive, the last time that one was> of each;
+-- reply  <now>; <key, queue, last used, how many are alive, the last time that one was> of each;
 --        <type, owner, …>
 -- cost   O(types log n)
 -- full   works
@@ -21,4 +20,4 @@ for i = 1, #found, 2 do
   local used = redis.call('ZSCORE', USED, found[i]) or '0'
   page[#page + 1] = { found[i], queue, used, alive, last }
 end
-return { redis.call('GET', VERSION) or '0', page, redis.call('HGETALL', OWNERS) }
+return { now, page, redis.call('HGETALL', OWNERS) }

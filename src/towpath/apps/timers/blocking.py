@@ -1,0 +1,157 @@
+"""Timers for code without an event loop, and under the names of the delay queue that they replace.
+
+TaskSubmitService(timers).send(DelayQueueJob("order-7", "order.timeout", 1794789000000, "{}"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from towpath.app.app import Towpath
+from towpath.apps.timers.model import Timer, TimerFields, Times, TypeKey, new_timer, when
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.service import TimerService
+from towpath.engine.engine import Engine
+from towpath.supervise import new_loop
+from towpath.worker.places import Unjoined
+from towpath.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from towpath.apps.timers.plugin import Timers
+
+T = TypeVar("T")
+
+
+class BlockingTimers:
+    """Timers for scripts, Django views and notebooks. Connects at first use, once per process.
+
+    Recorded timers need the app's event loop: they are refused here (LedgerMissing).
+    """
+
+    def __init__(self, app: Towpath, options: TimersOptions) -> None:
+        self._app, self._options = app, options
+        self._of: tuple[Engine, TimerService] | None = None
+
+    def submit(
+        self,
+        task_type: str,
+        params: Any = None,
+        *,
+        task_id: str | None = None,
+        **fields: Unpack[TimerFields],
+    ) -> Timer:
+        """Submit a timer, as `Timers.submit` does."""
+        timer = new_timer(task_type, params, task_id=task_id, **fields)
+        return self._run(lambda service: service.submit(timer))
+
+    def set(
+        self, task_type: str, task_id: str, params: Any = None, **fields: Unpack[TimerFields]
+    ) -> Timer:
+        """Make a timer, or put it in the place of the one that waits under its id."""
+        timer = new_timer(task_type, params, task_id=task_id, **fields)
+        return self._run(lambda service: service.set(timer))
+
+    def move(
+        self, task_type: str, task_id: str, *, app: str | None = None, **times: Unpack[Times]
+    ) -> Timer:
+        """Give a timer that waits another time."""
+        key, at = TypeKey(task_type, app), when(**times)
+        return self._run(lambda service: service.move(key, task_id, at))
+
+    def cancel(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
+        """Cancel a timer; one that runs is asked to stop."""
+        return self._run(lambda service: service.cancel(TypeKey(task_type, app), task_id))
+
+    def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
+        """The timer as it is now."""
+        return self._run(lambda service: service.get(TypeKey(task_type, app), task_id))
+
+    def _run(self, do: Callable[[TimerService], Coroutine[Any, Any, T]]) -> T:
+        return self._app.blocking.run(lambda engine: do(self._service(engine)))
+
+    def _service(self, engine: Engine) -> TimerService:
+        # In a forked child the app has another one.
+        if self._of is None or self._of[0] is not engine:
+            self._of = engine, TimerService(lambda: engine, self._options)
+        return self._of[1]
+
+
+@dataclass(frozen=True)
+class DelayQueueJob:
+    """A timer under the names of the delay queue."""
+
+    taskId: str  # noqa: N815 -- its published name
+    """The timer's id."""
+    taskType: str  # noqa: N815 -- the same
+    delayTime: int  # noqa: N815 -- the same
+    """When it runs: 13 digits (ms since 1970) or 16 digits (µs)."""
+    params: str = ""
+    """What the worker gets as its message; JSON by custom."""
+
+
+class TaskSubmitService:
+    """Submits timers under the names of the delay queue."""
+
+    def __init__(self, timers: Timers) -> None:
+        self._timers = timers.blocking
+
+    def send(self, job: DelayQueueJob) -> Timer:
+        """Submit a timer. When this returns it is stored. Raises what `Timers.submit` raises."""
+        return self._timers.submit(
+            job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime
+        )
+
+
+class Running:
+    """A worker beside whatever else this process does: in the event loop that runs, or else in a
+    thread with a loop of its own.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._task: asyncio.Task[int] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Begin. In a thread it is ended with the program, in good order."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            ready = threading.Event()
+            self._thread = threading.Thread(
+                target=self._work, args=(ready,), name="towpath-timers", daemon=True
+            )
+            self._thread.start()
+            ready.wait()
+            atexit.register(self.stop)
+        else:
+            self._task = asyncio.create_task(self._worker.run(), name="towpath timers")
+
+    def stop(self) -> None:
+        """Claim no more; in a thread, return when what runs has ended. Twice does no harm."""
+        if self._thread is None:
+            self._worker.stop()
+            return
+        atexit.unregister(self.stop)
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._worker.stop)
+        self._thread.join()
+
+    async def stopped(self) -> None:
+        """The same in an event loop."""
+        self._worker.stop()
+        if self._task is not None:
+            await self._task
+
+    def _work(self, ready: threading.Event) -> None:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            self._loop = runner.get_loop()
+            self._loop.set_default_executor(Unjoined())
+            ready.set()
+            runner.run(self._worker.run())

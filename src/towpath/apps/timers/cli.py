@@ -1,0 +1,377 @@
+"""`towpath timers`: submit, set, show, list, move, cancel, log, types."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.apps.timers import view
+from towpath.console.arguments import After, Limit, instant
+from towpath.console.verb import DatabaseOption, Session, each, file_in, open_ledger, verb
+
+if TYPE_CHECKING:
+    from towpath.apps.timers.model import NewTimer, Timer, Times
+    from towpath.apps.timers.service import TimerService
+
+app = typer.Typer(
+    no_args_is_help=True, help="Timers: submit, set, show, list, move, cancel, log, types."
+)
+
+TypeArgument = Annotated[str, typer.Argument(metavar="TYPE", help="The task type: any text.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The timer's id.")]
+IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="The timers' ids.")]
+ParamsArgument = Annotated[
+    str, typer.Argument(metavar="PARAMS", help="JSON, @FILE, or - for standard input.")
+]
+Text = Annotated[bool, typer.Option("--text", help="PARAMS are text, not JSON.")]
+IdOption = Annotated[
+    str | None, typer.Option("--id", help="Your own id: the same one twice is one timer.")
+]
+AppOption = Annotated[
+    str | None, typer.Option("--app", metavar="APP", help="The app that the type belongs to.")
+]
+Delay = Annotated[str | None, typer.Option("--delay", metavar="TIME", help="From now: 30m.")]
+Due = Annotated[str | None, typer.Option("--due", metavar="INSTANT", help="ISO 8601; else UTC.")]
+DelayTime = Annotated[
+    int | None,
+    typer.Option("--delay-time", metavar="NUMBER", help="13 digits (ms) or 16 digits (µs)."),
+]
+Retry = Annotated[
+    str | None, typer.Option("--retry", metavar="POLICY", help="fixed:30s, listed:1s,5s, never, …")
+]
+Record = Annotated[bool, typer.Option("--record", help="Keep it as a row of the database.")]
+TypeOption = Annotated[
+    str | None, typer.Option("--type", "-t", metavar="TYPE", help="Only of this type.")
+]
+StateOption = Annotated[
+    str | None, typer.Option("--state", "-s", metavar="STATE", help="Only in this state.")
+]
+Since = Annotated[str | None, typer.Option("--since", metavar="INSTANT", help="From then on.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="INSTANT", help="Before then.")]
+
+
+@verb(
+    app,
+    "submit",
+    examples="""
+        towpath timers submit order.timeout '{"order": 7}' --delay 30m --id order-7
+        towpath timers submit order.timeout @order.json --due 2030-01-31T08:00:00Z
+        towpath timers submit reminder 'call Anna' --text --delay-time 1900000000000 --app crm
+    """,
+)
+async def submit(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    params: ParamsArgument = "null",
+    id: IdOption = None,
+    app: AppOption = None,
+    delay: Delay = None,
+    due: Due = None,
+    delay_time: DelayTime = None,
+    text: Text = False,
+    retry: Retry = None,
+    record: Record = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Submit a timer. It is stored when this returns.
+
+    Its time is one of --delay, --due and --delay-time; a time that is past is now. With --id a
+    repeat is harmless; other params or another time under the same id are refused (exit code 4).
+    """
+    times = _times(delay, due, delay_time)
+    timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
+    async with _timers(session, database, record=record) as timers:
+        _tell(session, await timers.submit(timer))
+
+
+@verb(
+    app,
+    "set",
+    examples="""
+        towpath timers set order.timeout order-7 '{"order": 7}' --delay 1h
+        towpath timers set reminder anna 'call Anna' --text --due 2030-01-31T08:00:00Z
+    """,
+)
+async def set_(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    id: IdArgument,
+    params: ParamsArgument = "null",
+    app: AppOption = None,
+    delay: Delay = None,
+    due: Due = None,
+    delay_time: DelayTime = None,
+    text: Text = False,
+    retry: Retry = None,
+    record: Record = False,
+    database: DatabaseOption = None,
+) -> None:
+    """Make a timer under an id, or replace the one that waits there.
+
+    One that has ended is made anew. One that a worker runs is refused (exit code 4).
+    """
+    times = _times(delay, due, delay_time)
+    timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
+    async with _timers(session, database, record=record) as timers:
+        _tell(session, await timers.set(timer))
+
+
+@verb(app, "show", examples="towpath timers show order.timeout order-7")
+async def show(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    id: IdArgument,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Show a timer, and why it is not running."""
+    from towpath.apps.timers.model import ENDED, TypeKey  # noqa: PLC0415 -- slow to import
+    from towpath.errors import TowpathError  # noqa: PLC0415
+
+    key, why = TypeKey(task_type, app), None
+    async with _timers(session, database) as timers:
+        timer = await timers.get(key, id)
+        if timer.state not in ENDED:
+            try:
+                why = (await timers.explain(key, id)).text
+            except TowpathError:
+                why = None  # it has ended since, or only the row knows it
+    if session.out.as_json:
+        session.out.object(view.described(timer) | ({"why": why} if why else {}))
+    else:
+        facts = {
+            name: value for name, value in view.described(timer).items() if name != "delay_time"
+        }
+        session.out.facts(facts | {"why": why})
+
+
+@verb(app, "move", examples="towpath timers move order.timeout order-7 order-8 --delay 10m")
+async def move(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    ids: IdsArgument,
+    app: AppOption = None,
+    delay: Delay = None,
+    due: Due = None,
+    delay_time: DelayTime = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Give timers that wait another time; a time that is past is now."""
+    from towpath.apps.timers.model import TypeKey, when  # noqa: PLC0415 -- slow to import
+
+    key, at = TypeKey(task_type, app), when(**_times(delay, due, delay_time))
+    async with _timers(session, database) as timers:
+
+        async def see_to(id: str) -> None:
+            _tell(session, await timers.move(key, id, at))
+
+        await each(session, ids, see_to)
+
+
+@verb(app, "cancel", examples="towpath timers cancel order.timeout order-7")
+async def cancel(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    ids: IdsArgument,
+    app: AppOption = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Cancel timers. One that runs is asked to stop: it stays leased until it has."""
+    from towpath.apps.timers.model import TypeKey  # noqa: PLC0415 -- slow to import
+
+    key = TypeKey(task_type, app)
+    async with _timers(session, database) as timers:
+
+        async def see_to(id: str) -> None:
+            _tell(session, await timers.cancel(key, id))
+
+        await each(session, ids, see_to)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+        towpath timers list --type order.timeout --state delayed
+        towpath timers list --app shop --since 2030-01-01T00:00:00Z --json
+    """,
+)
+async def list_(
+    session: Session,
+    *,
+    task_type: TypeOption = None,
+    app: AppOption = None,
+    state: StateOption = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> None:
+    """List timers by type and state, page by page; params are left out.
+
+    Those that wait come in the order of their due times, which --since and --until are about.
+
+    \b
+    States: delayed, ready, leased, dead, done, cancelled
+    """
+    from towpath.apps.timers.listing import Wanted  # noqa: PLC0415 -- slow to import
+
+    wanted = Wanted(
+        app=app,
+        task_type=task_type,
+        state=_state(state),
+        since=instant("since", since),
+        until=instant("until", until),
+    )
+    async with _timers(session, None) as timers:
+        page = await timers.list(wanted, after=after, size=limit)
+    out = session.out
+    out.answers(view.COLUMNS, page.timers, view.row, view.described, none="no such timers")
+    if page.after is not None:
+        said = {"type": task_type, "app": app, "state": state, "since": since, "until": until}
+        out.more(page.after, _again("list", said | {"limit": limit}))
+
+
+@verb(app, "types", examples="towpath timers types --json")
+async def types(session: Session) -> None:
+    """List the task types: who owns and serves each, and what it holds."""
+    async with _timers(session, None) as timers:
+        views = await timers.all_types()
+    session.out.answers(view.TYPE_COLUMNS, views, view.type_row, view.plain, none="no types yet")
+
+
+@verb(
+    app,
+    "log",
+    examples="""
+        towpath timers log order.timeout
+        towpath timers log order.timeout --since 2030-01-01T00:00:00Z --json
+    """,
+)
+async def log(
+    session: Session,
+    *,
+    task_type: TypeArgument,
+    app: AppOption = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> None:
+    """Show what ran of a type, the latest first: when, how late, by whom, with what outcome."""
+    from towpath.apps.timers.model import TypeKey  # noqa: PLC0415 -- slow to import
+
+    async with _timers(session, None) as timers:
+        page = await timers.log.read(
+            TypeKey(task_type, app),
+            since=instant("since", since),
+            until=instant("until", until),
+            after=after,
+            size=limit,
+        )
+    none = "nothing of this type has run, or it is no longer kept"
+    session.out.answers(view.LOG_COLUMNS, page.firings, view.firing_row, view.plain, none=none)
+    if page.after is not None:
+        said = {"app": app, "since": since, "until": until, "limit": limit}
+        session.out.more(page.after, _again(f"log {task_type}", said))
+
+
+# ── how it is done ───────────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def _timers(
+    session: Session, database: str | None, *, record: bool = False
+) -> AsyncGenerator[TimerService]:
+    """The timers, with their rows if a database is said, set, or beside this command."""
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(session.engine())
+        from towpath.apps.timers.options import TimersOptions  # noqa: PLC0415 -- slow to import
+        from towpath.apps.timers.service import TimerService  # noqa: PLC0415
+
+        settings = session.settings
+        jobs = None
+        if record or database or settings.database or file_in(settings.data).exists():
+            ledger = await stack.enter_async_context(open_ledger(session, database))
+            jobs = partial(getattr, ledger, "jobs")
+        options = settings.of(TimersOptions)
+        yield TimerService(lambda: engine, options, jobs=jobs)
+
+
+def _new(
+    task_type: str,
+    params: str,
+    times: Times,
+    *,
+    id: str | None,
+    app: str | None,
+    text: bool,
+    retry: str | None,
+    record: bool,
+) -> NewTimer:
+    from towpath.apps.timers.model import new_timer  # noqa: PLC0415 -- slow to import
+    from towpath.engine.spelling import read_retry  # noqa: PLC0415
+
+    policy = None if retry is None else read_retry(retry)
+    value = _params(params, text=text)
+    return new_timer(task_type, value, task_id=id, app=app, retry=policy, record=record, **times)
+
+
+def _params(given: str, *, text: bool) -> Any:
+    """What PARAMS mean. Raises InvalidOption."""
+    import msgspec  # noqa: PLC0415 -- a help text needs none
+
+    from towpath.errors import InvalidOption  # noqa: PLC0415
+
+    if text and given != "-" and not given.startswith("@"):
+        return given
+    try:
+        if given == "-":
+            data = sys.stdin.buffer.read()
+        elif given.startswith("@"):
+            with open(given[1:], "rb") as file:  # noqa: PTH123 -- a path that the user typed
+                data = file.read()
+        else:
+            data = given.encode()
+        return data.decode() if text else msgspec.json.decode(data)
+    except OSError as error:
+        raise InvalidOption("params", given, rule=f"can't be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        rule = "must be JSON; --text takes it as text"
+        raise InvalidOption("params", "…", rule=rule) from error
+
+
+def _times(delay: str | None, due: str | None, delay_time: int | None) -> Times:
+    return {"delay": delay, "due": instant("due", due), "delay_time": delay_time}
+
+
+def _state(text: str | None) -> Any:
+    from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
+    from towpath.errors import InvalidOption  # noqa: PLC0415
+
+    if text is None:
+        return None
+    if text.lower() not in set(State):
+        raise InvalidOption("state", text, rule=f"must be one of {', '.join(State)}")
+    return State(text.lower())
+
+
+def _again(what: str, said: dict[str, Any]) -> str:
+    """The command that asks for the same once more."""
+    words = [f"--{name} {value}" for name, value in said.items() if value is not None]
+    return " ".join(["towpath timers", what, *words])
+
+
+def _tell(session: Session, timer: Timer) -> None:
+    words = f"{timer.task_id}  {timer.state}  due {timer.due.isoformat().replace('+00:00', 'Z')}"
+    session.out.answer(view.described(timer), words)

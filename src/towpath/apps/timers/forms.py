@@ -1,0 +1,263 @@
+"""Timers over HTTP: what requests and answers look like."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import (
+    AliasChoices,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from towpath.apps.timers.listing import TypeView
+from towpath.apps.timers.log import FiringOutcome
+from towpath.apps.timers.model import NewTimer, Timer, TypeKey, When, new_timer, when
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.spelling import POLICIES, read_retry
+from towpath.engine.states import State
+from towpath.errors import InvalidInput
+from towpath.web.fields import Answer, Body, Json, alike, example
+from towpath.web.problems import misfits
+
+_LONGEST = 512
+
+
+# ── what comes in ────────────────────────────────────────────────────────────────────────
+
+
+class _Times(Body):
+    delay: Annotated[float, Field(strict=True)] | Annotated[str, Field(max_length=64)] | None = None
+    """Seconds from now, or text with a unit: `30m`."""
+    delay_time: Annotated[
+        Annotated[int, Field(strict=True)] | None,
+        Field(validation_alias=AliasChoices("delay_time", "delayTime")),
+    ] = None
+    """The instant: 13 digits (ms since 1970) or 16 digits (µs)."""
+    due: Annotated[str, Field(max_length=64)] | None = None
+    """The instant: ISO 8601 with a time zone."""
+
+    def when(self) -> When:
+        """The time that was said. Raises InvalidOption."""
+        return when(delay=self.delay, delay_time=self.delay_time, due=self.due)
+
+
+class MoveIn(_Times):
+    """Another time for a timer: one of the three. A time that is past is now."""
+
+    model_config = example(delay="10m")
+
+
+class _Timer(_Times):
+    params: Json = None
+    """Any JSON value, also text. Workers get it as it is."""
+    retry: Annotated[str, Field(max_length=512)] | None = Field(
+        None, description=f"How long to wait before the next attempt, as text: {POLICIES}."
+    )
+    record: Annotated[bool, Field(strict=True)] = False
+    """Keep the timer as a row of the database: it survives the loss of Redis."""
+    app: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """The app that it is for; none = whoever owns the type."""
+    task_id: Annotated[
+        Annotated[str, Field(min_length=1, max_length=_LONGEST)] | None,
+        Field(validation_alias=AliasChoices("task_id", "taskId")),
+    ] = None
+    """Your own id: the same one twice is one timer. In a PUT the path says it."""
+
+    def new(self, key: TypeKey, task_id: str | None) -> NewTimer:
+        """The timer that is asked for. Raises InvalidOption, InvalidName."""
+        return new_timer(
+            key.task_type,
+            self.params,
+            task_id=task_id,
+            app=key.app,
+            delay=self.delay,
+            delay_time=self.delay_time,
+            due=self.due,
+            retry=None if self.retry is None else read_retry(self.retry),
+            record=self.record,
+        )
+
+
+class SetIn(_Timer):
+    """A timer under an id: its time is one of `delay`, `delay_time` and `due`."""
+
+    model_config = example(delay="30m", params={"order": 7})
+
+    task_type: Annotated[
+        Annotated[str, Field(min_length=1, max_length=128)] | None,
+        Field(validation_alias=AliasChoices("task_type", "taskType")),
+    ] = None
+    """The path says it; the same may be said here."""
+
+
+class TimerIn(_Timer):
+    """A timer to submit: its time is one of `delay`, `delay_time` and `due`."""
+
+    model_config = example(
+        task_type="order.timeout", task_id="order-7", delay="30m", params={"order": 7}
+    )
+
+    task_type: Annotated[
+        Annotated[str, Field(min_length=1, max_length=128)],
+        Field(validation_alias=AliasChoices("task_type", "taskType")),
+    ]
+    """Which workers it is for: any text up to 128 bytes."""
+
+
+class TimerUnfit(InvalidInput):
+    """A timer of a list that does not fit its description."""
+
+    remedy = "Follow /openapi.json."
+
+
+def _fit_or_not(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return check(value)
+    except ValidationError as error:
+        return TimerUnfit(misfits(error.errors(include_url=False, include_input=False)).detail)
+
+
+ListedTimerIn = Annotated[TimerIn, WrapValidator(_fit_or_not)]
+"""A timer of a list: one that does not fit is its own trouble, not that of the others."""
+Timers = Annotated[list[ListedTimerIn], Field(max_length=LARGEST_BATCH, min_length=1)]
+TimerOrTimers = Annotated[
+    Annotated[TimerIn, Tag("timer")] | Annotated[Timers, Tag("list")],
+    # Of what does not fit, only what it was meant for is said.
+    Discriminator(lambda body: "list" if isinstance(body, list) else "timer"),
+]
+
+
+# ── what goes out ────────────────────────────────────────────────────────────────────────
+
+
+class TimerOut(Answer):
+    """A timer as it is now."""
+
+    model_config = example(
+        task_id="order-7",
+        task_type="order.timeout",
+        delay_time=1794789000000,
+        due="2026-11-16T00:30:00Z",
+        state="delayed",
+        params={"order": 7},
+    )
+
+    task_id: str
+    task_type: str
+    app: str | None = None
+    delay_time: int
+    """When it runs, or should have run: ms since 1970."""
+    due: datetime
+    """The same."""
+    state: State
+    existed: bool = False
+    """Whether it was there before; of a PUT, whether it replaced one that waited."""
+    params: Json = None
+    """Left out of lists."""
+    attempts: int = 0
+    submitted_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    worker: str | None = None
+    reason: str | None = None
+    """Why the last attempt failed, or why it is dead."""
+    record: bool = False
+
+    @classmethod
+    def of(cls, timer: Timer) -> TimerOut:
+        return cls(**alike(cls, timer, but=()))
+
+
+class RefusedTimerOut(Answer):
+    """A timer of a list that was not taken in, or of which nobody knows."""
+
+    task_id: str | None = None
+    error: str
+    """The error's code."""
+    status: int
+    """What the timer alone would have been answered with."""
+    detail: str
+    remedy: str | None = None
+
+
+class TimersOut(Answer):
+    """The answer to a list: one per timer, in order."""
+
+    timers: list[TimerOut | RefusedTimerOut]
+
+
+class TimerPageOut(Answer):
+    """A page of timers; their params are left out."""
+
+    timers: list[TimerOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class ExplainedTimerOut(Answer):
+    """Why a timer is not running."""
+
+    model_config = example(why="no_worker", text="no worker asks for jobs of this queue")
+
+    why: str
+    text: str
+
+
+class TypeOut(Answer):
+    """A type, who serves it, and what it holds."""
+
+    task_type: str
+    app: str | None
+    queue: str
+    """Its queue: what patterns of keys are compared with."""
+    owner: str | None
+    """`plug-in workers`, or the name of the app; null while nobody has registered."""
+    alive: int
+    """Workers or instances that serve it."""
+    status: str
+    """`served`, `no_worker` or `no_instance`."""
+    last_alive: datetime | None
+    waiting: int
+    running: int
+    dead: int
+    used_at: datetime
+
+    @classmethod
+    def of(cls, view: TypeView) -> TypeOut:
+        return cls(**alike(cls, view, but=()))
+
+
+class TypesOut(Answer):
+    """Every type, by name."""
+
+    types: list[TypeOut]
+
+
+class FiringOut(Answer):
+    """One attempt at a timer."""
+
+    task_id: str
+    outcome: FiringOutcome
+    due: datetime
+    started_at: datetime
+    late: float
+    """Seconds from the due time to the start."""
+    ran: float
+    """Seconds from the start to the end."""
+    attempt: int
+    worker: str
+    """The worker, or the instance that was called."""
+    reason: str | None
+
+
+class FiringsOut(Answer):
+    """A page of a type's log, the latest first."""
+
+    firings: list[FiringOut]
+    after: str | None

@@ -1,0 +1,311 @@
+"""Timers over HTTP: submit, set, look, move, cancel, list; types, and the log of firings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BeforeValidator, Field
+
+from towpath.apps.timers.forms import (
+    ExplainedTimerOut,
+    FiringOut,
+    FiringsOut,
+    MoveIn,
+    RefusedTimerOut,
+    SetIn,
+    TimerIn,
+    TimerOrTimers,
+    TimerOut,
+    TimerPageOut,
+    TimersOut,
+    TimerUnfit,
+    TypeOut,
+    TypesOut,
+)
+from towpath.apps.timers.instances_http import instances_router, settle_router
+from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.model import NewTimer, Timer, TypeKey
+from towpath.apps.timers.service import TimerService
+from towpath.apps.timers.types import queue_of
+from towpath.engine.states import State
+from towpath.errors import InvalidInput, InvalidOption, TowpathError
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.auth import require, scoped
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Instant, alike, decoded
+from towpath.web.mount import Mount
+from towpath.web.parts import Named, Repeatable, service
+from towpath.web.problems import Refused, documented, status_of
+
+router = APIRouter(prefix="/api/v1/timers", tags=["timers"], route_class=BodyRoute)
+
+TheTimers = Annotated[TimerService, Depends(service("timers"))]
+CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT))]
+CanLook = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
+App = Annotated[
+    str | None, Query(max_length=128, description="The app that the type belongs to, if any.")
+]
+
+
+class Which(NamedTuple):
+    """The timer that a path names."""
+
+    key: TypeKey
+    task_id: str
+
+    def checked(self, key: KeyInfo, scope: Scope) -> Which:
+        """Itself. 403 unless *key* has *scope* for the queue of its type."""
+        require(key, scope, queue_of(self.key))
+        return self
+
+
+async def _which(
+    task_type: Annotated[
+        str,
+        Field(max_length=128),
+        BeforeValidator(decoded),
+        Path(description="Any text, percent-encoded.", examples=["order.timeout"]),
+    ],
+    task_id: Annotated[
+        str,
+        Field(max_length=512),
+        BeforeValidator(decoded),
+        Path(description="Any text, percent-encoded.", examples=["order-7"]),
+    ],
+    app: App = None,
+) -> Which:
+    return Which(TypeKey(task_type, app or None), task_id)
+
+
+TheTimer = Annotated[Which, Depends(_which)]
+
+
+# ── a timer's life ───────────────────────────────────────────────────────────────────────
+
+_LOCATION = {
+    "Location": {"description": "Where the timer can be looked at.", "schema": {"type": "string"}}
+}
+_EXISTED = {
+    200: {"model": TimerOut | TimersOut, "description": "It was there before; or a list."},
+    201: {"headers": _LOCATION},
+}
+
+
+@router.post(
+    "", status_code=201, response_model=TimerOut | TimersOut, responses=_EXISTED | documented(409)
+)
+async def submit(
+    body: TimerOrTimers, response: Response, timers: TheTimers, named: Named, key: CanSubmit
+) -> TimerOut | TimersOut:
+    """Submit a timer, or a list of them (answered one by one, in order).
+
+    201: it is new. 200: the same timer was there, and its state is told. 409 `timer_differs`: one
+    is there with other params or another time; `timer_ended`: it has ended. A list is answered with
+    200; a timer of it that is refused with its error, and the others are in.
+    """
+    if isinstance(body, list):
+        response.status_code = 200
+        return TimersOut(timers=await _submit_all(timers, body, named, key))
+    type_key = TypeKey(body.task_type, body.app)
+    require(key, Scope.SUBMIT, queue_of(type_key))
+    new = body.new(type_key, body.task_id or (named.job_id(0) if named else None))
+    call = named.call(repr(new).encode()) if named else None
+    [answer] = await timers.submit_many([new], call=call)
+    if isinstance(answer, TowpathError):
+        raise answer
+    response.status_code = 200 if answer.existed else 201
+    response.headers["Location"] = _place(answer)
+    return TimerOut.of(answer)
+
+
+@router.put(
+    "/{task_type}/{task_id}",
+    status_code=201,
+    response_model=TimerOut,
+    responses={200: {"model": TimerOut, "description": "It replaced one."}} | documented(409),
+)
+async def set_(
+    which: TheTimer,
+    body: SetIn,
+    response: Response,
+    *,
+    timers: TheTimers,
+    named: Named,
+    key: CanSubmit,
+) -> TimerOut:
+    """Make the timer, or put it in the place of the one that waits under this id.
+
+    One that has ended is made anew. 409 `timer_running` while a worker runs it.
+    """
+    type_key, task_id = which
+    if type_key.app is None and body.app is not None:
+        type_key = TypeKey(type_key.task_type, body.app)
+    path = {"task_type": type_key.task_type, "task_id": task_id, "app": type_key.app}
+    for field, value in path.items():
+        if getattr(body, field) not in (None, value):
+            raise InvalidOption(field, getattr(body, field), rule="must be as in the path")
+    require(key, Scope.SUBMIT, queue_of(type_key))
+    new = body.new(type_key, task_id)
+    call = named.call(repr(("set", new)).encode()) if named else None
+    timer = await timers.set(new, call=call)
+    response.status_code = 200 if timer.existed else 201
+    return TimerOut.of(timer)
+
+
+@router.get("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404))
+async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
+    """The timer as it is now."""
+    return TimerOut.of(await timers.get(*which.checked(key, Scope.READ)))
+
+
+@router.patch("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
+async def move(
+    which: TheTimer, body: MoveIn, timers: TheTimers, named: Named, key: CanSubmit
+) -> TimerOut:
+    """Give a timer that waits another time. 409 while a worker runs it, and after its end."""
+    which.checked(key, Scope.SUBMIT)
+    at = body.when()
+    call = named.call(repr(("move", which, at)).encode()) if named else None
+    return TimerOut.of(await timers.move(*which, at, call=call))
+
+
+@router.delete("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
+async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut:
+    """Cancel a timer: `cancelled`, or `leased` if its worker was asked to stop."""
+    return TimerOut.of(await timers.cancel(*which.checked(key, Scope.SUBMIT)))
+
+
+@router.get(
+    "/{task_type}/{task_id}/explain", response_model=ExplainedTimerOut, responses=documented(404)
+)
+async def explain(which: TheTimer, timers: TheTimers, key: CanLook) -> ExplainedTimerOut:
+    """Why the timer is not running: not due, no worker, no instance, …"""
+    found = await timers.explain(*which.checked(key, Scope.READ))
+    return ExplainedTimerOut(why=found.why, text=found.text)
+
+
+# ── many ─────────────────────────────────────────────────────────────────────────────────
+
+After = Annotated[str | None, Query(max_length=4096, description="`after` of the last page.")]
+Size = Annotated[int, Query(ge=1, le=1000)]
+Type = Annotated[str | None, Query(min_length=1, max_length=128, description="Only this type.")]
+Since = Annotated[Instant | None, Query(description="From then on, with a time zone.")]
+Until = Annotated[Instant | None, Query(description="Before then, with a time zone.")]
+
+
+@router.get("", response_model=TimerPageOut, responses=documented())
+async def list_timers(
+    timers: TheTimers,
+    key: CanLook,
+    *,
+    app: App = None,
+    task_type: Type = None,
+    state: Annotated[State | None, Query(description="Only in this state.")] = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    size: Size = 100,
+) -> TimerPageOut:
+    """A page of timers by type and state, those that wait in the order of their due times.
+
+    `since` and `until` are about the due time. An empty `app` is for types without one. A page may
+    have fewer timers than asked for: go on until `after` is null.
+    """
+    wanted = Wanted(app=app, task_type=task_type, state=state, since=since, until=until)
+    page = await timers.list(wanted, after=after, size=size, covers=key.covers)
+    return TimerPageOut(timers=[TimerOut.of(timer) for timer in page.timers], after=page.after)
+
+
+@router.get("/types", response_model=TypesOut, responses=documented())
+async def types(timers: TheTimers, key: CanLook) -> TypesOut:
+    """Every type: who owns and serves it, and how many timers wait, run and are dead."""
+    views = await timers.all_types(key.covers)
+    return TypesOut(types=[TypeOut.of(view) for view in views])
+
+
+@router.get("/log", response_model=FiringsOut, responses=documented())
+async def log(
+    timers: TheTimers,
+    key: CanLook,
+    *,
+    task_type: Annotated[str, Query(min_length=1, max_length=128)],
+    app: App = None,
+    since: Since = None,
+    until: Until = None,
+    after: After = None,
+    size: Size = 100,
+) -> FiringsOut:
+    """What ran of a type, the latest first: when, how late, by whom, with what outcome."""
+    type_key = TypeKey(task_type, app or None)
+    require(key, Scope.READ, queue_of(type_key))
+    page = await timers.log.read(type_key, since=since, until=until, after=after, size=size)
+    firings = [FiringOut(**alike(FiringOut, firing, but=())) for firing in page.firings]
+    return FiringsOut(firings=firings, after=page.after)
+
+
+# ── how it is done ───────────────────────────────────────────────────────────────────────
+
+
+async def _submit_all(
+    timers: TimerService,
+    bodies: Sequence[TimerIn | TimerUnfit],
+    named: Repeatable | None,
+    key: KeyInfo,
+) -> list[TimerOut | RefusedTimerOut]:
+    """The timers' answers, in order; those that can't be right are not sent."""
+    made = [_new(body, named, key, place) for place, body in enumerate(bodies)]
+    fit = [one for one in made if isinstance(one, NewTimer)]
+    call = named.call(b"\n".join(repr(one).encode() for one in fit)) if named else None
+    answers = iter(await timers.submit_many(fit, call=call) if fit else [])
+    return [
+        _answered(next(answers) if isinstance(one, NewTimer) else one, one, body)
+        for one, body in zip(made, bodies, strict=True)
+    ]
+
+
+def _new(
+    body: TimerIn | TimerUnfit, named: Repeatable | None, key: KeyInfo, place: int
+) -> NewTimer | TowpathError | Refused:
+    if isinstance(body, TimerUnfit):
+        return body
+    try:
+        type_key = TypeKey(body.task_type, body.app)
+        require(key, Scope.SUBMIT, queue_of(type_key))
+        task_id = body.task_id or (named.job_id(place) if named else None)
+        new = body.new(type_key, task_id)
+        new.packed()
+    except (InvalidInput, Refused) as error:
+        return error
+    return new
+
+
+def _answered(
+    answer: Timer | TowpathError | Refused,
+    made: NewTimer | TowpathError | Refused,
+    body: TimerIn | TimerUnfit,
+) -> TimerOut | RefusedTimerOut:
+    if isinstance(answer, Timer):
+        return TimerOut.of(answer)
+    task_id = made.task_id if isinstance(made, NewTimer) else getattr(body, "task_id", None)
+    return RefusedTimerOut(
+        task_id=task_id,
+        error=answer.code,
+        status=answer.status if isinstance(answer, Refused) else status_of(answer),
+        detail=str(answer),
+        remedy=answer.remedy,
+    )
+
+
+def _place(timer: Timer) -> str:
+    path = "/".join(quote(part, safe="") for part in (timer.task_type, timer.task_id))
+    query = "" if timer.app is None else f"?app={quote(timer.app, safe='')}"
+    return f"{router.prefix}/{path}{query}"
+
+
+MOUNT = Mount(
+    routers=(router, instances_router, settle_router),
+    tags={"timers": "Work that runs at its time: submit, set, look, move, cancel, list."},
+)

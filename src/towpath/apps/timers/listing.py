@@ -1,0 +1,233 @@
+"""Timers in pages: by app, type, state and time; and types with what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+
+from towpath.apps.timers.model import Timer, TypeKey, timer_of
+from towpath.apps.timers.types import TypeInfo
+from towpath.clock import instant_ms
+from towpath.engine.check import whole
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts, cursor_at
+from towpath.engine.states import State
+from towpath.errors import InvalidOption
+
+LARGEST_PAGE = 1000
+LISTED = (State.DELAYED, State.READY, State.LEASED, State.DEAD, State.DONE, State.CANCELLED)
+"""In the order in which they are shown, of each type."""
+_AT_ONCE = 50
+_LOOKED_AT_MOST = 10_000
+"""Timers that one page is looked for among; then it is handed out as it is, with its `after`."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which timers."""
+
+    app: str | None = None
+    """'' = those without one; None = any."""
+    task_type: str | None = None
+    state: State | None = None
+    since: datetime | None = None
+    """Due from then on."""
+    until: datetime | None = None
+    """Due before then."""
+
+    def __post_init__(self) -> None:
+        if self.state is not None and self.state not in LISTED:
+            raise InvalidOption("state", self.state, rule=f"must be one of {', '.join(LISTED)}")
+        for name, value in (("since", self.since), ("until", self.until)):
+            if value is not None:
+                instant_ms(name, value)
+
+    def types(self, infos: Sequence[TypeInfo]) -> list[TypeInfo]:
+        """Those of *infos* whose timers are wanted."""
+        return [
+            info
+            for info in infos
+            if (self.app is None or (info.key.app or "") == self.app)
+            and (self.task_type is None or info.key.task_type == self.task_type)
+        ]
+
+    def fits(self, timer: Timer) -> bool:
+        """Whether its due time is in the range."""
+        return not self.is_past(timer) and (self.since is None or timer.due >= self.since)
+
+    def is_past(self, timer: Timer) -> bool:
+        """Whether it is due when the range is over."""
+        return self.until is not None and timer.due >= self.until
+
+
+class TimerPage(msgspec.Struct, frozen=True):
+    """Timers by type, state and time; give *after* to get the next page. None = this was the last.
+
+    Params are left out.
+    """
+
+    timers: list[Timer]
+    after: str | None
+
+
+class _Place(NamedTuple):
+    """Where a page ended: in which list, and after what there."""
+
+    app: str | None
+    task_type: str
+    state: State
+    after: str | None = None
+
+    def written(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
+
+    @classmethod
+    def read(cls, text: str) -> _Place:
+        try:
+            return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise InvalidOption("after", text, rule="must be `after` of the page before") from error
+
+
+async def page_of(
+    engine: Engine, infos: Sequence[TypeInfo], wanted: Wanted, *, after: str | None, size: int
+) -> TimerPage:
+    """A page of the timers of these types, in the order of types. Raises InvalidOption."""
+    search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE))
+    begin = None if after is None else _Place.read(after)
+    for info, state, inner in _lists(wanted.types(infos), wanted, begin):
+        rest = inner
+        if not search.full:
+            rest = await search.through(info, state, inner)
+            if rest is None:
+                continue
+        place = _Place(info.key.app, info.key.task_type, state, rest)
+        return TimerPage(search.found, place.written())
+    return TimerPage(search.found, None)
+
+
+class _Search:
+    """What one page was filled with so far."""
+
+    def __init__(self, engine: Engine, wanted: Wanted, size: int) -> None:
+        self._engine, self._wanted, self._size = engine, wanted, size
+        self.found: list[Timer] = []
+        self._looked_at = 0
+        self._counts: dict[TypeKey, Counts] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the page is handed out as it is."""
+        return len(self.found) >= self._size or self._looked_at >= _LOOKED_AT_MOST
+
+    async def through(self, info: TypeInfo, state: State, after: str | None) -> str | None:
+        """Look through the timers of a type in one state; where that stopped, None = at the end."""
+        if info.key not in self._counts:
+            self._counts[info.key] = await self._engine.counts(info.queue)
+        if not _has(self._counts[info.key], state):
+            return None
+        by_due, since = state is State.DELAYED, self._wanted.since
+        if after is None and by_due and since is not None:
+            after = cursor_at(since)
+        while not self.full:
+            size = self._size - len(self.found)
+            page = await self._engine.list(info.queue, state, after=after, size=size)
+            self._looked_at += len(page.jobs)
+            timers = [timer_of(info.key, job) for job in page.jobs]
+            self.found += [timer for timer in timers if self._wanted.fits(timer)]
+            after = page.after
+            if after is None or (by_due and timers and self._wanted.is_past(timers[-1])):
+                return None
+        return after
+
+
+def _lists(
+    infos: Sequence[TypeInfo], wanted: Wanted, begin: _Place | None
+) -> Iterator[tuple[TypeInfo, State, str | None]]:
+    """Each type and state to look through, from where the last page ended."""
+    states = LISTED if wanted.state is None else (wanted.state,)
+    for info in infos:
+        at = (info.key.task_type, info.key.app or "")
+        for number, state in enumerate(states):
+            if begin is None:
+                yield info, state, None
+                continue
+            first = (begin.task_type, begin.app or "")
+            number_of_first = states.index(begin.state) if begin.state in states else 0
+            if (at, number) == (first, number_of_first):
+                yield info, state, begin.after
+            elif (at, number) > (first, number_of_first):
+                yield info, state, None
+
+
+def _has(counts: Counts, state: State) -> bool:
+    if state in (State.DONE, State.CANCELLED):
+        return counts.kept > 0
+    return getattr(counts, state.value) > 0
+
+
+# ── types ────────────────────────────────────────────────────────────────────────────────
+
+
+SERVED, NO_WORKER, NO_INSTANCE = "served", "no_worker", "no_instance"
+
+
+class TypeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A type, who serves it, and what it holds."""
+
+    task_type: str
+    app: str | None
+    queue: str
+    owner: str | None
+    """`plug-in workers`, or the name of the app; null while nobody has registered."""
+    alive: int
+    """Workers or instances."""
+    status: str
+    """`served`, `no_worker` or `no_instance`."""
+    last_alive: datetime | None
+    waiting: int
+    """Timers that are not due yet, and those that are due and wait for a worker."""
+    running: int
+    dead: int
+    used_at: datetime
+
+
+def status_of(info: TypeInfo) -> str:
+    """Whether anybody serves a type."""
+    if info.alive:
+        return SERVED
+    return NO_INSTANCE if info.owner is not None and info.owner.app else NO_WORKER
+
+
+async def views_of(
+    engine: Engine, infos: Sequence[TypeInfo], covers: Callable[[str], bool]
+) -> list[TypeView]:
+    """The types whose queues are covered."""
+    chosen = [info for info in infos if covers(info.queue)]
+    views: list[TypeView] = []
+    for at in range(0, len(chosen), _AT_ONCE):
+        some = chosen[at : at + _AT_ONCE]
+        counts = await asyncio.gather(*(engine.counts(info.queue) for info in some))
+        views += [_view(info, counted) for info, counted in zip(some, counts, strict=True)]
+    return views
+
+
+def _view(info: TypeInfo, counts: Counts) -> TypeView:
+    owner = info.owner
+    return TypeView(
+        task_type=info.key.task_type,
+        app=info.key.app,
+        queue=info.queue,
+        owner=None if owner is None else owner.app or str(owner),
+        alive=info.alive,
+        status=status_of(info),
+        last_alive=info.last_alive,
+        waiting=counts.ready + counts.delayed + counts.waiting,
+        running=counts.leased,
+        dead=counts.dead,
+        used_at=info.used_at,
+    )

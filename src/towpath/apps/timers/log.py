@@ -1,0 +1,207 @@
+"""The log of firings: who ran which timer when, how late, and what came of it.
+
+One capped stream per type in Redis, bounded by age, entries and bytes. Firings are gathered and
+written a moment later: a process that is killed takes the last of them along, never a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from towpath.apps.timers.measures import FIRED, LATE
+from towpath.apps.timers.model import TypeKey
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.types import SCRIPTS, queue_of
+from towpath.clock import duration_ms, instant, instant_ms
+from towpath.engine.check import whole
+from towpath.engine.engine import Engine
+from towpath.engine.space import Record
+from towpath.errors import InvalidOption, ServerError
+from towpath.supervise import Background
+
+if TYPE_CHECKING:
+    from towpath.telemetry.metrics import Metrics
+
+LARGEST_PAGE = 1000
+_GATHERED_S = 0.2
+_BATCH = 200
+_WAITING_MOST = 10_000
+"""Firings that wait to be written; while the store is away, the oldest are given up."""
+_LONGEST_REASON = 200
+_LATEST = "+"
+
+
+class FiringOutcome(StrEnum):
+    """What came of an attempt."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """It is tried again."""
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Its lease ended before it did: another attempt decides."""
+    RELEASED = "released"
+    """It was given back, and does not count."""
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a timer."""
+
+    task_id: str
+    outcome: FiringOutcome
+    due: datetime
+    started_at: datetime
+    late: float
+    """Seconds from the due time to the start."""
+    ran: float = 0.0
+    """Seconds from the start to the end."""
+    attempt: int = 1
+    worker: str = ""
+    """The worker, or the instance that was called."""
+    reason: str | None = None
+
+
+class FiringPage(msgspec.Struct, frozen=True):
+    """Firings, the latest first; give *after* to get the next page. None = this was the last."""
+
+    firings: list[Firing]
+    after: str | None
+
+
+class FiringLog:
+    """The logs of all types. Adding costs no round trip; those are shared, a moment later."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Engine],
+        options: TimersOptions,
+        metrics: Callable[[], Metrics] | None = None,
+    ) -> None:
+        self._connect, self._options, self._metrics = connect, options, metrics
+        self._age = duration_ms("log_age", options.log_age)
+        self._waiting: dict[TypeKey, list[bytes]] = {}
+        self._count = 0
+        self._writing = Background("log of timers", self._write)
+
+    def add(self, key: TypeKey, firings: Sequence[Firing]) -> None:
+        """Log what came of attempts at timers of one type. In the event loop of the engine."""
+        if self._metrics is not None:
+            queue, metrics = queue_of(key), self._metrics()
+            late = metrics.own(LATE).labels(queue)
+            fired = metrics.own(FIRED)
+            for firing in firings:
+                late.observe(max(firing.late, 0.0))
+                fired.labels(queue, firing.outcome).inc()
+        if self._options.log_entries:
+            rows = self._waiting.setdefault(key, [])
+            rows += [_packed(firing) for firing in firings]
+            self._count += len(firings)
+            self._give_up_oldest()
+            self._writing.start()
+
+    async def read(
+        self,
+        key: TypeKey,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        size: int = 100,
+    ) -> FiringPage:
+        """A page of a type's firings, the latest first; the times are those of their ends."""
+        size = whole("size", size, 1, LARGEST_PAGE)
+        upto = _LATEST if until is None else f"({instant_ms('until', until)}-0"
+        if after is not None:
+            if re.fullmatch(r"\d{1,15}-\d{1,15}", after) is None:
+                raise InvalidOption("after", after, rule="must be `after` of the page before")
+            upto = f"({after}"
+        from_ms = 0 if since is None else instant_ms("since", since)
+        rows = await self._record(key).read(
+            "firings", since=from_ms, upto=upto, age=self._age, size=size
+        )
+        firings = [msgspec.json.decode(row, type=Firing) for _, row in rows]
+        return FiringPage(firings, rows[-1][0].decode() if len(rows) == size else None)
+
+    async def clear(self, key: TypeKey) -> None:
+        """Remove the log of a type."""
+        await self._record(key).run("clear")
+
+    async def flush(self) -> None:
+        """Write what waits. Raises ServerError."""
+        while self._waiting:
+            key, rows = next(iter(self._waiting.items()))
+            some = rows[:_BATCH]
+            await self._record(key).run(
+                "append",
+                entries=some,
+                age=self._age,
+                most=self._options.log_entries,
+                room=self._options.log_bytes,
+                limit=_BATCH * 2,
+            )
+            del rows[: len(some)]
+            if not rows:
+                self._waiting.pop(key, None)
+            self._count = sum(map(len, self._waiting.values()))
+
+    async def close(self) -> None:
+        """Write what waits, if the store is there, and no more."""
+        await self._writing.stop()
+        with suppress(ServerError):
+            await self.flush()
+
+    async def _write(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(_GATHERED_S)
+            with suppress(ServerError):  # the engine says it; they are written when it is back
+                await self.flush()
+        self._writing.retire()  # until the next one is added
+
+    def _give_up_oldest(self) -> None:
+        while self._count > _WAITING_MOST:
+            key = next(iter(self._waiting))
+            self._count -= len(self._waiting.pop(key))
+
+    def _record(self, key: TypeKey) -> Record:
+        return self._connect().space("timers", SCRIPTS).at(f"log/{queue_of(key)}")
+
+
+def _packed(firing: Firing) -> bytes:
+    if firing.reason is not None and len(firing.reason) > _LONGEST_REASON:
+        short = firing.reason[: _LONGEST_REASON - 1] + "…"
+        firing = msgspec.structs.replace(firing, reason=short)
+    return msgspec.json.encode(firing)
+
+
+def firing_of(
+    task_id: str,
+    outcome: FiringOutcome,
+    *,
+    due_ms: int,
+    started_ms: int,
+    ran: float,
+    attempt: int,
+    worker: str,
+    reason: str | None = None,
+) -> Firing:
+    """A firing from times in milliseconds, by the server's clock."""
+    return Firing(
+        task_id=task_id,
+        outcome=outcome,
+        due=instant(due_ms),
+        started_at=instant(started_ms),
+        late=(started_ms - due_ms) / 1000,
+        ran=round(ran, 6),
+        attempt=attempt,
+        worker=worker,
+        reason=reason,
+    )

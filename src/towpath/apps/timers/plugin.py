@@ -1,0 +1,243 @@
+"""Timers in Python: submitted from anywhere, and worked on in processes of your own.
+
+    timers = Timers("redis://localhost")
+
+    @timers.worker("order.timeout")
+    async def cancel_order(order: Order) -> None: ...
+
+    async with timers:
+        await timers.submit("order.timeout", Order(7), delay="30m", task_id="order-7")
+
+Run the workers with `towpath worker module:app`, where `app = timers.app`; or in this process, with
+`timers.register("order.timeout", 1)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Self, TypeVar, Unpack, cast, overload
+
+from towpath.app.app import Towpath
+from towpath.apps.timers.blocking import BlockingTimers, Running
+from towpath.apps.timers.listing import TimerPage, TypeView, Wanted
+from towpath.apps.timers.log import FiringLog, FiringPage
+from towpath.apps.timers.model import Timer, TimerFields, Times, TypeKey, new_timer, when
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.served import Heartbeats, Served, WorkerOptions
+from towpath.apps.timers.service import TimerExplanation, TimerService
+from towpath.apps.timers.workers import TaskWorker, is_task_worker
+from towpath.clock import duration_ms, seconds
+from towpath.engine.check import whole
+from towpath.engine.states import State
+from towpath.errors import HandlerInvalid
+from towpath.worker.options import DEFAULTS
+from towpath.worker.recorded import AtWork
+from towpath.worker.worker import Worker
+
+W = TypeVar("W", bound=Callable[..., Any])
+
+
+class Timers:
+    """Timers on one server: to submit them, and to work on them in processes of your own.
+
+    *app* is a Towpath, or the URL of a server. Making one connects nothing; `async with timers`
+    does, as it does for the app. `timers.blocking` is for code without an event loop.
+    """
+
+    def __init__(self, app: Towpath | str, *, options: TimersOptions | None = None) -> None:
+        self.app = Towpath(app) if isinstance(app, str) else app
+        self._options = options or TimersOptions()
+        self._serving: dict[str, Served] = {}
+        self._threads = DEFAULTS.concurrency
+        self._running: Running | None = None
+        self.blocking = BlockingTimers(self.app, self._options)
+        self._log = FiringLog(lambda: self.app.engine, self._options, lambda: self.app.metrics)
+        self._service = TimerService(
+            lambda: self.app.engine,
+            self._options,
+            jobs=(lambda: self.app.ledger.jobs) if self.app.keeps_records else None,
+            log=self._log,
+        )
+        self.app.around_workers(self._around)
+
+    async def __aenter__(self) -> Self:
+        await self.app.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._log.close()
+        await self.app.__aexit__()
+
+    # ── timers ───────────────────────────────────────────────────────────────────────────
+
+    async def submit(
+        self,
+        task_type: str,
+        params: Any = None,
+        *,
+        task_id: str | None = None,
+        **fields: Unpack[TimerFields],
+    ) -> Timer:
+        """Submit a timer. When this returns it is stored.
+
+        Its time is one of `delay` (seconds, a timedelta, or text such as "30m"), `delay_time` (13
+        digits ms, 16 digits µs) and `due`; a time that is past is now. The same *task_id* with the
+        same content again is the timer that is there. Raises TimerDiffers, TimerEnded,
+        TimerTypesFull, TimerTypeAmbiguous; InvalidName, InvalidOption before anything is sent.
+        """
+        return await self._service.submit(new_timer(task_type, params, task_id=task_id, **fields))
+
+    async def set(
+        self, task_type: str, task_id: str, params: Any = None, **fields: Unpack[TimerFields]
+    ) -> Timer:
+        """Make a timer under its id, or put it in the place of the one that waits there.
+
+        One that has ended is made anew. Raises TimerRunning for one that a worker runs.
+        """
+        return await self._service.set(new_timer(task_type, params, task_id=task_id, **fields))
+
+    async def move(
+        self, task_type: str, task_id: str, *, app: str | None = None, **times: Unpack[Times]
+    ) -> Timer:
+        """Give a timer that waits another time. Raises TimerNotFound, TimerRunning, TimerEnded."""
+        return await self._service.move(TypeKey(task_type, app), task_id, when(**times))
+
+    async def cancel(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
+        """Cancel a timer; one that runs is asked to stop. Raises TimerNotFound, TimerEnded."""
+        return await self._service.cancel(TypeKey(task_type, app), task_id)
+
+    async def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
+        """The timer as it is now. Raises TimerNotFound."""
+        return await self._service.get(TypeKey(task_type, app), task_id)
+
+    async def explain(
+        self, task_type: str, task_id: str, *, app: str | None = None
+    ) -> TimerExplanation:
+        """Why a timer is not running, in a word and a sentence. Raises TimerNotFound."""
+        return await self._service.explain(TypeKey(task_type, app), task_id)
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        task_type: str | None = None,
+        state: State | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        size: int = 100,
+    ) -> TimerPage:
+        """A page of timers by type and state; *since* and *until* are about their due times."""
+        wanted = Wanted(app=app, task_type=task_type, state=state, since=since, until=until)
+        return await self._service.list(wanted, after=after, size=size)
+
+    async def types(self) -> list[TypeView]:
+        """Every type: who owns and serves it, and what it holds."""
+        return await self._service.all_types()
+
+    async def log(
+        self, task_type: str, *, app: str | None = None, after: str | None = None, size: int = 100
+    ) -> FiringPage:
+        """A page of what ran of a type, the latest first."""
+        return await self._log.read(TypeKey(task_type, app), after=after, size=size)
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def worker(self, worker: W, /) -> W: ...
+    @overload
+    def worker(self, task_type: str, /, **options: Unpack[WorkerOptions]) -> Callable[[W], W]: ...
+    def worker(self, worker: Any, /, **options: Unpack[WorkerOptions]) -> Any:
+        """Let a function work on the timers of a type: `@timers.worker("order.timeout")`.
+
+        It takes the params, checked against its annotation, and a `Context` where one is annotated.
+        Async functions run in the event loop, plain ones in threads. `@timers.worker` alone is for
+        a class with `type()`, `clazz()` and `invoke(message)`; the message is the params as text.
+        Several workers of a type are all invoked, one after the other. Raises HandlerInvalid.
+        """
+        if not isinstance(worker, str):
+            self.add(worker)
+            return worker
+
+        def decorate(function: Any) -> Any:
+            self.add(function, task_type=worker, **options)
+            return function
+
+        return decorate
+
+    def add(
+        self,
+        worker: Callable[..., Any] | TaskWorker | type,
+        *,
+        task_type: str | None = None,
+        **options: Unpack[WorkerOptions],
+    ) -> None:
+        """What the decorator does. A class is made into an object without arguments."""
+        made = worker() if isinstance(worker, type) else worker
+        said = cast("TaskWorker", made).type() if is_task_worker(made) else task_type
+        if said is None or task_type not in (None, said):
+            rule = 'needs its task type: @timers.worker("order.timeout"), or one method type()'
+            raise HandlerInvalid(repr(worker), rule=rule)
+        served = self._serving.get(said) or Served(self.app, TypeKey(said), self._log)
+        served.add(cast("Any", made), options)
+        self._serving[said] = served
+
+    def set_threads(self, size: int) -> None:
+        """How many timers run at once in this process, from the next `register` on."""
+        if self._running is not None:
+            raise HandlerInvalid("set_threads", rule="comes before the first register")
+        self._threads = whole("threads", size, 1, 100_000)
+
+    def register(self, task_type: str, sec: float = 1) -> None:
+        """Work on the timers of a type in this process from now on, beside what else it does.
+
+        In a thread of its own, or in the event loop that runs. *sec* is for programs that were
+        written for polling: timers run when they are due, whatever it says. Raises HandlerInvalid
+        for a type without a worker.
+        """
+        duration_ms("sec", seconds(sec))
+        if task_type not in self._serving:
+            raise HandlerInvalid(task_type, rule="no worker has this type: add one first")
+        if self._running is None:
+            worker = Worker(self.app, concurrency=self._threads, signals=())
+            self._running = Running(worker)
+            self._running.start()
+
+    def stop(self) -> None:
+        """Work on no more timers; what runs may finish. For programs without an event loop."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    async def stopped(self) -> None:
+        """The same in an event loop: return when what runs has ended."""
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stopped()
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator[Self]:
+        """Connected, and at work on all types that have workers here, while the body runs."""
+        async with self:
+            worker = Worker(self.app, concurrency=self._threads, signals=())
+            task = asyncio.create_task(worker.run())
+            try:
+                yield self
+            finally:
+                worker.stop("the block has ended")
+                await task
+
+    # ── around each worker ───────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def _around(self, worker: AtWork) -> AsyncGenerator[None]:
+        """Say which types the worker serves as long as it runs; log what it did."""
+        beats = Heartbeats(self.app, self._service.types, self._serving, worker)
+        try:
+            async with beats.beating():
+                yield
+        finally:
+            await self._log.close()

@@ -1,0 +1,111 @@
+"""Timers whose record is a row of the ledger: the row is the timer, whatever Redis says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from towpath.app.ticket import STATES
+from towpath.apps.timers.errors import TimerDiffers, TimerEnded
+from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
+from towpath.clock import instant, wall_ms
+from towpath.engine.model import JobRef
+from towpath.engine.states import State
+from towpath.ledger.errors import LedgerMissing, RecordNotFound
+
+if TYPE_CHECKING:
+    from towpath.ledger.records.jobs import Jobs
+    from towpath.ledger.records.record import Record
+
+
+class Records:
+    """The rows of recorded timers. *jobs* gives the ledger's; None = there is no ledger."""
+
+    def __init__(self, jobs: Callable[[], Jobs] | None) -> None:
+        self._jobs = jobs
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is a ledger at all."""
+        return self._jobs is not None
+
+    @property
+    def jobs(self) -> Jobs:
+        """The ledger's jobs. Raises LedgerMissing."""
+        if self._jobs is None:
+            raise LedgerMissing
+        return self._jobs()
+
+    async def submit(self, queue: str, timer: NewTimer, task_id: str) -> Timer:
+        """Make the row. Raises TimerDiffers, TimerEnded for one that is there under its id."""
+        data = timer.packed()
+        made = await self.jobs.submit(queue, data, **timer.options(task_id, recorded=True))
+        found = as_timer(timer.key, made.record, existed=made.existed)
+        if made.existed and found.state in ENDED:
+            raise TimerEnded(JobRef(made.record.queue, made.record.id), found.state)
+        if made.existed and made.record.payload != data:
+            raise TimerDiffers(JobRef(made.record.queue, made.record.id))
+        return found
+
+    async def set(self, queue: str, timer: NewTimer, task_id: str) -> Timer:
+        """Make the row, or let it be another timer that waits."""
+        options = timer.options(task_id, recorded=True)
+        made = await cast("Any", self.jobs).set(queue, timer.packed(), **options)
+        return as_timer(timer.key, made.record, existed=made.replaced)
+
+    async def move(self, key: TypeKey, ref: JobRef, when: When) -> Timer:
+        return as_timer(key, await cast("Any", self.jobs).move(ref.queue, ref.id, **when.moved()))
+
+    async def cancel(self, key: TypeKey, ref: JobRef) -> Timer:
+        return as_timer(key, await self.jobs.cancel(ref.queue, ref.id))
+
+    async def get(self, key: TypeKey, ref: JobRef) -> Timer:
+        """Raises RecordNotFound."""
+        return as_timer(key, await self.jobs.get(ref.queue, ref.id))
+
+    async def queued_as(self, ref: JobRef) -> JobRef:
+        """What the timer is called in Redis: each time that it is queued anew, something else."""
+        return JobRef(ref.queue, (await self.jobs.get(ref.queue, ref.id)).job)
+
+    async def has(self, ref: JobRef) -> bool:
+        """Whether there is a row of that id."""
+        try:
+            await self.jobs.get(ref.queue, ref.id)
+        except RecordNotFound:
+            return False
+        return True
+
+    async def same(self, timer: NewTimer, ref: JobRef) -> Timer | None:
+        """The recorded timer of that id if it has the same content: Redis has none of it."""
+        if not self.kept:
+            return None
+        try:
+            record = await self.jobs.get(ref.queue, ref.id)
+        except RecordNotFound:
+            return None
+        same = record.payload == timer.packed()
+        return as_timer(timer.key, record, existed=True) if same else None
+
+
+def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
+    """The timer that *record* is."""
+    packed = Packed.read(record.payload)
+    state = STATES[record.state]
+    due = record.due_at or due_of(packed, record.created_at)
+    if state is State.READY and due > instant(wall_ms()):
+        state = State.DELAYED
+    return Timer(
+        task_id=record.id,
+        task_type=key.task_type,
+        app=key.app,
+        state=state,
+        due=due,
+        params=decoded(packed.params),
+        attempts=record.attempts,
+        submitted_at=record.created_at,
+        started_at=record.started_at,
+        ended_at=record.finished_at,
+        reason=record.last_error,
+        record=True,
+        existed=existed,
+    )

@@ -1,0 +1,222 @@
+"""The types that this process serves: their handlers in the app, and the word that it is alive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypedDict
+
+import msgspec
+
+from towpath.app.app import Towpath
+from towpath.app.submitting import AppHandler
+from towpath.apps.timers.errors import TimerTypesFull, TimerTypeTaken
+from towpath.apps.timers.log import Firing, FiringLog, FiringOutcome, firing_of
+from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey, task_id_of
+from towpath.apps.timers.types import Types, queue_of
+from towpath.apps.timers.workers import Dispatch, TaskWorker
+from towpath.clock import Duration, seconds
+from towpath.engine.model import Bury, Fail, Outcome, Release
+from towpath.engine.retry import RetryPolicy
+from towpath.engine.states import State
+from towpath.errors import HandlerInvalid, ServerError
+from towpath.supervise import Background
+from towpath.telemetry.events import DUTY_FAILED
+from towpath.worker.context import Context, Snooze
+from towpath.worker.handler import HandlerOptions
+from towpath.worker.recorded import SKIPPED, AtWork
+from towpath.worker.report import Ended
+
+BEAT = 10.0
+"""Seconds between two words that a worker is alive: two may be lost."""
+_NO_LEDGER = seconds(5)
+"""How long a recorded timer waits that came to a worker without a ledger."""
+
+
+_USUAL = HandlerOptions(
+    retry=TIMER_OPTIONS.retry, max_attempts=TIMER_OPTIONS.max_attempts, keep=TIMER_OPTIONS.keep
+)
+"""What the queues of all types are declared with, whoever comes first."""
+
+
+class WorkerOptions(TypedDict, total=False):
+    """What may be said about the workers of a type: see HandlerOptions."""
+
+    retry: RetryPolicy | None
+    max_attempts: int | None
+    time_limit: Duration
+    concurrency: int | None
+    weight: int
+
+
+class Served:
+    """A type with its workers here: one handler for its timers, and one for recorded ones."""
+
+    def __init__(self, app: Towpath, key: TypeKey, log: FiringLog) -> None:
+        self._app, self.key, self._log = app, key, log
+        self.queue = queue_of(key)
+        self._dispatch = Dispatch(app, self.queue)
+        self._options: WorkerOptions = {}
+        self._handlers: list[AppHandler[Any, Any, Any]] = []
+
+    def add(self, worker: Callable[..., Any] | TaskWorker, options: WorkerOptions) -> None:
+        """One more worker. Raises HandlerInvalid."""
+        if options and self._dispatch.workers and options != self._options:
+            rule = f"type {self.key} has workers with other options: they share one attempt"
+            raise HandlerInvalid(getattr(worker, "__name__", repr(worker)), rule=rule)
+        self._dispatch.add(worker)
+        self._options = options or self._options
+        self.withdraw()
+        self.offer()
+
+    @property
+    def offered(self) -> bool:
+        """Whether workers of the app claim its timers."""
+        return bool(self._handlers)
+
+    def offer(self) -> None:
+        """Let workers of the app claim its timers."""
+        if self._handlers:
+            return
+        options = msgspec.structs.replace(_USUAL, **self._options)
+        function, kept = self._dispatch.function, self._app.keeps_records
+        recorded = msgspec.structs.replace(options, name=RECORDED, record=kept)
+        self._handlers = [
+            self._app.add(self.queue, function, options),
+            self._app.add(self.queue, function if kept else _without_ledger, recorded),
+        ]
+        for handler in self._handlers:
+            handler.heard = self._heard
+
+    def withdraw(self) -> None:
+        """Claim none of them any more."""
+        for handler in self._handlers:
+            self._app.remove(handler)
+        self._handlers = []
+
+    def _heard(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Log what the server said of attempts."""
+        firings = [
+            firing
+            for ended, outcome in zip(batch, outcomes, strict=True)
+            if (firing := _firing(ended, outcome)) is not None
+        ]
+        if firings:
+            self._log.add(self.key, firings)
+
+
+async def _without_ledger(payload: bytes, ctx: Context) -> None:
+    """A worker with a ledger has to run it: this one can't ask the row."""
+    raise Snooze(_NO_LEDGER)
+
+
+def _firing(ended: Ended, outcome: Outcome) -> Firing | None:
+    """What the log says of an attempt; None if nothing ran."""
+    attempt, settlement = ended
+    lease = attempt.lease
+    if attempt.error == SKIPPED or attempt.handler is None:
+        return None
+    return firing_of(
+        task_id_of(lease.id, recorded=lease.headers.get("handler") == RECORDED),
+        _outcome(ended, outcome),
+        due_ms=max(lease.due_ms, lease.submitted_ms),
+        started_ms=lease.claimed_ms + round(attempt.idled * 1000),
+        ran=attempt.ran,
+        attempt=lease.attempt,
+        worker=lease.worker,
+        reason=settlement.reason if isinstance(settlement, Fail | Bury) else None,
+    )
+
+
+_ENDS = {
+    State.DONE: FiringOutcome.DONE,
+    State.DEAD: FiringOutcome.DEAD,
+    State.CANCELLED: FiringOutcome.CANCELLED,
+}
+
+
+def _outcome(ended: Ended, outcome: Outcome) -> FiringOutcome:
+    if not isinstance(outcome, State):
+        return FiringOutcome.LOST
+    if isinstance(ended[1], Release):
+        return FiringOutcome.RELEASED
+    return _ENDS.get(outcome, FiringOutcome.FAILED)
+
+
+class Heartbeats:
+    """Tells which types a worker serves, as long as it runs.
+
+    A type that belongs to an app is not served: its handler is withdrawn, until it is free.
+    """
+
+    def __init__(
+        self, app: Towpath, types: Types, served: Mapping[str, Served], worker: AtWork
+    ) -> None:
+        self._app, self._types, self._served, self._worker = app, types, served, worker
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def beating(self) -> AsyncGenerator[None]:
+        """Alive while the body runs."""
+        beats = Background("heartbeat of timers", self._keep, log=self._worker.log).start()
+        try:
+            yield
+        finally:
+            await beats.stop()
+            with suppress(ServerError):  # it is silent from now on, which says the same
+                await self._types.leave(None, self._names(), who=self._worker.name)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self._changed.set)
+
+        with self._app.followed(changed):
+            while True:
+                self._changed.clear()
+                with suppress(ServerError):  # the engine says it
+                    await self._beat()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BEAT):
+                        await self._changed.wait()
+
+    async def _beat(self) -> None:
+        names = self._names()
+        if not names:
+            return
+        try:
+            await self._serve(names)
+        except (TimerTypeTaken, TimerTypesFull):
+            for name in names:
+                await self._serve_or_withdraw(name)
+
+    async def _serve(self, names: Sequence[str]) -> None:
+        await self._types.serve(None, names, who=self._worker.name)
+        for name in names:
+            self._served[name].offer()
+
+    async def _serve_or_withdraw(self, name: str) -> None:
+        served = self._served[name]
+        try:
+            await self._serve([name])
+        except (TimerTypeTaken, TimerTypesFull) as error:
+            if served.offered:
+                served.withdraw()
+                self._worker.log.emit(
+                    DUTY_FAILED,
+                    duty="serve",
+                    queue=served.queue,
+                    error=type(error).__qualname__,
+                    reason=str(error),
+                )
+
+    def _names(self) -> list[str]:
+        """The types that this worker serves, or would."""
+        queues = self._worker.weights
+        return [
+            name
+            for name, served in self._served.items()
+            if served.queue in queues or not served.offered
+        ]

@@ -1,0 +1,73 @@
+"""How the command line shows timers, types and firings: rows for people, objects for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from towpath.apps.timers.listing import TypeView
+    from towpath.apps.timers.log import Firing
+    from towpath.apps.timers.model import Timer
+
+COLUMNS = ("TIMER", "TYPE", "APP", "STATE", "DUE", ">ATTEMPTS", "REASON")
+TYPE_COLUMNS = ("TYPE", "APP", "OWNER", "SERVED BY", ">WAITING", ">RUNNING", ">DEAD", "QUEUE")
+LOG_COLUMNS = ("STARTED", "TIMER", "OUTCOME", ">LATE", ">RAN", ">ATTEMPT", "WORKER", "REASON")
+_NOBODY = {"no_worker": "no worker", "no_instance": "no instance"}
+
+
+def described(timer: Timer) -> dict[str, Any]:
+    """A timer for programs, in the words of the HTTP API. What it does not have is left out."""
+    import msgspec  # noqa: PLC0415 -- a help text needs none
+
+    facts = msgspec.structs.asdict(timer)
+    facts["state"] = timer.state.value
+    facts["delay_time"] = timer.delay_time
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def plain(thing: Any) -> dict[str, Any]:
+    import msgspec  # noqa: PLC0415 -- a help text needs none
+
+    return msgspec.structs.asdict(thing)
+
+
+def row(timer: Timer) -> list[object]:
+    reason = None if timer.reason is None else timer.reason[:100]
+    return [
+        timer.task_id,
+        timer.task_type,
+        timer.app,
+        timer.state,
+        timer.due,
+        timer.attempts,
+        reason,
+    ]
+
+
+def type_row(view: TypeView) -> list[object]:
+    served = _NOBODY.get(view.status) or view.alive
+    return [
+        view.task_type,
+        view.app,
+        view.owner,
+        served,
+        view.waiting,
+        view.running,
+        view.dead,
+        view.queue,
+    ]
+
+
+def firing_row(firing: Firing) -> list[object]:
+    from towpath.clock import seconds  # noqa: PLC0415 -- slow to import
+
+    return [
+        firing.started_at,
+        firing.task_id,
+        firing.outcome,
+        seconds(max(firing.late, 0)),
+        seconds(firing.ran),
+        firing.attempt,
+        firing.worker,
+        firing.reason,
+    ]

@@ -1,0 +1,194 @@
+"""Workers of timers in a process of yours: functions and classes by type, all of them invoked.
+
+Of several workers of a type each success is noted on the job, under the attempt's token, before the
+next begins. So a retry, here or in another process, invokes only the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from towpath.app.app import Towpath
+from towpath.apps.timers.model import Packed
+from towpath.engine.leases import lease_by_token
+from towpath.errors import HandlerInvalid, PayloadInvalid
+from towpath.ids import QueueName
+from towpath.worker.context import Context, Discard
+from towpath.worker.handler import Handler, Place
+
+
+@runtime_checkable
+class TaskWorker(Protocol):
+    """A worker as a class: which type it is for, and what to do with a timer's params."""
+
+    def type(self) -> str:
+        """The type that it works for."""
+        ...
+
+    def clazz(self) -> type:
+        """Its class."""
+        ...
+
+    def invoke(self, message: str) -> Any:
+        """Do the work; *message* is the params as text. Plain, or async."""
+        ...
+
+
+def is_task_worker(worker: object) -> bool:
+    """Whether it has all that a worker as a class has."""
+    return all(callable(getattr(worker, name, None)) for name in ("type", "clazz", "invoke"))
+
+
+def text_of(params: msgspec.Raw) -> str:
+    """Params as text: text as it is, everything else as JSON."""
+    value: Any = None
+    try:
+        value = msgspec.json.decode(params)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return bytes(params).decode(errors="replace")
+    return value if isinstance(value, str) else bytes(params).decode()
+
+
+class Invoked(NamedTuple):
+    """One worker of a type: how it is called, and under which name its successes are noted."""
+
+    name: str
+    handler: Handler[Any, Any, Any]
+    as_text: bool
+
+    @classmethod
+    def of(cls, queue: QueueName, worker: Callable[..., Any] | TaskWorker) -> Invoked:
+        """Raises HandlerInvalid for what nobody could call."""
+        if is_task_worker(worker):
+            # Not by clazz(): a class that is being decorated can't name itself yet.
+            kind = type(worker)
+            invoke = cast("TaskWorker", worker).invoke
+            return cls(f"{kind.__module__}.{kind.__qualname__}", Handler(queue, invoke), True)
+        function = cast("Callable[..., Any]", worker)
+        handler = Handler[Any, Any, Any](queue, function)
+        named = f"{handler.__module__}.{getattr(function, '__qualname__', handler.name)}"
+        return cls(named, handler, False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it runs in a thread."""
+        return self.handler.place is Place.THREAD
+
+    def call(self, params: msgspec.Raw, ctx: Context) -> Any:
+        """What the worker returns; of an async one, what has to be awaited."""
+        if self.as_text:
+            payload: Any = text_of(params)
+        elif self.handler.takes_payload:
+            try:
+                payload = self.handler.payload.decode(bytes(params))
+            except PayloadInvalid as error:
+                raise Discard(f"PayloadInvalid: {error}") from error
+        else:
+            payload = None
+        return self.handler.invoke(payload, ctx)
+
+
+class Dispatch:
+    """The workers of one type, as the one handler of its queue."""
+
+    def __init__(self, app: Towpath, queue: QueueName) -> None:
+        self._app, self.queue = app, queue
+        self.workers: tuple[Invoked, ...] = ()
+
+    def add(self, worker: Callable[..., Any] | TaskWorker) -> None:
+        """One more worker. Raises HandlerInvalid for the same one a second time."""
+        invoked = Invoked.of(self.queue, worker)
+        if invoked.name in [other.name for other in self.workers]:
+            raise HandlerInvalid(invoked.name, rule="is a worker of this type already")
+        self.workers = (*self.workers, invoked)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What the runtime calls. A plain worker that is alone runs in the runtime's own threads,
+        with all that it does about those that never end.
+        """
+        first = self.workers[0]
+
+        def in_thread(payload: bytes, ctx: Context) -> None:
+            first.call(Packed.read(payload).params, ctx)
+
+        async def in_loop(payload: bytes, ctx: Context) -> None:
+            await self._invoke(payload, ctx)
+
+        chosen = in_thread if len(self.workers) == 1 and first.is_plain else in_loop
+        chosen.__name__ = first.handler.name  # what logs and metrics call it
+        return chosen
+
+    async def _invoke(self, payload: bytes, ctx: Context) -> None:
+        """All workers, one after the other; those that fail keep none from being invoked."""
+        params, workers = Packed.read(payload).params, self.workers
+        if len(workers) == 1:
+            await _call(workers[0], params, ctx)
+            return
+        done = await self._invoked(ctx)
+        failed: list[Exception] = []
+        for worker in workers:
+            if worker.name in done:
+                continue
+            try:
+                await _call(worker, params, cast("Context", _Part(ctx, done)))
+            except Exception as error:  # noqa: BLE001 -- user code: raised below, when all were invoked
+                failed.append(error)
+            else:
+                done.append(worker.name)
+                await self._note(ctx, done)
+        if failed:
+            # What can still be mended is tried again, whatever another worker has given up.
+            raise next((it for it in failed if not isinstance(it, Discard)), failed[0])
+
+    async def _invoked(self, ctx: Context) -> list[str]:
+        """Those that have done this timer before, in an attempt that did not end well."""
+        progress = (await self._app.engine.job(ctx.job)).progress
+        try:
+            return msgspec.json.decode(progress or b"{}", type=_Noted).invoked
+        except msgspec.MsgspecError:
+            return []
+
+    async def _note(self, ctx: Context, done: Sequence[str]) -> None:
+        """Note who has done it; when this returns it is stored. Raises LeaseLost."""
+        noted = msgspec.json.encode(_Noted(invoked=list(done)))
+        ctx.progress(noted)  # in the place of what may be on its way
+        lease = lease_by_token(ctx.job, ctx.token, worker=ctx.worker)
+        await self._app.engine.progress(lease, noted)
+
+
+class _Noted(msgspec.Struct, omit_defaults=True):
+    """The note on a timer of a type with several workers."""
+
+    invoked: list[str] = []
+    note: Any = None
+    """What the worker that runs now has said."""
+
+
+class _Part:
+    """A Context for one of several workers: its notes stand beside those of who has done it."""
+
+    def __init__(self, ctx: Context, done: Sequence[str]) -> None:
+        self._ctx, self._done = ctx, done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    def progress(self, note: Any) -> None:
+        if isinstance(note, bytes):
+            note = note.decode(errors="replace")
+        self._ctx.progress(msgspec.to_builtins(_Noted(invoked=list(self._done), note=note)))
+
+
+async def _call(worker: Invoked, params: msgspec.Raw, ctx: Context) -> None:
+    if worker.is_plain:
+        await asyncio.to_thread(worker.call, params, ctx)
+        return
+    value = worker.call(params, ctx)
+    if inspect.isawaitable(value):
+        await value

@@ -1,0 +1,30 @@
+-- remove: a queue that holds nothing goes, and its options with it.
+--
+-- keys   queue    zset     must be empty, as all that holds jobs
+--        retry    zset     the same
+--        leases   zset     the same
+--        waiting  zset     the same
+--        dead     zset     the same
+--        done     zset     the same
+--        seen     zset     ids that are remembered: the same
+--        lanes    hash     the same
+--        recurring hash    the same
+--        schedules hash    the same
+--        loads    hash     the same
+--        meta     hash     removed, unless the queue is paused
+--        events   stream   removed
+--        wake     list     removed
+-- args   none
+-- reply  removed
+--        used
+-- moves  none
+-- cost   O(events)
+-- full   works
+-- uses   keys
+
+local held = redis.call(
+  'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, SEEN, LANES, RECURRING, SCHEDULES, LOADS)
+local paused = tonumber(redis.call('HGET', META, 'paused') or 0)
+if held > 0 or paused > 0 then return 'used' end
+redis.call('UNLINK', META, EVENTS, WAKE)
+return 'removed'
