@@ -3,7 +3,7 @@ is killed and frozen and one of them dies. Every instant once, none early, none 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from itertools import pairwise
@@ -18,9 +18,9 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Job, job_ref
-from towpath.engine.schedule import Every, Missed
+from towpath.engine.schedule import Every, Missed, Recurrence
 from towpath.engine.states import State
-from towpath.errors import ServerError
+from towpath.errors import MemoryFull, ServerError
 from towpath.worker.recurring import Recurrences, keep_firing
 
 QUEUE, NAME = "reports", "tick"
@@ -30,9 +30,11 @@ pytestmark = pytest.mark.timeout(180)
 
 
 @asynccontextmanager
-async def worker(engine: Engine, *queues: str) -> AsyncGenerator[None]:
+async def worker(
+    engine: Engine, *queues: str, work: Iterable[Recurrence] = ()
+) -> AsyncGenerator[None]:
     """What a worker of *queues* does about schedules, meanwhile."""
-    task = asyncio.create_task(keep_firing(engine, Recurrences(), queues=queues))
+    task = asyncio.create_task(keep_firing(engine, Recurrences(work), queues=queues))
     try:
         yield
         assert not task.done(), task.exception()
@@ -167,6 +169,41 @@ class TestAWatch:
             server.ask("HSET", "{reports}:meta", "schedules", "dead")
             await more(engine)
             await eventually_async(lambda: finished(engine), within=30)
+
+    async def test_leaves_a_name_that_the_store_has_to_the_store(
+        self, server: EmbeddedServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Code that declares it later is told in the log, and fires nothing under it."""
+        declared = Recurrence(name=NAME, when=Every(seconds(1)), queue=QUEUE, payload=b"code")
+        async with Engine(server.url) as engine:
+            await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), b"stored")
+            async with worker(engine, QUEUE, work=[declared]):
+                await more(engine)
+            assert {it.payload for it in await jobs_of(engine)} == {b"stored"}
+        assert "rename one of them" in caplog.text
+
+
+class TestAStoreWithoutMemory:
+    async def test_takes_no_schedule_and_has_nothing_of_it(self, server: EmbeddedServer) -> None:
+        async with Engine(server.url) as engine:
+            await engine.submit(QUEUE, b"1")
+            await engine.schedules.set("others", NAME, Every(hours(1)))
+            before = _contents(server)
+            server.ask("CONFIG", "SET", "maxmemory", 1)
+            try:
+                with pytest.raises(MemoryFull):
+                    await engine.schedules.set(QUEUE, NAME, Every(hours(1)), b"x" * 1000)
+                assert _contents(server) == before
+                await engine.schedules.remove("others", NAME)
+            finally:
+                server.ask("CONFIG", "SET", "maxmemory", 0)
+            assert (await engine.schedules.list()).schedules == []
+
+
+def _contents(server: EmbeddedServer) -> dict[str, object]:
+    keys = ("{reports}:schedules", "{reports}:loads", "{reports}:recurring")
+    found: dict[str, object] = {key: server.ask("HGETALL", key) for key in keys}
+    return found | {"index": server.ask("HGET", "towpath:{schedules}:index", QUEUE)}
 
 
 async def there(server: EmbeddedServer, key: str) -> bool:

@@ -122,9 +122,13 @@ class TestTheServer:
         ).json()["jobs"][0]
         assert job["payload"] == "now"
         assert job["id"] == f"tick@{job['headers']['scheduled']}"
-        schedules.patch("tick", payload="then")
         schedules.patch("tick", paused=True)
         assert schedules.get("tick")["last"]
+        metric = f'towpath_schedules_fired_total{{queue="{schedules.queue}"}} '
+        [line] = [
+            it for it in schedules.client.get("/metrics").text.splitlines() if it.startswith(metric)
+        ]
+        assert float(line.removeprefix(metric)) >= 2
         schedules.delete("tick")
 
 

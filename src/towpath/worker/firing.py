@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime
-from random import sample
+from random import sample, uniform
 from typing import NamedTuple
 
 from towpath.clock import ZERO, Clock, Duration, minutes, seconds
@@ -150,7 +150,9 @@ class Firing:
         # racing for each.
         work = self._work()
         pauses = [await self._see_to(it, known) for it in sample(work, len(work))]
-        return min([LOOK_EVERY if self._declared else LOOK_AGAIN, *pauses])
+        # Not all queues at the same moment, though they may have begun together.
+        longest = LOOK_EVERY if self._declared else LOOK_AGAIN * uniform(0.8, 1.2)  # noqa: S311 -- no secret
+        return min([longest, *pauses])
 
     def _work(self) -> list[_Work]:
         found: list[_Work] = []

@@ -22,7 +22,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.firing import Firing, Teller
 
-HEAR_EVERY = 1.0
+HEAR_EVERY = 0.9
 """Seconds until it is asked again whether a schedule was changed: one question for all queues."""
 SEARCH_EVERY = 600.0
 """Seconds until queues are looked through again for schedules that the index does not know of: a
@@ -212,9 +212,14 @@ class _Watch:
                 if self._kept.get(queue) != entry:
                     self._wake(queue)
             self._last, self._kept = heard.last, heard.queues
-            begun = {queue: it.change for queue, it in heard.queues.items() if it.begun}
+            begun = {it: entry.change for it, entry in heard.queues.items() if entry.begun}
+            known = {
+                queue: it for queue, it in self._unfinished.items() if it[0] == begun.get(queue)
+            }
             self._unfinished = {
-                queue: (change, 0) for queue, change in begun.items() if queue in self._queues
+                queue: known.get(queue, (change, 0))
+                for queue, change in begun.items()
+                if queue in self._queues
             }
         for queue, (change, looks) in list(self._unfinished.items()):
             self._wake(queue)

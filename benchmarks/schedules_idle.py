@@ -1,0 +1,67 @@
+"""Whoever fires schedules asks the store one question a second, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from benchmarks.bench import Bench, Plan, bench
+from benchmarks.figure import Figure, at_most, measured
+from towpath.clock import days, steady
+from towpath.engine.schedule import Every
+from towpath.worker.recurring import Recurrences, keep_firing
+
+_FEW = 10
+"""Scripts a second, below which the beginning is over."""
+
+
+async def run(plan: Plan) -> list[Figure]:
+    watched = 10.0 if plan.quick else 60.0
+    many = 1_000
+    async with bench() as it:
+        none = await _rates(it, watched)
+        began = steady()
+        for n in range(many):
+            await it.engine.schedules.set(f"queue-{n}", "daily", Every(days(1)))
+        made = (steady() - began) / many * 1000
+        one_each = await _rates(it, watched)
+        it.meter.empty()
+        for n in range(many):
+            await it.engine.schedules.set("queue", f"daily-{n}", Every(days(1)))
+        together = await _rates(it, watched)
+    return [
+        measured("schedules_idle.none", "no schedule", "scripts/s", none, at_most(1.5)),
+        measured(
+            "schedules_idle.queues", f"{many} queues, one each", "scripts/s", one_each, at_most(6)
+        ),
+        measured(
+            "schedules_idle.queue", f"{many} in one queue", "scripts/s", together, at_most(1.5)
+        ),
+        measured("schedules_idle.set", f"making one, up to {many} queues", "ms", [made]),
+    ]
+
+
+async def _rates(it: Bench, watched: float) -> list[float]:
+    """Scripts a second while nothing is due, once all queues were looked at: three looks."""
+    firing = asyncio.create_task(keep_firing(it.engine, Recurrences()))
+    found: list[float] = []
+    try:
+        last, now = -_FEW, 0
+        while now - last >= _FEW:  # until all queues were looked at once
+            last = now
+            await asyncio.sleep(1)
+            now = _scripts(it)
+        for _ in range(3):
+            it.meter.forget_calls()
+            await asyncio.sleep(watched / 3)
+            found.append(_scripts(it) / (watched / 3))
+    finally:
+        firing.cancel()
+        with suppress(asyncio.CancelledError):
+            await firing
+    return found
+
+
+def _scripts(it: Bench) -> int:
+    calls = it.meter.calls()
+    return sum(calls.get(name, 0) for name in ("evalsha", "eval", "hlen"))
