@@ -11,6 +11,7 @@ from benchmarks import (
     http_consumers,
     http_message,
     http_streams,
+    idle_queues,
     memory,
     neighbours,
     pickup,
@@ -51,6 +52,7 @@ _ENGINE: tuple[ModuleType, ...] = (
     http_message,
     http_consumers,
     http_streams,
+    idle_queues,
 )
 _REVIEWS: tuple[ModuleType, ...] = (reviews_webhook, reviews_outage, reviews_end_to_end)
 

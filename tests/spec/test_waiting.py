@@ -255,7 +255,7 @@ class TestAClaimThatIsGivenUpAsItIsCalled:
         waiting = asyncio.create_task(engine.wait_for_work(REVIEWS, within=minutes(1)))
         await blocked(deployment)
         [listener] = engine._waker._own  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moment between the call and the look has no other handle
-        [waiter] = listener._waiters[QueueName(REVIEWS)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
+        [waiter] = listener.waiters._all[QueueName(REVIEWS)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
         waiter.add_done_callback(lambda _: waiting.cancel())
         await submit_ids(other_engine, "a")
         await asyncio.wait([waiting])

@@ -1,11 +1,21 @@
 """Shares in the slots of a worker: whose turn it is."""
 
+from collections.abc import Callable
+
 from towpath.worker.slots import Share, Slots
 
 
-def share(slots: Slots, *, weight: int = 1, most: int | None = None) -> Share:
-    made = slots.share(weight=weight, most=most, wake=lambda: None)
-    made.wants = True
+def share(
+    slots: Slots,
+    *,
+    weight: int = 1,
+    most: int | None = None,
+    wake: Callable[[], None] = lambda: None,
+) -> Share:
+    """A share that wants more."""
+    made = Share(wake)
+    slots.give(made, weight=weight, most=most)
+    slots.want(made)
     return made
 
 
@@ -31,11 +41,12 @@ class TestTurns:
         """However long the others worked alone, who comes back takes turns with them."""
         slots = Slots(1)
         busy, calm = share(slots), share(slots)
-        calm.wants = False
+        slots.content(calm)
         taken_in_turn(slots, [busy], 1000)
-        busy.wants, calm.wants = False, True
+        slots.content(busy)
+        slots.want(calm)
         taken_in_turn(slots, [calm], 1)
-        busy.wants = True
+        slots.want(busy)
         got = taken_in_turn(slots, [calm, busy], 100)
         assert abs(got[0] - got[1]) <= 1
 
@@ -55,12 +66,20 @@ class TestTurns:
         called: list[str] = []
         slots = Slots(4)
         sated = share(slots)
-        other = slots.share(weight=1, most=None, wake=lambda: called.append("other"))
-        other.wants = True
+        other = share(slots, wake=lambda: called.append("other"))
         assert slots.take(other, 4) == 2
         slots.content(sated)
         assert called == ["other"]
         assert slots.take(other, 4) == 2
+
+    def test_wake_no_more_than_there_are_slots_for(self) -> None:
+        """Those whose turn it is: of a thousand queues that begin to ask, most would find none."""
+        slots, called = Slots(2), list[int]()
+        for n in range(100):
+            one = share(slots, wake=lambda n=n: called.append(n))
+            one.turn = float(-n)
+        slots.content(share(slots))
+        assert sorted(called) == [98, 99]
 
 
 class TestLostSlots:

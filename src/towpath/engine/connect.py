@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AskError, MovedError, NoScriptError, SlotNotCoveredError
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError as ErrorReply
 
 from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Sentinels
 from towpath.engine.script import Script
@@ -68,18 +69,30 @@ class Wire:
 
     async def ask_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
         """The reply to the second of two commands that are sent together."""
-        packed = [cast("bytes", pack_command(it)) for it in (first, second)]  # pyright: ignore[reportUnknownVariableType]
+        replies = await self.ask_all((first, second))
+        if errors := [it for it in replies if isinstance(it, Exception)]:
+            raise errors[0]
+        return replies[1]
+
+    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The replies to commands that are sent together; one that is an error is in its place."""
+        packed = [cast("bytes", pack_command(it)) for it in commands]  # pyright: ignore[reportUnknownVariableType]
         try:
             if not self._connection.is_connected:
                 await self._connect()
             await self._connection.send_packed_command(b"".join(packed), check_health=False)
-            await self._connection.read_response()
-            return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
+            return [await self._reply() for _ in commands]
         except _RESET as error:
             raise _lost(error) from error
         except BaseException:
             await self.drop()  # a reply may be left unread: it must not be taken for another's
             raise
+
+    async def _reply(self) -> Any:
+        try:
+            return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
+        except ErrorReply as error:
+            return error
 
     async def _connect(self) -> None:
         # A server that is frozen accepts, and then says nothing.
@@ -164,6 +177,10 @@ class Line:
             return await wire.ask(command)
         except AskError as error:
             return await self._redirected(error, command, trust)
+
+    async def send_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The replies of the server responsible for the first; errors are in their places."""
+        return await (await self._wire_of(commands[0])).ask_all(commands)
 
     async def run(self, script: Script, args: tuple[Any, ...], trust: Trust | None = None) -> Any:
         """The same for a script: by its name, and whole to a server that does not know it."""
@@ -366,11 +383,8 @@ def open_link(url: ServerUrl) -> Link:
 def _connecting(options: dict[str, Any]) -> Callable[[Place], AbstractConnection]:
     def connect(place: Place) -> AbstractConnection:
         host, port = place
-        if not port:
-            client = Redis(unix_socket_path=host, **options)
-        else:
-            client = Redis(host=host, port=port, **options)
-        return client.connection_pool.make_connection()
+        at: dict[str, Any] = {"host": host, "port": port} if port else {"unix_socket_path": host}
+        return Redis(**at, **options).connection_pool.make_connection()
 
     return connect
 

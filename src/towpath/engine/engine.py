@@ -41,7 +41,7 @@ from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import WAIT_CAP, Claims, Looks, Waker, wish_of
+from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP, Claims, Looks, Waker, wish_of
 from towpath.errors import (
     CallStale,
     InvalidOption,
@@ -241,12 +241,12 @@ class Engine(Changing):
             await self._waker.wait(name, milliseconds(max(until - now, 0)))
 
     async def wait_for_work(self, queue: str, *, within: Duration) -> bool:
-        """Return when there may be jobs to claim, at the latest after *within* or a few seconds.
+        """Return when there may be jobs to claim, at the latest after *within* or a minute.
 
         For those who exchange: a claim waits by itself. True = the caller was called; if it can't
         look now, it says so (`hand_on`). No round trip but the shared blocking read.
         """
-        return await self._waker.wait(queue_name(queue), min(within, WAIT_CAP))
+        return await self._waker.wait(queue_name(queue), min(within, GLANCED_CAP))
 
     def hand_on(self, queue: str) -> None:
         """Let somebody else look who waits for work: this caller was called and can't."""

@@ -6,9 +6,10 @@ wake one after the other. A lost token costs seconds, never for ever: nobody wai
 the cap without looking.
 
 Connections are bounded, whatever the number of queues. The first queues that are waited on have a
-read each, so that one whose read fails is no trouble of the others. All beyond share one read,
-which is called back to take in another queue: for those it is one more command, and in a cluster,
-where a read can't span slots, they look now and then.
+read each, so that one whose read fails is no trouble of the others. All beyond share a few reads,
+each of which is called back to take in another queue: for those it is one more command. In a
+cluster a read can't span slots: there, and beyond what reads can carry, nobody reads for them.
+Who has no read of his own is also looked after by a glance at all of them together (`glance.py`).
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from towpath.clock import Clock, Duration, milliseconds, seconds
+from towpath.clock import Clock, Duration, seconds
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import whole
 from towpath.engine.connect import Line, Link
+from towpath.engine.glance import Glances, Waiters
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.layout import TROUBLE
 from towpath.engine.model import Call, Release
@@ -39,15 +40,18 @@ Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
 Command = Callable[..., Awaitable[Any]]
 """Sends a plain command that may be repeated. Raises ServerError."""
 
-WAIT_CAP = seconds(5)
+WAIT_CAP, GLANCED_CAP = seconds(5), seconds(60)
+"""How long somebody waits without looking himself: with a read of his own, and with a glance that
+looks every 5 s for him."""
 _SLACK = 3.0
 """A server's blocking time-outs fire late; a reply later than this is no reply."""
 
 
-_OWN_MOST, _SHARED_MOST = 16, 1000
-"""Queues with a read of their own, and those that share one."""
-_LOOK_EVERY = milliseconds(500)
-"""How often those look for whom there is no read."""
+_OWN_MOST = 16
+"""Queues with a read of their own."""
+_SHARED, _SHARED_FEW, _SHARED_MOST = 8, 100, 1000
+"""Reads that are shared, how many queues each has before there is another, and at most: a read is
+sent again, with the names of all its queues, for each token that it takes."""
 _IDLE = 10.0
 """Seconds after which the connection of a read that nobody needs is closed."""
 _AFTER_TROUBLE = 0.05
@@ -154,7 +158,10 @@ class Waker:
         self._link, self._clock = link, clock
         self._pushes = _Pushes(command)
         self._own: list[_Listener] = []
-        self._shared: _Listener | None = None
+        self._shared: list[_Listener] = []
+        self._unread = Waiters()
+        """Those for whom there is no read."""
+        self._glances: dict[Waiters, Glances] = {}
 
     async def wait(self, queue: QueueName, pause: Duration) -> bool:
         """Return when there may be work in *queue*, at the latest after *pause* on the clock.
@@ -162,10 +169,11 @@ class Waker:
         True = the caller was called: it looks, or lets another one do so (`hand_on`).
         """
         listener = self._listener(queue)
-        if listener is None:
-            await self._clock.sleep(min(pause, _LOOK_EVERY))
-            return False
-        called = listener.enlist(queue)
+        if listener in self._own:
+            pause = min(pause, WAIT_CAP)
+        else:
+            self._glance(self._unread if listener is None else listener.waiters)
+        called = self._unread.add(queue) if listener is None else listener.enlist(queue)
         timer = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
@@ -180,33 +188,40 @@ class Waker:
 
     def hand_on(self, queue: QueueName) -> None:
         """Who was called went away without looking, or can't take a job: another must look."""
-        waiting = [it for it in (*self._own, self._shared) if it and it.listens_for(queue)]
-        if not any(it.call_one(queue) for it in waiting):
+        listeners = [it.waiters for it in (*self._own, *self._shared) if it.listens_for(queue)]
+        if not any(it.call_one(queue) for it in (*listeners, self._unread)):
             self._pushes.push(keys_of(queue).wake)
 
     async def close(self) -> None:
-        for listener in (*self._own, self._shared):
-            if listener is not None:
-                await listener.close()
+        for glances in self._glances.values():
+            await glances.close()
+        for listener in (*self._own, *self._shared):
+            await listener.close()
         await self._pushes.close()
+
+    def _glance(self, waiters: Waiters) -> None:
+        """See that somebody looks after those now and then: tokens may be lost, or not be read."""
+        if waiters not in self._glances:
+            every = _unread_every if waiters is self._unread else _shared_every
+            self._glances[waiters] = Glances(self._link, self._clock, waiters, every)
+        self._glances[waiters].begin()
 
     def _listener(self, queue: QueueName) -> _Listener | None:
         """Who listens for *queue*, or can; None = there are too many."""
-        mine = next((it for it in self._own if it.listens_for(queue)), None)
+        mine = next((it for it in (*self._own, *self._shared) if it.listens_for(queue)), None)
         if mine is not None:
             return mine
-        if self._shared is not None and self._shared.listens_for(queue):
-            return self._shared
         mine = next((it for it in self._own if it.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
             mine = _Listener(self._link.line(), self._pushes)
             self._own.append(mine)
         if mine is not None or self._link.in_slots:
             return mine
-        if self._shared is None:
-            recall = recall_key(secrets.token_hex(8))
-            self._shared = _Listener(self._link.line(), self._pushes, recall)
-        return self._shared if self._shared.queues < _SHARED_MOST else None
+        fewest = min(self._shared, key=lambda it: len(it.waiters), default=None)
+        if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
+            fewest = _Listener(self._link.line(), self._pushes, recall_key(secrets.token_hex(8)))
+            self._shared.append(fewest)
+        return fewest if len(fewest.waiters) < _SHARED_MOST else None
 
 
 class _Pushes:
@@ -247,10 +262,10 @@ class _Listener:
 
     def __init__(self, line: Line, pushes: _Pushes, recall: str | None = None) -> None:
         self._line, self._pushes, self._recall = line, pushes, recall
-        self._waiters: dict[QueueName, deque[asyncio.Future[None]]] = {}
+        self.waiters = Waiters()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._read: tuple[str, ...] = ()
+        self._read: Mapping[str, None] = {}
         """The lists that the read under way waits for."""
         self._recalled = False
 
@@ -259,35 +274,19 @@ class _Listener:
     @property
     def free(self) -> bool:
         """Whether nobody waits and no read is under way."""
-        return not self._read and not self._queues()
-
-    @property
-    def queues(self) -> int:
-        return len(self._waiters)
+        return not self._read and not self.waiters.queues()
 
     def listens_for(self, queue: QueueName) -> bool:
-        return queue in self._waiters or keys_of(queue).wake in self._read
+        return queue in self.waiters or keys_of(queue).wake in self._read
 
     def enlist(self, queue: QueueName) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(queue, deque()).append(waiter)
+        waiter = self.waiters.add(queue)
         self._wanted.set()
         if self._task is None or self._task.done():
             self._task = detached("listener for work", self._listen())
         elif self._read and keys_of(queue).wake not in self._read:
             self._call_back()
         return waiter
-
-    def call_one(self, queue: QueueName) -> bool:
-        """Let one of those look who wait for *queue*; False = nobody does."""
-        waiters = self._waiters.get(queue, ())
-        while waiters and waiters[0].done():
-            waiters.popleft()
-        if not waiters:
-            self._waiters.pop(queue, None)
-            return False
-        waiters.popleft().set_result(None)
-        return True
 
     async def close(self) -> None:
         if self._task is not None:
@@ -309,46 +308,44 @@ class _Listener:
             except TROUBLE:
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
                 await self._line.hang_up()
-                for queue in list(self._waiters):
-                    while self.call_one(queue):
-                        pass
+                self.waiters.call_all()
                 await asyncio.sleep(_AFTER_TROUBLE)
 
     async def _is_wanted(self) -> bool:
         """Return as soon as somebody waits; False if nobody did for a while."""
-        while not self._queues():
+        while not self.waiters.queues():
             self._wanted.clear()
             try:
                 async with asyncio.timeout(_IDLE):
                     await self._wanted.wait()
             except TimeoutError:
                 await self._line.close()
-                if not self._queues():
+                if not self.waiters.queues():
                     return False
         return True
 
     async def _read_once(self) -> None:
         """Wait for a token, and let one look who waits for it."""
         block = WAIT_CAP.total_seconds()
-        queues = {keys_of(queue).wake: queue for queue in self._queues()}
+        queues = {keys_of(queue).wake: queue for queue in self.waiters.queues()}
         recall = () if self._recall is None else (self._recall,)
-        self._read = (*recall, *queues)
+        self._read = {**dict.fromkeys(recall), **dict.fromkeys(queues)}
         try:
             async with asyncio.timeout(block + _SLACK):
                 answer = await self._line.send("BLPOP", *self._read, block)
         finally:
-            self._read, self._recalled = (), False
+            self._read, self._recalled = {}, False
         if answer:
             queue = queues.get(answer[0].decode())
-            if queue is not None and not self.call_one(queue):
+            if queue is not None and not self.waiters.call_one(queue):
                 # Taken for nobody: somebody elsewhere may wait for it.
                 self._pushes.push(keys_of(queue).wake)
 
-    def _queues(self) -> list[QueueName]:
-        """The queues that somebody waits for."""
-        for queue, waiters in list(self._waiters.items()):
-            while waiters and waiters[0].done():
-                waiters.popleft()
-            if not waiters:
-                del self._waiters[queue]
-        return list(self._waiters)
+
+def _shared_every(_: int) -> float:
+    return WAIT_CAP.total_seconds()
+
+
+def _unread_every(count: int) -> float:
+    """Seconds: often where there are few, and at most a thousand questions a second."""
+    return max(0.5, count / 1000)

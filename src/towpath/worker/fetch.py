@@ -40,7 +40,8 @@ from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.report import Ended
 from towpath.worker.slots import Share, Slots
 
-_LONGEST_WAIT = seconds(5)
+_LONGEST_WAIT = seconds(60)
+"""The engine decides how often it looks before."""
 _LONGEST_BACKOFF = 5.0
 LOOK_EVERY = 0.25
 """Seconds between two looks at exchanges that are not answered."""
@@ -187,6 +188,7 @@ class Feeder:
         """How many to claim; the slots for them are taken."""
         waits = self._on_hold or self._resting is not None
         if waits or self.stopping or not (self._hungry or batch):
+            self._slots.content(self._share)
             return 0
         half = -(-self._slots.total // 2)
         count = self._slots.take(self._share, min(half, LARGEST_BATCH))
@@ -303,7 +305,7 @@ class Feeder:
     def _looked(self, looking: asyncio.Task[None]) -> None:
         """A defect may happen again: look in the rhythm of a queue without work."""
         if not looking.cancelled() and looking.exception() is not None:
-            pause = _LONGEST_WAIT.total_seconds()
+            pause = _LONGEST_BACKOFF
             asyncio.get_running_loop().call_later(pause, self.look)
 
 

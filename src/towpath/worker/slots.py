@@ -7,6 +7,7 @@ is least far on comes first. A queue that had nothing to do does not save up tur
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heapify, heappop, heapreplace, nsmallest
 
 
 class Share:
@@ -78,21 +79,31 @@ class Slots:
         self._wake()
 
     def _wake(self) -> None:
-        for it in list(self._wanting):
-            it.wake()
+        """Wake as many as there are slots for, in their turn: the others would find none. With a
+        thousand queues that all begin to ask, waking each of them each time takes seconds.
+        """
+        if self.free > 0:
+            able = [it for it in self._wanting if it.held < it.most]
+            if len(able) > self.free:
+                able = nsmallest(self.free, able, key=lambda it: it.turn)
+            for it in able:
+                it.wake()
 
     def _in_turn(self, share: Share, rivals: list[Share], wanted: int) -> int:
         """How many of the free slots fall to *share* if everybody who wants takes his turn."""
-        turns = {it: it.turn for it in [share, *rivals]}
-        room = {it: it.most - it.held for it in turns}
+        # A tie goes to who asks: he is here.
+        turns = [(it.turn, it is not share, n) for n, it in enumerate([share, *rivals])]
+        room = [it.most - it.held for it in [share, *rivals]]
+        heapify(turns)
         mine = 0
         for _ in range(max(self.free, 0)):
-            open_ones = [it for it in turns if room[it] > 0]
-            if mine == wanted or not open_ones:
+            while turns and room[turns[0][2]] <= 0:
+                heappop(turns)
+            if mine == wanted or not turns:
                 break
-            # A tie goes to who asks: he is here.
-            first = min(open_ones, key=lambda it: (turns[it], it is not share))
-            turns[first] += 1 / first.weight
-            room[first] -= 1
-            mine += first is share
+            turn, is_rival, n = turns[0]
+            weight = rivals[n - 1].weight if is_rival else share.weight
+            heapreplace(turns, (turn + 1 / weight, is_rival, n))
+            room[n] -= 1
+            mine += not is_rival
         return mine

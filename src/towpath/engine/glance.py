@@ -1,0 +1,158 @@
+"""Glances: one look at many queues for all who wait on them, in place of a claim for each.
+
+A thousand idle queues whose waiters claimed every few seconds would keep a server and a process
+busy with nothing. Instead all of them are asked for at once, in one packet for each server,
+whether there is anything at all; only queues that have something are looked at more closely, and
+only those that can give a job are claimed from. What a lost token hides is found this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from towpath.clock import Clock
+from towpath.engine.connect import Link
+from towpath.engine.keys import keys_of
+from towpath.engine.layout import TROUBLE, Place
+from towpath.ids import QueueName
+from towpath.supervise import detached
+
+_AT_ONCE = 50
+"""Queues in one question."""
+_ANSWER_S = 5.0
+
+
+class Waiters:
+    """Who waits for work, by queue; the first who waits is the first who is called."""
+
+    def __init__(self) -> None:
+        self._all: dict[QueueName, deque[asyncio.Future[None]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, queue: QueueName) -> bool:
+        return queue in self._all
+
+    def add(self, queue: QueueName) -> asyncio.Future[None]:
+        """Wait for *queue*: done when called, cancelled by whoever waits no longer."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._all.setdefault(queue, deque()).append(waiter)
+        return waiter
+
+    def call_one(self, queue: QueueName) -> bool:
+        """Let one of those look who wait for *queue*; False = nobody does."""
+        waiters = self._all.get(queue, ())
+        while waiters and waiters[0].done():
+            waiters.popleft()
+        if not waiters:
+            self._all.pop(queue, None)
+            return False
+        waiters.popleft().set_result(None)
+        return True
+
+    def call_all(self) -> None:
+        """Let everybody look."""
+        for queue in list(self._all):
+            while self.call_one(queue):
+                pass
+
+    def queues(self) -> list[QueueName]:
+        """The queues that somebody waits for."""
+        for queue, waiters in list(self._all.items()):
+            while waiters and waiters[0].done():
+                waiters.popleft()
+            if not waiters:
+                del self._all[queue]
+        return list(self._all)
+
+
+class Glances:
+    """Looks for *waiters* again and again while there are any, *every* so many seconds."""
+
+    def __init__(
+        self, link: Link, clock: Clock, waiters: Waiters, every: Callable[[int], float]
+    ) -> None:
+        self._link, self._clock, self._waiters, self._every = link, clock, waiters, every
+        self._line = link.line()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Somebody waits; without effect if it looks already."""
+        if self._task is None or self._task.done():
+            self._task = detached("glance at queues", self._keep())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        await self._line.close()
+
+    async def _keep(self) -> None:
+        while count := len(self._waiters.queues()):
+            every = self._every(count)
+            await asyncio.sleep(every)
+            try:
+                async with asyncio.timeout(_ANSWER_S):
+                    for queues in self._by_server(self._waiters.queues()):
+                        await self._look(queues, every)
+            except TROUBLE:
+                # Whoever waits looks for himself, and meets the trouble or finds it over.
+                await self._line.hang_up()
+                self._waiters.call_all()
+        await self._line.close()
+
+    def _by_server(self, queues: Sequence[QueueName]) -> list[list[QueueName]]:
+        found: dict[Place | None, list[QueueName]] = {}
+        for queue in queues:
+            found.setdefault(self._link.target(keys_of(queue).queue), []).append(queue)
+        return list(found.values())
+
+    async def _look(self, queues: Sequence[QueueName], every: float) -> None:
+        """Call who waits for a queue of one server that has a job, or has one soon."""
+        # In a cluster a command can't span slots.
+        groups = list(_parts(queues, 1 if self._link.in_slots else _AT_ONCE))
+        asked = [("EXISTS", *(key for it in group for key in _keys(it))) for group in groups]
+        answers = await self._line.send_all(asked)
+        there = [it for group, some in zip(groups, answers, strict=True) if some for it in group]
+        if not there:
+            return
+        details: list[tuple[Any, ...]] = []
+        for queue in there:
+            ready, *times = _keys(queue)
+            details += [("ZCARD", ready), *(("ZRANGE", it, 0, 0, "WITHSCORES") for it in times)]
+        # Their clock is asked where their keys are: in the same packet.
+        *told, clock = await self._line.send_all([*details, ("TIME",)])
+        stamp = self._clock.stamp()
+        now = int(stamp) if stamp else int(clock[0]) * 1000 + int(clock[1]) // 1000
+        for queue, answer in zip(there, _parts(told, 3), strict=True):
+            self._tell(queue, _wait_ms(answer, now), every)
+
+    def _tell(self, queue: QueueName, wait_ms: float, every: float) -> None:
+        if wait_ms <= 0:
+            self._waiters.call_one(queue)
+        elif wait_ms < every * 1000:
+            loop = asyncio.get_running_loop()
+            loop.call_later(wait_ms / 1000, self._waiters.call_one, queue)
+
+
+def _keys(queue: QueueName) -> tuple[str, str, str]:
+    keys = keys_of(queue)
+    return keys.queue, keys.retry, keys.leases
+
+
+def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _wait_ms(answer: Sequence[Any], now: int) -> float:
+    """Milliseconds until the queue has a job, as far as is known; not above 0 = now."""
+    if any(isinstance(it, Exception) for it in answer):
+        return 0  # broken, or on another server by now: who claims meets it
+    ready, *firsts = answer
+    if ready:
+        return 0
+    return min([float(it[1]) - now for it in firsts if it], default=float("inf"))

@@ -1,0 +1,67 @@
+"""Many idle queues are cheap, and none of them is forgotten."""
+
+import asyncio
+
+from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.worker.running import Lines, working
+from towpath.app.app import Towpath
+from towpath.clock import seconds
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.process import ask_fields
+from towpath.worker.context import Context
+
+MANY = 300
+
+
+def _queues(app: Towpath, begun: dict[str, float]) -> list[str]:
+    async def note(_: int, ctx: Context) -> None:
+        assert ctx.due_at is None or ctx.claimed_at >= ctx.due_at
+        begun[ctx.queue] = 0.0 if ctx.due_at is None else (ctx.claimed_at - ctx.due_at).seconds
+
+    return [app.handler(f"type.{n}")(note).queue for n in range(MANY)]
+
+
+async def _all_wait(server: EmbeddedServer) -> None:
+    """Every queue was asked once, and reads are under way for the rest."""
+
+    def asked() -> bool:
+        keys = [f"{{type.{n}}}:meta" for n in range(0, MANY, 10)]
+        return all(server.ask("HGET", key, "asked_at") for key in keys)
+
+    await meanwhile(lambda: asked() and blocked_clients(server) >= 17, within=60)
+
+
+class TestManyIdleQueues:
+    async def test_cost_few_commands_and_connections(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """Where each queue claimed every five seconds, it would be 60 scripts a second."""
+        _queues(app, {})
+        async with working(app):
+            await lines.next("worker.started")
+            await _all_wait(server)
+            before = _scripts(server)
+            # As long as it takes for ten glances' worth of claims, if there were any.
+            await asyncio.sleep(6)
+            assert _scripts(server) - before < 150
+            clients = ask_fields(server.address, "INFO", "clients")["connected_clients"]
+            assert int(clients) < 60
+
+    async def test_start_what_falls_due_in_any_of_them(
+        self, app: Towpath, server: EmbeddedServer, lines: Lines
+    ) -> None:
+        """Never early; and soon, though no token tells of what is due later than five seconds."""
+        begun: dict[str, float] = {}
+        queues = _queues(app, begun)
+        async with working(app):
+            await lines.next("worker.started")
+            await _all_wait(server)
+            for queue in queues:
+                await app.engine.submit(queue, b"1", delay=seconds(7))
+            await meanwhile(lambda: len(begun) == MANY, within=60)
+        assert max(begun.values()) < 20
+
+
+def _scripts(server: EmbeddedServer) -> int:
+    stats = ask_fields(server.address, "INFO", "commandstats")
+    return int(stats["cmdstat_evalsha"].split("calls=")[1].split(",")[0])
