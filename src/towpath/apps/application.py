@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -79,6 +80,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """The kinds of calls that it signs, each with a secret of its own: see `towpath secret`."""
     probe: str | None = None
     """`async (service) -> None`: raises what is wrong, for `/readyz`."""
+    own: str | None = None
+    """`(options, Own) -> options`: what it uses of what `up` brings, if its options name none."""
     facts: str | None = None
     """`(options) -> {name: Fact}`: what is told when the server starts."""
 
@@ -91,6 +94,10 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         from towpath.settings import named_by_setting  # noqa: PLC0415 -- slow to import
 
         return named_by_setting(self.name, self.options)
+
+    def with_own(self, options: Options, own: Own | None) -> Options:
+        """*options* with what it uses of `up`, if that is what runs."""
+        return self.load(self.own)(options, own) if self.own and own else options
 
     def behaviours(self) -> Mapping[str, QueueOptions]:
         """How its queues behave, by name or by how names begin."""
@@ -109,6 +116,21 @@ class Fact(NamedTuple):
 
     value: str | None
     without: str
+
+
+class OwnObjects(NamedTuple):
+    """The object store that `towpath up --objects` starts; it speaks S3."""
+
+    url: str
+    access_key: str
+    secret_key: str
+
+
+class Own(NamedTuple):
+    """What `towpath up` brings: a directory, and an object store if it was asked for."""
+
+    data: Path
+    objects: OwnObjects | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):

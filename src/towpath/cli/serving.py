@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any
 
 from towpath.app.app import Towpath
-from towpath.apps.application import Fact, applications, tables_of
+from towpath.apps.application import Fact, Own, OwnObjects, applications, tables_of
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.keys import SIGNING
@@ -73,10 +73,16 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 settings,
                 server.url,
                 f"sqlite:///{database}",
-                data=data,
-                objects=objects.url if objects else None,
+                own=_own(data, objects),
             )
             _run(_with_its_stores(serving, [it for it in (server, objects) if it], sock))
+
+
+def _own(data: Path, objects: EmbeddedObjects | None) -> Own:
+    """What applications may use of it."""
+    if objects is None:
+        return Own(data)
+    return Own(data, OwnObjects(objects.url, objects.access_key, objects.secret_key))
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -157,16 +163,19 @@ class _Serving:
         url: str,
         database: str,
         *,
-        data: Path | None = None,
-        objects: str | None = None,
+        own: Own | None = None,
     ) -> None:
+        data = own.data if own else None
         if not settings.calls.secrets and data is not None:
             settings = settings.signing_with((kept_secret(data / SIGNING),))
         self._out, self._settings, self._url = session.out, settings, url
-        self._database, self._data, self._objects = database, data, objects
+        self._database, self._data = database, data
+        self._objects = own.objects.url if own and own.objects else None
         self._metrics, self._limits = Metrics(), settings.of(ServerLimits)
         self._applications = applications(settings.applications)
-        self._options = {it.name: settings.of(it.options) for it in self._applications}
+        self._options = {
+            it.name: it.with_own(settings.of(it.options), own) for it in self._applications
+        }
         self._events = settings.of(EventsOptions)
         self._tables = tables_of(self._applications)
         self._ledger = Ledger(

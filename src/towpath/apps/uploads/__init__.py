@@ -9,4 +9,5 @@ APPLICATION = Application(
     queues="towpath.apps.uploads.model:QUEUES",
     tables="towpath.apps.uploads.tables:TABLES",
     errors="towpath.apps.uploads.errors:ANSWERS",
+    own="towpath.apps.uploads.stores.options:with_own",
 )

@@ -97,7 +97,7 @@ class TestAnObject:
         assert [await content(store, key) for key in keys] == [key.encode() for key in keys]
 
     async def test_of_another_bucket_is_another_one(self, store: Store) -> None:
-        other = store.at("others")
+        other = store.at("names")
         await store.put(KEY, [b"here"])
         await other.put(KEY, [b"there"])
         assert (await content(store, KEY), await content(other, KEY)) == (b"here", b"there")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.apps.uploads.stores.conftest import BUCKET, s3_options
 from tests.apps.uploads.stores.gate import Fate, Gate, opened
@@ -60,8 +61,13 @@ def options(running_objects: EmbeddedObjects, gate: Gate) -> StoreOptions:
 
 
 @pytest.fixture
-def impatient(running_objects: EmbeddedObjects, gate: Gate) -> StoreOptions:
-    return s3_options(running_objects, endpoint=gate.url, silence=seconds(1))
+def impatient(options: StoreOptions) -> StoreOptions:
+    return hasty(options)
+
+
+def hasty(options: StoreOptions) -> StoreOptions:
+    """For calls that get no answer: those that get one may take their time."""
+    return replace(options, silence=seconds(1))
 
 
 @contextmanager
@@ -76,10 +82,12 @@ def frozen(objects: EmbeddedObjects) -> Generator[None]:
 class TestALostAnswer:
     @pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT, Fate.SILENT])
     async def test_to_a_completion_is_found_out(
-        self, gate: Gate, impatient: StoreOptions, fate: Fate
+        self, gate: Gate, options: StoreOptions, fate: Fate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The server has done it: the object that is there is that of this upload."""
-        async with S3Store(impatient) as store:
+        if fate is Fate.SILENT:
+            monkeypatch.setattr("towpath.apps.uploads.stores.s3.client._LONGER", 0.1)
+        async with S3Store(options) as store:
             multipart, parts = await two_parts(store)
             gate.rules.append(("POST uploadId", fate))
             made = await store.complete(multipart, parts, checksum=whole_of(parts))
@@ -89,13 +97,13 @@ class TestALostAnswer:
 
     @pytest.mark.parametrize("fate", [Fate.LOST, Fate.SILENT])
     async def test_to_a_part_is_trouble_that_passes(
-        self, gate: Gate, impatient: StoreOptions, fate: Fate
+        self, gate: Gate, options: StoreOptions, impatient: StoreOptions, fate: Fate
     ) -> None:
-        async with S3Store(impatient) as store:
+        async with S3Store(options) as store, S3Store(impatient) as store_in_haste:
             multipart = await store.begin_multipart(KEY, upload="u")
             gate.rules.append(("PUT partNumber", fate))
             with pytest.raises(errors.StoreUnreachable) as trouble:
-                await store.put_part(multipart, 1, [b"bytes"])
+                await store_in_haste.put_part(multipart, 1, [b"bytes"])
             assert trouble.value.retry is RetryAdvice.SAFE
             gate.rules.clear()
             part = await store.put_part(multipart, 1, [b"bytes"])
@@ -189,8 +197,9 @@ class TestARefusal:
             with pytest.raises(errors.BucketNotFound, match="no bucket nowhere") as refusal:
                 await store.check()
             assert "uploads.bucket" in refusal.value.remedy
-        async with S3Store(s3_options(running_objects)) as store:
-            await store.put(KEY, [b"there"])
+        made = s3_options(running_objects, bucket="nowhere-yet", make_bucket=True)
+        async with S3Store(made) as store:
+            await store.check()
             await store.check()
 
 
@@ -208,19 +217,17 @@ class TestAServer:
 
     async def test_that_is_frozen_is_given_up(self, running_objects: EmbeddedObjects) -> None:
         """Also while a body is on its way that it does not read."""
-        options = s3_options(running_objects, silence=seconds(1))
-        async with S3Store(options) as store:
+        options = s3_options(running_objects)
+        async with S3Store(options) as store, S3Store(hasty(options)) as impatient:
             await store.put(KEY, [b"before"])
             with frozen(running_objects):
                 for name in ("put", "part", "head", "get"):
                     with pytest.raises(errors.StoreUnreachable):
-                        await CALLS[name](store)
+                        await CALLS[name](impatient)
                 with pytest.raises(errors.StoreUnreachable, match="time limit"):
-                    await store.put("large", [*LARGE, *LARGE, *LARGE, *LARGE])
-            patient = s3_options(running_objects, prefix=options.prefix)
-            async with S3Store(patient) as again:
-                assert await content(again, KEY) == b"before"
-                await again.put(KEY, [b"after"])
+                    await impatient.put("large", [*LARGE, *LARGE, *LARGE, *LARGE])
+            assert await content(store, KEY) == b"before"
+            await store.put(KEY, [b"after"])
 
 
 class TestTheList:

@@ -66,7 +66,7 @@ class DirectoryStore:
             raise InvalidName("bucket", bucket, rule=BUCKET_RULE)
         self._options, self._root = options, options.directory
         self._prefix = options.prefix
-        self._folders = Folders(self._root / bucket if bucket else self._root)
+        self._folders = Folders(self._root / "buckets" / bucket if bucket else self._root)
         self._threads = _Threads(self._root, options.connections) if threads is None else threads
 
     async def __aenter__(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Meta
@@ -17,6 +17,7 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.options import Options, Secret
 
 if TYPE_CHECKING:
+    from towpath.apps.application import Own
     from towpath.apps.uploads.stores.port import Store
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -28,6 +29,8 @@ class StoreOptions(Options, frozen=True, kw_only=True):
 
     bucket: str | None = None
     """The S3 bucket that files go into; none = they go into the directory."""
+    make_bucket: bool = False
+    """Whether the bucket is made if it is missing."""
     directory: Path | None = None
     """The directory that files go into where there is no bucket; `up` has one. None = uploads are
     off."""
@@ -81,33 +84,26 @@ class StoreOptions(Options, frozen=True, kw_only=True):
                 raise InvalidOption("endpoint", "…", rule=rule)
 
 
-class OwnObjects(NamedTuple):
-    """The object store that `towpath up --objects` starts."""
-
-    url: str
-    access_key: str
-    secret_key: str
-
-
 OWN_BUCKET = "uploads"
-"""The bucket in it. SeaweedFS makes it with its first object."""
+"""The bucket in the object store that `towpath up --objects` starts."""
 _Kind = TypeVar("_Kind", bound=StoreOptions)
 
 
-def with_own(options: _Kind, data: Path, objects: OwnObjects | None = None) -> _Kind:
+def with_own(options: _Kind, own: Own) -> _Kind:
     """*options* for `towpath up`: where they name no store, its own object store if it has one, or
     a folder of its data directory.
     """
     if options.bucket is not None or options.directory is not None:
         return options
-    if objects is None:
-        return replace(options, directory=data / "uploads")
+    if own.objects is None:
+        return replace(options, directory=own.data / "uploads")
     return replace(
         options,
         bucket=OWN_BUCKET,
-        endpoint=objects.url,
-        access_key=objects.access_key,
-        secret_key=objects.secret_key,
+        make_bucket=True,
+        endpoint=own.objects.url,
+        access_key=own.objects.access_key,
+        secret_key=own.objects.secret_key,
     )
 
 

@@ -87,7 +87,7 @@ class Store(Protocol):
     def at(self, bucket: str) -> Store:
         """The same store, with the objects of another bucket; its connections are shared.
 
-        Never entered by itself. In a directory it is a folder. Empty = the bucket of the options.
+        Never entered by itself; in a directory, a folder. Empty = the bucket of the options.
         """
         ...
 

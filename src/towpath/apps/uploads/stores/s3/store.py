@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, combined
 from towpath.apps.uploads.stores.errors import (
+    BucketNotFound,
     ChecksumDiffers,
     MultipartNotFound,
     RangeBeyondEnd,
@@ -71,7 +72,16 @@ class S3Store:
         return S3Store(self._options, bucket=bucket, client=self._client) if bucket else self
 
     async def check(self) -> None:
-        await self._client.call("head_bucket", About(self._bucket), Bucket=self._bucket)
+        about, given = About(self._bucket), dict[str, Any](Bucket=self._bucket)
+        try:
+            await self._client.call("head_bucket", about, **given)
+        except BucketNotFound:
+            if not self._options.make_bucket:
+                raise
+            if self._options.region:
+                place = {"LocationConstraint": self._options.region}
+                given["CreateBucketConfiguration"] = place
+            await self._client.call("create_bucket", about, **given)
 
     # ── objects ──────────────────────────────────────────────────────────────────────────
 
