@@ -77,7 +77,7 @@ FAULTS = [
     Planted(
         "whoever Redis gives out begins, whoever is before it in its lane",
         "attempts",
-        "_begun",
+        "_early",
         'if row["ahead"] is not None and not row["attempts"]:',
         "if False:",
     ),
@@ -121,6 +121,21 @@ NUDGED_EARLY = Planted(
     "return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]",
     "made = (await self._ledger.transactions.take(transaction, wanted)).recorded[0];"
     " await self.fastpath.bring([made.record]); return made",
+)
+
+MOVED_IN_VAIN = Planted(
+    "Redis knows a record that was moved by the same name",
+    "changes",
+    "_renamed",
+    'values | {"job": name, "fence": 0}',
+    'values | {"fence": 0}',
+)
+BEGUN_EARLY = Planted(
+    "a record begins before its time",
+    "attempts",
+    "_early",
+    'if timely and state in RESTING and (wait := (row["due_at"] or 0) - row["now"]) > 0:',
+    "if (wait := 0) > 0:",
 )
 
 SAVEPOINT_FORGETS = Planted(

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from sqlalchemy import text
 
@@ -17,6 +18,7 @@ from towpath.clock import ManualClock, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Fail, Lease, Release, Settlement
+from towpath.ledger.errors import RecordNotFound, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import RecordState, first_name
@@ -58,6 +60,7 @@ class Walk:
         kinds: list[tuple[Callable[[], Awaitable[None]], int]] = [
             (self.make, 4), (self.claim, 5), (self.begin_some, 5), (self.end_one, 6),
             (self.lose_one, 1), (self.time_passes, 2), (self.look, 2), (self.forget, 1),
+            (self.move_one, 2),
         ]  # fmt: skip
         names, weights = [it for it, _ in kinds], [weight for _, weight in kinds]
         async with self.engine:
@@ -93,6 +96,8 @@ class Walk:
         for lease, begun in zip(some, answers, strict=True):
             if begun.standing is Standing.BEGUN:
                 self.note_begun(lease)
+            elif begun.standing is Standing.NOT_DUE:
+                await self.settle(Release(lease, begun.due_in))
             elif begun.standing is not Standing.STALE:
                 await self.settle(Complete(lease))
 
@@ -134,6 +139,14 @@ class Walk:
     async def settle(self, word: Settlement) -> None:
         await self.engine.settle([word])  # refused if Redis has forgotten: as it is
 
+    async def move_one(self) -> None:
+        """Somebody gives one that waits another time, and tells Redis or not."""
+        self.ledger.jobs.fastpath = self.relay if self.chance.random() < 0.5 else None
+        with suppress(RecordNotWaiting, RecordNotFound):
+            id, wait = f"r{self.chance.randint(1, self.made + 1)}", self.chance.choice([0, 0, 5])
+            await self.ledger.jobs.move(QUEUE, id, delay=seconds(wait))
+        self.ledger.jobs.fastpath = None
+
     async def lose_one(self) -> None:
         """A worker dies with what it holds."""
         if self.held:
@@ -172,10 +185,12 @@ class Walk:
             await self.look()
             while leases := await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
                 for lease in leases:
-                    if (await self.ledger.jobs.begin(lease)).standing is Standing.BEGUN:
+                    begun = await self.ledger.jobs.begin(lease)
+                    if begun.standing is Standing.BEGUN:
                         self.note_begun(lease)
                         await self.end(lease, self.complete(lease))
-                    await self.settle(Complete(lease))
+                    is_early = begun.standing is Standing.NOT_DUE
+                    await self.settle(Release(lease, begun.due_in) if is_early else Complete(lease))
         raise Broken(f"{await audit.left(self.ledger)} records do not end")
 
     async def check(self) -> None:

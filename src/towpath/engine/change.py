@@ -16,7 +16,7 @@ from towpath.engine.states import State
 from towpath.errors import InvalidOption, TowpathError
 from towpath.ids import QueueName, job_id, queue_name
 
-_BY_DELAY = -1
+BY_DELAY = -1
 """In place of a due time: the delay says it."""
 
 
@@ -40,7 +40,7 @@ class Changing(Spaces):
         JobNotWaiting with the state of one that is leased or has ended. One round trip; whoever
         waits for work learns of an earlier time at once.
         """
-        moves = [[job.id, *_when(due, delay)]]
+        moves = [[job.id, *when(due, delay)]]
         [answer] = await self._store.write("move", job.queue, lambda _: moves, call)
         state = codec.moved(job, answer)
         if isinstance(state, TowpathError):
@@ -56,7 +56,7 @@ class Changing(Spaces):
         atomic step, more are several. One round trip per step.
         """
         name, answers = queue_name(queue), list[Any]()
-        items = [[job_id(id), *_when_of(when)] for id, when in moves.items()]
+        items = [[job_id(id), *_when_of(time)] for id, time in moves.items()]
         _check_call(call, -(-len(items) // LARGEST_BATCH))
         for at in range(0, len(items), LARGEST_BATCH):
             some = items[at : at + LARGEST_BATCH]
@@ -136,16 +136,18 @@ class Changing(Spaces):
         return answers
 
 
-def _when_of(when: datetime | Duration) -> tuple[int, int]:
-    return _when(when, None) if isinstance(when, datetime) else _when(None, when)
+def _when_of(time: datetime | Duration) -> tuple[int, int]:
+    return when(time, None) if isinstance(time, datetime) else when(None, time)
 
 
-def _when(due: datetime | None, delay: Duration | None) -> tuple[int, int]:
-    """What the script is told. Raises InvalidOption."""
+def when(due: datetime | None, delay: Duration | None) -> tuple[int, int]:
+    """The instant in ms, or BY_DELAY and the delay. Raises InvalidOption unless one of both is
+    given.
+    """
     if due is not None and delay is None:
         return instant_ms("due", due), 0
     if delay is not None and due is None:
-        return _BY_DELAY, duration_ms("delay", delay)
+        return BY_DELAY, duration_ms("delay", delay)
     raise InvalidOption("due", due, rule="give a delay or a due time, one of both")
 
 

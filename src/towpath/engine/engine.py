@@ -139,6 +139,11 @@ class Engine(Changing):
             raise RuntimeError("the engine was not entered: use `async with Engine(…)`")
         return self._store.facts
 
+    @property
+    def goes_by_server_clock(self) -> bool:
+        """Whether jobs are due by the server's own clock: not in a test that moves one by hand."""
+        return isinstance(self._clock, ServerClock)
+
     async def check(self) -> ServerFacts:
         """Ask the server about itself now, for two seconds at most; on a cluster, every master.
 

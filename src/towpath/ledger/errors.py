@@ -21,7 +21,8 @@ TowpathError
 │   ├── RecordNotFound
 │   ├── RecordUncommitted     the transaction that it was submitted in is still open
 │   ├── RecordEnded           it ended otherwise before it could be cancelled
-│   └── RecordNotDead         only what is dead, cancelled or failed can be retried
+│   ├── RecordNotDead         only what is dead, cancelled or failed can be retried
+│   └── RecordNotWaiting      only what waits can be moved, and nothing set that runs
 └── SinkError
     ├── SinkUnreachable       the sink takes no events now
     └── SinkNotInstalled      a library that it needs is missing
@@ -237,6 +238,17 @@ class RecordNotDead(RecordError):
 
     def __init__(self, queue: str, id: str, state: str) -> None:
         super().__init__(queue, id, f"is {state}, not dead")
+        self.state = state
+
+
+class RecordNotWaiting(RecordError):
+    """Only a record that waits (pending or failed) can be moved; none can be set while it runs."""
+
+    code = "record_not_waiting"
+    remedy = "Let a running one end, or cancel it first. `set` makes one that has ended anew."
+
+    def __init__(self, queue: str, id: str, state: str) -> None:
+        super().__init__(queue, id, f"is {state}, not waiting")
         self.state = state
 
 

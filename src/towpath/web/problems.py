@@ -21,6 +21,7 @@ from towpath.ledger.errors import (
     RecordError,
     RecordNotDead,
     RecordNotFound,
+    RecordNotWaiting,
 )
 
 TYPES = "https://towpath.dev/problems/"
@@ -132,7 +133,14 @@ def of_error(error: TowpathError | Refused) -> JSONResponse:
     return problem(status, error.code, detail, remedy=error.remedy, headers=headers, **_more(error))
 
 
-_STATED = errors.JobNotDead, errors.JobNotWaiting, errors.JobOpen, RecordEnded, RecordNotDead
+_STATED = (
+    errors.JobNotDead,
+    errors.JobNotWaiting,
+    errors.JobOpen,
+    RecordEnded,
+    RecordNotDead,
+    RecordNotWaiting,
+)
 """Errors that say in which state something is."""
 
 

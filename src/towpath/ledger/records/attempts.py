@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
-from towpath.clock import Duration, duration_ms
+from towpath.clock import ZERO, Duration, duration_ms, milliseconds
 from towpath.engine.check import shortened
 from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
 from towpath.errors import InvalidOption
@@ -36,6 +36,7 @@ from towpath.ledger.database.several import arrays_of, given, has_arrays, named,
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.records.record import (
     OPEN,
+    RESTING,
     RecordState,
     Row,
     Tell,
@@ -63,6 +64,8 @@ class Standing(StrEnum):
     """A later attempt has begun: this lease is none any more."""
     EARLY = "early"
     """Others of its lane come first: it is queued again behind them, under another name."""
+    NOT_DUE = "not_due"
+    """Its time has not come, by the database's clock: it goes back, and no attempt is counted."""
     MISSING = "missing"
     """There is no such row."""
 
@@ -76,6 +79,7 @@ class Beginning(NamedTuple):
     attempt: int = 0
     max_attempts: int | None = None
     reason: str | None = None
+    due_in: Duration = ZERO
 
 
 class Ending(NamedTuple):
@@ -93,15 +97,17 @@ def begin(
     tell: Tell = nobody,
     *,
     holding: Collection[str] = (),
+    timely: bool = True,
 ) -> Write[list[Beginning]]:
     """Begin an attempt for each lease whose row allows it. A few statements in all.
 
-    *holding* are the queues whose lanes wait for a head that failed.
+    *holding* are the queues whose lanes wait for a head that failed. Not *timely*: Redis's clock,
+    which somebody moves by hand, decides what is due.
     """
     rows = _locked(connection, [lease.job for lease in leases], _turns(holding))
     over, now = _outdated(connection, rows)
     if over:
-        again = partial(begin, leases=leases, tell=tell, holding=holding)
+        again = partial(begin, leases=leases, tell=tell, holding=holding, timely=timely)
         return lambda it: (supersede(it, over, now, tell), again(it)(it))[1]
     renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
     changes: list[tuple[Row, Row]] = []
@@ -112,7 +118,7 @@ def begin(
             answers.append(Beginning(Standing.ENDED))
             continue
         row = rows.get((lease.queue, lease.id))
-        answer, change = _begun(row, lease.token)
+        answer, change = _begun(row, lease.token, timely=timely)
         answers.append(answer)
         if row is not None and change:
             if answer.standing is Standing.EARLY:
@@ -159,7 +165,7 @@ def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, s
     return outdated(known, left_out(connection, known)), max(again.values())
 
 
-def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
+def _begun(row: Row | None, token: int, *, timely: bool) -> tuple[Beginning, dict[str, Any]]:
     if row is None:
         return Beginning(Standing.MISSING), {}
     over = _over(row)
@@ -170,9 +176,8 @@ def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
         return Beginning(Standing.STALE, state), {}
     if row["cancel_requested"]:
         return Beginning(Standing.ENDED, RecordState.CANCELLED), _end(row, RecordState.CANCELLED)
-    if row["ahead"] is not None and not row["attempts"]:
-        behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
-        return Beginning(Standing.EARLY, state), behind
+    if (early := _early(row, timely=timely)) is not None:
+        return early
     again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
     attempt = row["attempts"] + (0 if again else 1)
     begun = Beginning(
@@ -180,6 +185,17 @@ def _begun(row: Row | None, token: int) -> tuple[Beginning, dict[str, Any]]:
     )
     change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
     return begun, change | {"started_at": row["now"]}
+
+
+def _early(row: Row, *, timely: bool) -> tuple[Beginning, dict[str, Any]] | None:
+    """It comes before others of its lane, or before its time."""
+    state = RecordState(row["state"])
+    if row["ahead"] is not None and not row["attempts"]:
+        behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
+        return Beginning(Standing.EARLY, state), behind
+    if timely and state in RESTING and (wait := (row["due_at"] or 0) - row["now"]) > 0:
+        return Beginning(Standing.NOT_DUE, state, due_in=milliseconds(wait)), {}
+    return None
 
 
 def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from sqlalchemy import Select, bindparam, delete, select, update
-from sqlalchemy.engine import Connection, RowMapping
+from sqlalchemy import delete, select
+from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, days, duration_ms, seconds
+from towpath.engine.change import when
 from towpath.engine.check import whole
 from towpath.engine.model import JobRef, Lease
+from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.database.joining import Joined
-from towpath.ledger.database.schema import jobs, moment, now_ms
-from towpath.ledger.database.writing import Overtaken, Write
-from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
+from towpath.ledger.database.schema import jobs, moment
+from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
+from towpath.ledger.records.changes import cancel, move, replace, retry, row_of
 from towpath.ledger.records.open_records import counted, newest, page
 from towpath.ledger.records.record import (
     OPEN,
     RESTING,
     NewRecord,
+    PlacedRecord,
     Record,
     Recorded,
     RecordOptions,
@@ -36,10 +40,9 @@ from towpath.ledger.records.record import (
     as_record,
     ends,
     new_record,
-    next_name,
     nothing,
 )
-from towpath.ledger.records.taking import NUDGED_WITHIN, take
+from towpath.ledger.records.taking import take
 from towpath.supervise import detached
 
 if TYPE_CHECKING:
@@ -86,6 +89,11 @@ class Fastpath(Protocol):
 
     async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
         """Those of these queues whose lanes wait for a head that failed."""
+        ...
+
+    @property
+    def timely(self) -> bool:
+        """Whether Redis goes by a real clock, as the database does."""
         ...
 
 
@@ -181,20 +189,7 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        def decide(connection: Connection) -> Write[Row]:
-            row = _row(connection, *ref, _one_held)
-            if row["state"] in RESTING:
-                over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
-                return _changed(row, over, self.tell([{**row, **over}]))
-            if row["state"] == RecordState.RUNNING:
-                # Its worker has to hear of it, be Redis away or not: a relay sees to that.
-                soon = row["now"] + NUDGED_WITHIN
-                return _changed(row, {"cancel_requested": True, "relay_at": soon})
-            if row["state"] != RecordState.CANCELLED:
-                raise RecordEnded(*ref, row["state"])
-            return lambda _: row
-
-        record = as_record(await self._ledger.decide(decide))
+        record = as_record(await self._ledger.decide(lambda it: cancel(it, *ref, self.tell)))
         if self.fastpath is not None:
             await _a_moment(self._nudge(self.fastpath.stop(record)))
         return record
@@ -206,28 +201,48 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        def decide(connection: Connection) -> Write[tuple[Row, Row]]:
-            row = _row(connection, *ref, _one_held)
-            if row["state"] not in _RETRIED:
-                raise RecordNotDead(*ref, row["state"])
-            anew = {
-                "state": RecordState.PENDING,
-                "job": next_name(row["id"], row["job"]),
-                "attempts": 0,
-                "fence": 0,  # nobody has a lease on the new name
-                "cancel_requested": False,
-                "due_at": None,
-                "finished_at": None,
-                "relay_at": row["now"],
-            }
-            write = _changed(row, anew)
-            return lambda it: (row, write(it))
+        rows = await self._ledger.decide(lambda it: retry(it, *ref))
+        return await self._queued_anew(*map(as_record, rows))
 
-        before, record = map(as_record, await self._ledger.decide(decide))
-        if self.fastpath is not None:
+    async def move(
+        self, queue: str, id: str, *, due: datetime | None = None, delay: Duration | None = None
+    ) -> Record:
+        """Give a record that waits another due time: *due*, or *delay* from now.
+
+        From then on the row decides, be Redis away or not: a claim that comes before its time
+        begins nothing. Attempts and place in its lane stay. Raises RecordNotFound, and
+        RecordNotWaiting for one that runs or has ended.
+        """
+        ref, at, nudged = (queue_name(queue), job_id(id)), when(due, delay), bool(self.fastpath)
+        rows = await self._ledger.decide(lambda it: move(it, *ref, *at, nudged=nudged))
+        return await self._queued_anew(*map(as_record, rows))
+
+    async def set(
+        self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
+    ) -> PlacedRecord:
+        """Make a record under the *id* of yours, or put it in the place of the one that is there:
+        one that waits, and also one that was cancelled or has ended otherwise.
+
+        It is as new: with all its attempts, behind the others of its lane. Raises RecordNotWaiting
+        for one that is running, InvalidOption without an *id* or with a *subject*.
+        """
+        id, subject = options.get("id"), options.get("subject")
+        if id is None:
+            raise InvalidOption("id", id, rule="must say which record is set")
+        if subject is not None:
+            raise InvalidOption("subject", subject, rule="a record about a subject is not set")
+        new, nudged = self._checked(queue, payload, options), self.fastpath is not None
+        told = await self._ledger.decide(lambda it: replace(it, new, self.tell, nudged=nudged))
+        before, record = told()
+        await self._queued_anew(before, record)
+        return PlacedRecord(record, before is not None and before.state in RESTING)
+
+    async def _queued_anew(self, before: Record | None, record: Record) -> Record:
+        """A record that has another name in Redis than before, brought there under that."""
+        if self.fastpath is not None and before is not None:
             # What it was called before waits in Redis for a turn, or lies there among the dead.
             self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
-        await _a_moment(self._brought([Recorded(record)]))
+        await _a_moment(self._brought([Recorded(record, existed=True)]))
         return record
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
@@ -235,7 +250,7 @@ class Jobs:
     async def get(self, queue: str, id: str) -> Record:
         """The record as it is now. Raises RecordNotFound."""
         ref = queue_name(queue), job_id(id)
-        return await self._ledger.read(lambda connection: as_record(_row(connection, *ref)))
+        return await self._ledger.read(lambda connection: as_record(row_of(connection, *ref)))
 
     async def list(
         self,
@@ -293,12 +308,12 @@ class Jobs:
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
         queues = {lease.queue for lease in leases}
-        holding: set[QueueName] = set()
+        holding, timely = set[QueueName](), True
         if self.fastpath is not None:
             self.fastpath.watch(queues)
-            holding = await self.fastpath.holding(queues)
+            holding, timely = await self.fastpath.holding(queues), self.fastpath.timely
         begun = await self._ledger.decide(
-            lambda connection: begin(connection, leases, self.tell, holding=holding)
+            lambda it: begin(it, leases, self.tell, holding=holding, timely=timely)
         )
         early = {
             lease.queue
@@ -348,36 +363,3 @@ async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
     """Wait for Redis, not for long: the record is safe, and a relay looks after it."""
     if nudge is not None:
         await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())
-
-
-_RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
-
-
-_one = select(jobs, now_ms().label("now")).where(
-    jobs.c.queue == bindparam("in_queue"), jobs.c.id == bindparam("its_id")
-)
-_one_held = _one.with_for_update()
-
-
-def _row(connection: Connection, queue: str, id: str, query: Select[Any] = _one) -> RowMapping:
-    found = connection.execute(query, {"in_queue": queue, "its_id": id})
-    row = found.mappings().one_or_none()
-    if row is None:
-        raise RecordNotFound(queue, id)
-    return row
-
-
-def _changed(
-    row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
-) -> Write[Row]:
-    """What changes *row* if it is still what it was; as it is then."""
-    still = (jobs.c[name] == row[name] for name in ("seq", "job", "state"))
-    change = update(jobs).where(*still).values(values)
-
-    def write(connection: Connection) -> Row:
-        if not connection.execute(change).rowcount:
-            raise Overtaken
-        told(connection)
-        return {**row, **values}
-
-    return write

@@ -133,6 +133,14 @@ class Recorded(NamedTuple):
     """Records that this one took the place of."""
 
 
+class PlacedRecord(NamedTuple):
+    """A record that was set."""
+
+    record: Record
+    replaced: bool
+    """Whether it took the place of one that waited."""
+
+
 class NewRecord(NamedTuple):
     """A record to be made, checked by `new_record`."""
 

@@ -167,6 +167,14 @@ class Relay:
                     found.add(queue)
         return found
 
+    @property
+    def timely(self) -> bool:
+        """Whether Redis goes by a real clock, as the database does."""
+        try:
+            return self._connect().goes_by_server_clock
+        except ServerError:
+            return True
+
     async def stop(self, record: Record) -> None:
         """Tell the worker of a record that was cancelled."""
         with suppress(ServerError, JobError):  # it has ended, or is gone
@@ -270,6 +278,8 @@ class LedgerRecorder:
                 return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry that)")
             case Standing.ENDED | Standing.EARLY:
                 return Complete(lease)
+            case Standing.NOT_DUE:
+                return Release(lease, begun.due_in)
             case Standing.STALE:
                 return None
             case Standing.MISSING:

@@ -65,7 +65,7 @@ def take(
     more = left_out(connection, known)
     planned, answering = _planned(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
-    rows = [row for new in planned if _key(row := _row(new, now, relay_at)) not in there]
+    rows = [row for new in planned if _key(row := new_row(new, now, relay_at)) not in there]
     new = {_key(row): row for row in reversed(rows)}  # the first of two is made
 
     def make(connection: Connection) -> Callable[[], list[Recorded]]:
@@ -77,7 +77,7 @@ def take(
         each = (_made_each, rows)
         insert = (_made_many, arrays_of(rows, *_MADE)) if has_arrays(connection) else each
         made = {(queue, id): seq for queue, id, seq in connection.execute(*insert)} if rows else {}
-        found = there | {key: {**_NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
+        found = there | {key: {**NOT_YET, **new[key], "seq": seq} for key, seq in made.items()}
         others = _rows(connection, _known_ones, set(answering) - found.keys())
         found.update({_key(row): row for row in others})
         over: list[Row] = []
@@ -159,6 +159,7 @@ def _key(row: dict[str, Any]) -> Key:
 
 
 _known_ones = select(jobs).where(named(jobs.c.id))
+_known_held = select(jobs, now_ms().label("now")).where(named(jobs.c.id)).with_for_update(of=jobs)
 
 
 def _rows(connection: Connection, query: Select[Any], keys: Iterable[Key]) -> list[Row]:
@@ -169,7 +170,8 @@ def _rows(connection: Connection, query: Select[Any], keys: Iterable[Key]) -> li
     ]
 
 
-def _row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
+def new_row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
+    """The row of a record that is made *now*, but for its place."""
     more = new.job.more or {}
     due: int | None = more["due"] if "due" in more else now + more.get("delay", 0)
     return {
@@ -200,7 +202,7 @@ _MADE = (
     "revision", "follows", "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at",
     "cancel_requested",
 )  # fmt: skip
-_NOT_YET = {it.name: None for it in jobs.c if it.name not in _MADE}
+NOT_YET: dict[str, Any] = {it.name: None for it in jobs.c if it.name not in _MADE}
 """What a new record does not have."""
 _PLACE = jobs.c.queue, jobs.c.id, jobs.c.seq
 _made_each = (

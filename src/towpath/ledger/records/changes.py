@@ -1,0 +1,166 @@
+"""Changes of one record by those who look after it, decided from its row.
+
+One that is retried, moved or replaced gets another name in Redis. What Redis still has under the
+old one is nobody's: a worker that claims it finds no row of that name, and lets it end. So the row
+decides, whether Redis was told of the change or not, and whatever its clock says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, bindparam, func, select, update
+from sqlalchemy.engine import Connection, RowMapping
+
+from towpath.engine.change import BY_DELAY
+from towpath.ledger.database.schema import jobs, now_ms
+from towpath.ledger.database.several import has_arrays
+from towpath.ledger.database.writing import Overtaken, Write
+from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound, RecordNotWaiting
+from towpath.ledger.records.record import (
+    RESTING,
+    NewRecord,
+    Record,
+    Recorded,
+    RecordState,
+    Row,
+    Tell,
+    as_record,
+    next_name,
+    nothing,
+)
+from towpath.ledger.records.taking import NOT_YET, NUDGED_WITHIN, new_row, take
+
+_RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
+
+
+def cancel(connection: Connection, queue: str, id: str, tell: Tell) -> Write[Row]:
+    """End it, or ask whoever runs it to stop. Raises RecordNotFound, RecordEnded."""
+    row = row_of(connection, queue, id, _one_held)
+    if row["state"] in RESTING:
+        over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
+        return _changed(row, over, tell([{**row, **over}]))
+    if row["state"] == RecordState.RUNNING:
+        # Its worker has to hear of it, be Redis away or not: a relay sees to that.
+        soon = row["now"] + NUDGED_WITHIN
+        return _changed(row, {"cancel_requested": True, "relay_at": soon})
+    if row["state"] != RecordState.CANCELLED:
+        raise RecordEnded(queue, id, row["state"])
+    return lambda _: row
+
+
+def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]:
+    """Give it its attempts back; as it was, and as it is then. Raises RecordNotFound,
+    RecordNotDead.
+    """
+    row = row_of(connection, queue, id, _one_held)
+    if row["state"] not in _RETRIED:
+        raise RecordNotDead(queue, id, row["state"])
+    anew = {
+        "state": RecordState.PENDING,
+        "attempts": 0,
+        "cancel_requested": False,
+        "due_at": None,
+        "finished_at": None,
+        "relay_at": row["now"],
+    }
+    return _renamed(row, anew)
+
+
+def move(
+    connection: Connection, queue: str, id: str, due: int, delay: int, *, nudged: bool
+) -> Write[tuple[Row, Row]]:
+    """Give it another due time, as `when` says it; as it was, and as it is then. With *nudged*
+    somebody tells Redis. Raises RecordNotFound, RecordNotWaiting.
+    """
+    row = row_of(connection, queue, id, _one_held)
+    if row["state"] not in RESTING:
+        raise RecordNotWaiting(queue, id, row["state"])
+    now = row["now"]
+    due_at = max(now, now + delay if due == BY_DELAY else due)
+    return _renamed(row, {"due_at": due_at, "relay_at": now + NUDGED_WITHIN if nudged else now})
+
+
+def replace(
+    connection: Connection, new: NewRecord, tell: Tell, *, nudged: bool
+) -> Write[Callable[[], tuple[Record | None, Record]]]:
+    """Make a record in the place of the one under its id: that one, if there was one, and the new
+    one, which is behind all others of its lane. Raises RecordNotWaiting for one that is running.
+    """
+    try:
+        row = row_of(connection, new.queue, new.job.id, _one_held)
+    except RecordNotFound:
+        return _made(take(connection, [new], tell, nudged=nudged))
+    if row["state"] == RecordState.RUNNING:
+        raise RecordNotWaiting(new.queue, new.job.id, row["state"])
+    now, name = row["now"], next_name(row["id"], row["job"])
+    values = NOT_YET | new_row(new, now, now + NUDGED_WITHIN if nudged else now) | {"job": name}
+    values["seq"] = _next_postgres if has_arrays(connection) else _next_sqlite
+    change = update(jobs).where(*_still(row)).values(values).returning(jobs.c.seq)
+
+    def write(connection: Connection) -> Callable[[], tuple[Record | None, Record]]:
+        seq = connection.scalar(change)
+        if seq is None:
+            raise Overtaken
+        return lambda: (as_record(row), as_record({**values, "seq": seq}))
+
+    return write
+
+
+def _made(make: Write[Callable[[], list[Recorded]]]) -> Write[Callable[[], tuple[None, Record]]]:
+    def write(connection: Connection) -> Callable[[], tuple[None, Record]]:
+        [recorded] = make(connection)()
+        if recorded.existed:  # somebody was faster: that one is replaced
+            raise Overtaken
+        return lambda: (None, recorded.record)
+
+    return write
+
+
+# ── rows ─────────────────────────────────────────────────────────────────────────────────
+
+_one = select(jobs, now_ms().label("now")).where(
+    jobs.c.queue == bindparam("in_queue"), jobs.c.id == bindparam("its_id")
+)
+_one_held = _one.with_for_update()
+
+
+def row_of(connection: Connection, queue: str, id: str, query: Select[Any] = _one) -> RowMapping:
+    """The row of a record, and the time. Raises RecordNotFound."""
+    found = connection.execute(query, {"in_queue": queue, "its_id": id})
+    row = found.mappings().one_or_none()
+    if row is None:
+        raise RecordNotFound(queue, id)
+    return row
+
+
+_others = jobs.alias("others")
+_next_sqlite = select(func.max(_others.c.seq) + 1).scalar_subquery()
+_next_postgres = func.nextval(func.pg_get_serial_sequence(jobs.name, "seq"))
+"""The place behind all others."""
+
+
+def _still(row: RowMapping) -> Iterator[ColumnElement[bool]]:
+    return (jobs.c[name] == row[name] for name in ("seq", "job", "state"))
+
+
+def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
+    name = next_name(row["id"], row["job"])
+    write = _changed(row, values | {"job": name, "fence": 0})  # nobody has a lease on that name
+    return lambda it: (row, write(it))
+
+
+def _changed(
+    row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
+) -> Write[Row]:
+    """What changes *row* if it is still what it was; as it is then."""
+    change = update(jobs).where(*_still(row)).values(values)
+
+    def write(connection: Connection) -> Row:
+        if not connection.execute(change).rowcount:
+            raise Overtaken
+        told(connection)
+        return {**row, **values}
+
+    return write
