@@ -1,4 +1,4 @@
-"""`towpath jobs`: list, show, cancel, retry, delete."""
+"""`towpath jobs`: list, show, cancel, move, retry, delete."""
 
 import pytest
 
@@ -151,3 +151,43 @@ class TestChanging:
 
         assert towpath("jobs", "delete", "m-1", "--yes").out == "mails/m-1  gone\n"
         assert await engine.state(ref) is State.GONE
+
+
+class TestMoving:
+    async def test_gives_jobs_another_time(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"1", id="a", delay=hours(1))
+        await engine.submit("mails", b"1", id="b")
+        ran = towpath("jobs", "move", "mails/a", "mails/b", "--delay", "10m", "--json")
+        assert ran.objects == [
+            {"queue": "mails", "id": id, "state": "delayed"} for id in ("a", "b")
+        ]
+        past = towpath("jobs", "move", "a", "--queue", "mails", "--due", "2020-01-01T00:00:00Z")
+        assert past.out.split() == ["mails/a", "ready"]
+        assert await engine.state(job_ref("mails", "a")) is State.READY
+
+    async def test_refuses_what_does_not_wait(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"1", id="a")
+        await engine.claim("mails", worker="w", lease=seconds(60))
+        ran = towpath("jobs", "move", "mails/a", "--delay", "10m", "--json")
+        assert ran.code == 4
+        assert "is leased" in ran.err
+        assert towpath("jobs", "move", "mails/nobody", "--delay", "10m").code == 5
+
+    @pytest.mark.parametrize(
+        "when",
+        [
+            [],
+            ["--delay", "10m", "--due", "2030-01-01T00:00:00Z"],
+            ["--delay", "10"],
+            ["--delay", "-1s"],
+            ["--due", "tomorrow"],
+            ["--due", "9999-01-01T00:00:00Z"],
+        ],
+        ids=str,
+    )
+    async def test_refuses_what_is_no_time(
+        self, towpath: Command, engine: Engine, when: list[str]
+    ) -> None:
+        await engine.submit("mails", b"1", id="a")
+        assert towpath("jobs", "move", "mails/a", *when).code == 2
+        assert await engine.state(job_ref("mails", "a")) is State.READY

@@ -85,6 +85,36 @@ class TestOneJob:
         assert await engine.queues() == {}
 
 
+class TestReplacing:
+    async def test_puts_it_in_the_place_of_one_that_waits(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        words = ("submit", "mails", "--id", "m-1", "--replace")
+        assert towpath(*words, "1", "--delay", "10m").out == "mails/m-1  delayed\n"
+        assert towpath(*words, "2").out == "mails/m-1  ready  replaced\n"
+        told = towpath(*words, "3", "--json").object
+        assert told == {"queue": "mails", "id": "m-1", "state": "ready", "replaced": True}
+        [lease] = await engine.claim("mails", worker="w", lease=seconds(60))
+        assert lease.payload == b"3"
+        refused = towpath(*words, "4", "--json")
+        assert refused.code == 4
+        assert "job_not_waiting" in refused.err
+
+    async def test_makes_anew_what_was_cancelled(self, towpath: Command, engine: Engine) -> None:
+        job = (await engine.submit("mails", b"1", id="m-1")).job
+        await engine.cancel(job)
+        assert towpath("submit", "mails", "1", "--id", "m-1").code == 0
+        assert await engine.state(job) is State.GONE
+        assert towpath("submit", "mails", "1", "--id", "m-1", "--replace").code == 0
+        assert await engine.state(job) is State.READY
+
+    async def test_needs_an_id_and_stands_alone(self, towpath: Command, engine: Engine) -> None:
+        assert towpath("submit", "mails", "1", "--replace").code == 2
+        words = ("submit", "mails", "1", "--replace", "--id", "a")
+        assert towpath(*words, "--keep-existing").code == 2
+        assert towpath(*words, "--lines").code == 2
+
+
 class TestManyJobs:
     async def test_are_one_per_line_and_harmless_to_repeat(
         self, towpath: Command, engine: Engine

@@ -150,6 +150,13 @@ class Api:
     def delete(self, path: str, **params: Any) -> httpx.Response:
         return self.client.delete(self.root + path, params=params)
 
+    def patch(self, path: str, body: Any) -> httpx.Response:
+        return self.client.patch(self.root + path, json=body)
+
+    def put(self, path: str, body: Any, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.put(self.root + path, json=body, headers=named)
+
     def submit(self, payload: Any = None, **more: Any) -> Any:
         answer = self.post("/jobs", {"payload": payload, **more})
         assert answer.status_code == 202, answer.text

@@ -20,11 +20,12 @@ from towpath.errors import (
     HandlerInvalid,
     InvalidOption,
     JobDiffers,
+    JobNotWaiting,
     JobUnfinished,
     ServerUnreachable,
     StillOpen,
 )
-from towpath.ledger.errors import LedgerMissing, LedgerOutdated
+from towpath.ledger.errors import LedgerMissing, LedgerOutdated, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
 from towpath.worker.context import Context, Discard, Snooze
@@ -41,6 +42,32 @@ def url(prepared_file_url: str) -> str:
 async def app(server: EmbeddedServer, url: str) -> AsyncIterator[Towpath]:
     async with Towpath(server.url, ledger=url) as app:
         yield app
+
+
+class TestATicket:
+    async def test_moves_its_record(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def double(number: int) -> int:
+            return number * 2
+
+        ticket = await double.submit(20, id="a", delay=hours(1))
+        async with working(app):
+            await ticket.move(delay=seconds(0))
+            assert await ticket.result(within=SOON) == 40
+            with pytest.raises(RecordNotWaiting, match="completed"):
+                await ticket.move(delay=seconds(0))
+
+    async def test_moves_a_plain_job(self, app: Towpath) -> None:
+        @app.handler("plain", keep=hours(1))
+        async def double(number: int) -> int:
+            return number * 2
+
+        ticket = await double.submit(20, id="a", delay=hours(1))
+        async with working(app):
+            assert await ticket.move(delay=seconds(0)) is State.READY
+            assert await ticket.result(within=SOON) == 40
+            with pytest.raises(JobNotWaiting, match="done"):
+                await ticket.move(delay=seconds(0))
 
 
 class TestAHandlerWithARecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -51,6 +52,14 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
     async def cancel(self) -> State:
         """End it: CANCELLED, or LEASED if its worker was asked to stop."""
         return await self._connection.engine.cancel(self.job)
+
+    async def move(self, *, due: datetime | None = None, delay: Duration | None = None) -> State:
+        """Give it another due time while it waits: *due*, or *delay* from now.
+
+        Raises JobNotFound, and JobNotWaiting once it is worked on or has ended; for a job with a
+        record these are RecordNotFound and RecordNotWaiting.
+        """
+        return await self._connection.engine.move(self.job, due=due, delay=delay)
 
     async def result(self, *, within: Duration) -> R:
         """What its handler returned, once it has.
@@ -120,10 +129,19 @@ class RecordTicket(Ticket[R], frozen=True):
         return State.PENDING if record is self._pending else STATES[record.state]
 
     async def cancel(self) -> State:
-        if self._pending is not None and await self.record() is self._pending:
-            raise RecordUncommitted(self.job.queue, self._record_id)
+        await self._check_committed()
         record = await self._connection.ledger.jobs.cancel(self.job.queue, self._record_id)
         return STATES[record.state]
+
+    async def move(self, *, due: datetime | None = None, delay: Duration | None = None) -> State:
+        await self._check_committed()
+        moved = self._connection.ledger.jobs.move
+        record = await moved(self.job.queue, self._record_id, due=due, delay=delay)
+        return STATES[record.state]
+
+    async def _check_committed(self) -> None:
+        if self._pending is not None and await self.record() is self._pending:
+            raise RecordUncommitted(self.job.queue, self._record_id)
 
     async def result(self, *, within: Duration) -> R:
         until = steady() + within.total_seconds()

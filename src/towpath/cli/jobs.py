@@ -1,4 +1,4 @@
-"""`towpath jobs`: list, show, cancel, retry, delete; `towpath explain`: why one is not running."""
+"""`towpath jobs`: list, show, cancel, move, retry, delete; `towpath explain`: why one waits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from towpath.console.arguments import (
     Limit,
     QueueOption,
     Yes,
+    duration,
     find_job,
+    instant,
 )
 from towpath.console.verb import Session, each, verb
+from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
     from towpath.engine.model import JobRef
 
-app = typer.Typer(no_args_is_help=True, help="Jobs: list, show, cancel, retry, delete.")
+app = typer.Typer(no_args_is_help=True, help="Jobs: list, show, cancel, move, retry, delete.")
 
 StateOption = Annotated[
     list[str] | None,
@@ -112,6 +115,43 @@ async def cancel(session: Session, *, jobs: JobsArgument, queue: QueueOption = N
     A running one is asked to stop: its state stays leased until it has.
     """
     await _each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
+
+
+Delay = Annotated[
+    str | None, typer.Option("--delay", metavar="TIME", help="From now, such as 10m.")
+]
+Due = Annotated[
+    str | None,
+    typer.Option("--due", metavar="INSTANT", help="A time in ISO 8601; the past means now."),
+]
+
+
+@verb(
+    app,
+    "move",
+    examples="""
+        towpath jobs move mails/01JB7Q --delay 10m
+        towpath jobs move --queue mails 01JB7Q 01JB7R --due 2030-01-31T08:00:00Z
+        towpath jobs move mails/01JB7Q --delay 0
+    """,
+)
+async def move(
+    session: Session,
+    *,
+    jobs: JobsArgument,
+    delay: Delay = None,
+    due: Due = None,
+    queue: QueueOption = None,
+) -> None:
+    """Give jobs that wait another due time.
+
+    A ready one is delayed again; one whose time is past is ready now. Jobs that somebody works on,
+    or that have ended, are refused (exit code 4).
+    """
+    wait, moment = duration("delay", delay), instant("due", due)
+    if (wait is None) == (moment is None):
+        raise InvalidOption("delay", delay, rule="give --delay or --due, one of both")
+    await _each(session, jobs, queue, lambda engine, ref: engine.move(ref, delay=wait, due=moment))
 
 
 @verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")

@@ -17,6 +17,7 @@ from towpath.errors import InvalidOption
 EXAMPLES = """
     towpath submit mails '{"to": "anna"}' --priority high --id mail-7
     towpath submit mails @mail.json --delay 10m --wait 15m
+    towpath submit reminders '"pay"' --id order-7 --delay 30m --replace
     towpath submit reports '"weekly"' --due 2030-01-31T08:00:00Z --lane finance
     towpath submit reports '"weekly"' --retry listed:1m,10m,1h
     zcat mails.jsonl.gz | towpath submit mails --lines --id import-3
@@ -32,6 +33,10 @@ Lines = Annotated[
 KeepExisting = Annotated[
     bool,
     typer.Option("--keep-existing", help="Take a job of that id as it is, whatever its payload."),
+]
+Replace = Annotated[
+    bool,
+    typer.Option("--replace", help="Replace the job of that id that waits, or make it anew."),
 ]
 HandlerName = Annotated[str | None, typer.Option(help="The handler, where a queue has several.")]
 Wait = Annotated[
@@ -78,6 +83,7 @@ async def submit(
     raw: Raw = False,
     lines: Lines = False,
     keep_existing: KeepExisting = False,
+    replace: Replace = False,
     handler: HandlerName = None,
     wait: Wait = None,
     **said: Any,
@@ -86,6 +92,7 @@ async def submit(
 
     With --id a repeat is harmless: the same id is the same job, and the answer says `existed`. With
     another payload it is refused (exit code 4), and the job that exists stays as it is. With
+    --replace the new job takes its place, unless somebody works on it (exit code 4). With
     --lines the jobs are ID.1, ID.2, …
     With --wait the exit code tells the end: 0 done, 4 dead or cancelled, 75 not ended in time.
     """
@@ -95,7 +102,11 @@ async def submit(
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]
     options = options_in(said)
     id = options.pop("id", None)
-    on_conflict = "keep" if keep_existing else "refuse"
+    if replace and (lines or keep_existing):
+        raise InvalidOption(
+            "replace", replace, rule="can't be combined with --lines or --keep-existing"
+        )
+    on_conflict = "replace" if replace else "keep" if keep_existing else "refuse"
     taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
     if not lines:
         await taking.one(payload, duration("wait", wait))

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, Literal, cast
 
 import msgspec
 import typer
@@ -26,6 +26,7 @@ from towpath.engine.model import (
     Job,
     JobOptions,
     OnConflict,
+    Placed,
     Submitted,
     new_job,
     with_own_attempts,
@@ -46,11 +47,11 @@ class Taking:
         *,
         id: str | None,
         raw: bool,
-        on_conflict: OnConflict,
+        on_conflict: OnConflict | Literal["replace"],
     ) -> None:
         self._session, self._queue, self._id, self._raw = session, queue, id, raw
-        self._options = options
-        self._on_conflict: OnConflict = on_conflict
+        self._options, self._replaces = options, on_conflict == "replace"
+        self._on_conflict: OnConflict = "refuse" if on_conflict == "replace" else on_conflict
         self._taken = self._existed = 0
 
     # ── one job ──────────────────────────────────────────────────────────────────────────
@@ -65,13 +66,20 @@ class Taking:
             # A job that leaves nothing behind could not be told from one that never was.
             options.setdefault("keep", max(wait, minutes(1)))
         async with self._session.engine() as engine:
-            answer = await engine.submit(self._queue, payload, **options)
-            submitted = answer.checked(self._on_conflict)
-            if wait is None:
-                self._tell(submitted)
+            if self._replaces:
+                taken = await engine.set(self._queue, payload, **options)
             else:
-                self._session.out.note(f"{submitted.job}  {submitted.state}")
-                self._tell_end(await engine.ended(submitted.job, within=wait))
+                answer = await engine.submit(self._queue, payload, **options)
+                taken = answer.checked(self._on_conflict)
+            if wait is not None:
+                self._session.out.note(f"{taken.job}  {taken.state}")
+                self._tell_end(await engine.ended(taken.job, within=wait))
+            elif isinstance(taken, Placed):
+                told = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
+                text = f"{taken.job}  {taken.state}{'  replaced' if taken.replaced else ''}"
+                self._session.out.answer(told | {"replaced": taken.replaced}, text)
+            else:
+                self._tell(taken)
 
     def _tell(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job

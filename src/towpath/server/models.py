@@ -15,6 +15,7 @@ from towpath.server.job_fields import asking, telling, told
 from towpath.web.fields import (
     Answer,
     Body,
+    Instant,
     Json,
     LeaseSeconds,
     Seconds,
@@ -81,6 +82,28 @@ class SubmittedOut(Answer):
     @classmethod
     def of(cls, submitted: Submitted) -> SubmittedOut:
         return cls(id=submitted.id, state=submitted.state, existed=submitted.existed)
+
+
+class MoveIn(Body):
+    """Another due time for a job that waits: one of both."""
+
+    model_config = example(delay=600)
+
+    delay: Seconds | None = None
+    """From now, in seconds."""
+    due: Instant | None = None
+    """The instant, with a time zone; one that is past means now."""
+
+
+class PlacedOut(Answer):
+    """A job that was set."""
+
+    model_config = example(id="reminder-7", state="delayed", replaced=True)
+
+    id: str
+    state: str
+    replaced: bool
+    """Whether it took the place of a job that waited."""
 
 
 class RefusedOut(Answer):

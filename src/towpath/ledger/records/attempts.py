@@ -101,8 +101,7 @@ def begin(
 ) -> Write[list[Beginning]]:
     """Begin an attempt for each lease whose row allows it. A few statements in all.
 
-    *holding* are the queues whose lanes wait for a head that failed. Not *timely*: Redis's clock,
-    which somebody moves by hand, decides what is due.
+    *holding* are queues whose lanes wait for a failed head. Not *timely*: Redis says what is due.
     """
     rows = _locked(connection, [lease.job for lease in leases], _turns(holding))
     over, now = _outdated(connection, rows)

@@ -1,4 +1,4 @@
-"""Jobs: submit, look, explain, list, cancel."""
+"""Jobs: submit, look, explain, list, move, set, cancel."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Response
 from pydantic import Discriminator, Field, Tag
 
-from towpath.clock import ZERO, hours
+from towpath.clock import ZERO, hours, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
-from towpath.errors import InvalidInput, TowpathError
+from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.job_fields import options_in
 from towpath.server.models import (
     ExplanationOut,
@@ -23,7 +23,9 @@ from towpath.server.models import (
     JobUnfit,
     ListedJobIn,
     ManyOut,
+    MoveIn,
     PageOut,
+    PlacedOut,
     RefusedOut,
     StateOut,
     SubmittedOut,
@@ -82,8 +84,7 @@ async def submit(
         options = await _options(engine, queue, body)
         answer = await engine.submit(queue, body.data(), **options)
     submitted = _taken(answer)
-    place = f"/api/v1/queues/{queue}/jobs/{quote(submitted.id, safe='')}"
-    response.headers["Location"] = place
+    response.headers["Location"] = _place(queue, submitted.id)
     return SubmittedOut.of(submitted)
 
 
@@ -116,11 +117,59 @@ async def look(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> JobOut:
     return JobOut.of(await engine.job(job_ref(queue, id)))
 
 
+@router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
+async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubmit) -> StateOut:
+    """Give a job that waits another due time. One that is leased or has ended is refused with 409,
+    and its `state`.
+    """
+    delay = None if body.delay is None else seconds(body.delay)
+    return StateOut(id=id, state=await engine.move(job_ref(queue, id), due=body.due, delay=delay))
+
+
+@router.put(
+    "/{id}",
+    response_model=PlacedOut,
+    responses={
+        200: {"description": "It took the place of a job that waited."},
+        201: {"description": "It is new.", "model": PlacedOut, "headers": _LOCATION},
+        **documented(409),
+    },
+)
+async def set_job(
+    queue: Queue,
+    id: Id,
+    *,
+    body: JobIn,
+    response: Response,
+    engine: TheEngine,
+    named: Named,
+    _: CanSubmit,
+) -> PlacedOut:
+    """Make a job under this id, or put it in the place of the one that waits there.
+
+    An id whose job was cancelled or has ended otherwise is made anew. A job that somebody works on
+    is refused with 409.
+    """
+    options, data = await _options(engine, queue, body), body.data()
+    if (other := options.setdefault("id", id)) != id:
+        raise InvalidOption("id", other, rule="must be the one in the path, or left out")
+    call = named.call(repr(new_job(data, **options)).encode()) if named else None
+    placed = await engine.set(queue, data, call=call, **options)
+    if not placed.replaced:
+        response.status_code = 201
+        response.headers["Location"] = _place(queue, id)
+    return PlacedOut(id=placed.id, state=placed.state, replaced=placed.replaced)
+
+
 @router.delete("/{id}", response_model=StateOut, responses=documented(404, 409))
 async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> StateOut:
     """End a job that has not ended: `cancelled`, or `leased` if its worker was asked to stop."""
     ref = job_ref(queue, id)
     return StateOut(id=id, state=await engine.cancel(ref))
+
+
+def _place(queue: str, id: str) -> str:
+    return f"/api/v1/queues/{queue}/jobs/{quote(id, safe='')}"
 
 
 async def _submit_all(
