@@ -109,8 +109,7 @@ def begin(
         again = partial(begin, leases=leases, tell=tell, holding=holding, timely=timely)
         return lambda it: (supersede(it, over, now, tell), again(it)(it))[1]
     renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
-    changes: list[tuple[Row, Row]] = []
-    before: list[dict[str, Any]] = []
+    changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
     answers: list[Beginning] = []
     for lease in leases:
         if (lease.queue, lease.id) in renamed:
