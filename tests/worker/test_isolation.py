@@ -152,9 +152,8 @@ class TestSlots:
 
             first = asyncio.Event()
             async with app, working(app, concurrency=4, lease=seconds(60)):
-                # Not by the app, whose calls are given up so soon.
+                # Not by the app, whose calls are given up so soon. Then none of its is under way.
                 await direct.engine.submit("bad", b"0")
-                # None of its calls is under way: both queues are waited on.
                 await meanwhile(lambda: room.inside == 1 and blocked_clients(server) == 2)
                 proxy.faults.hole = Hole.REPLIES
                 await direct.engine.submit_many("bad", [new_job(b"1") for _ in range(4)])
