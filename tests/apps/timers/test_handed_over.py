@@ -13,7 +13,7 @@ from tests.apps.timers.calling import Shop, scheduling_on, started, with_key
 from tests.calls.receivers import Receiver, http
 from tests.server.serving import code
 from tests.waiting import eventually_async
-from towpath.apps.timers.model import RECORDED
+from towpath.apps.timers.model import RECORDED, TypeKey
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Job, job_ref
@@ -93,6 +93,13 @@ async def test_is_completed_by_its_token_once(desk: Desk) -> None:
     assert (await desk.look("a/b")).state is State.DONE
     code(await desk.say("fail", "a/b", token=call["token"]), 409)
     assert (await desk.look("a/b")).state is State.DONE
+    log, key = desk.app.state.services["timers"].log, TypeKey(TYPE, "shop")
+
+    async def logged() -> bool:
+        found = [it.outcome for it in (await log.read(key)).firings]
+        return sorted(found) == ["done", "handed_over"]
+
+    await eventually_async(logged)
 
 
 async def test_is_failed_and_comes_again_under_a_higher_token(desk: Desk) -> None:

@@ -15,6 +15,7 @@ from towpath.apps.timers.instances import (
     Roster,
     instance_id,
 )
+from towpath.apps.timers.log import FiringLog
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service_mode import ServiceMode, secrets_of
 from towpath.apps.timers.types import Types
@@ -41,7 +42,7 @@ def types(engine: Engine) -> Types:
 @pytest.fixture
 def mode(engine: Engine, types: Types) -> ServiceMode:
     options = TimersOptions(secrets=(SECRET,), allow=("10.0.0.0/8",))
-    return ServiceMode(lambda: engine, options, types)
+    return ServiceMode(lambda: engine, options, types, log=FiringLog(lambda: engine, options))
 
 
 async def addresses(instances: Instances) -> list[str]:
@@ -204,7 +205,9 @@ class TestServiceMode:
         assert shop.secret not in repr(shop)
 
     async def test_without_a_secret_nobody_can_register(self, engine: Engine, types: Types) -> None:
-        mode = ServiceMode(lambda: engine, TimersOptions(allow=("10.0.0.0/8",)), types)
+        options = TimersOptions(allow=("10.0.0.0/8",))
+        log = FiringLog(lambda: engine, options)
+        mode = ServiceMode(lambda: engine, options, types, log=log)
         with pytest.raises(InvalidOption, match=r"calls\.secrets"):
             await mode.register("shop", WHERE, ["t"])
 

@@ -93,6 +93,33 @@ class TestACall:
         }
         assert verify(secrets_of("shop", (SECRET,)), request.headers, request.body)
 
+    async def test_is_logged_and_counted(
+        self, app: FastAPI, shop: Shop, timers: TimerService, receiver: Receiver
+    ) -> None:
+        """Who was called, how late, what came of it."""
+        await shop.register(receiver.url(), "t")
+        receiver.answer = http("500 No")
+        id = await submit(timers, retry=Fixed(milliseconds(500)))
+        await eventually_async(lambda: _is(len(receiver.requests) == 1))
+        receiver.answer = http()
+        await ended(timers, id)
+        key = TypeKey("t", "shop")
+
+        async def logged() -> bool:
+            return len((await timers.log.read(key)).firings) == 2
+
+        await eventually_async(logged)
+        last, first = (await timers.log.read(key)).firings
+        assert (first.outcome, last.outcome) == ("failed", "done")
+        assert (first.attempt, last.attempt) == (1, 2)
+        assert first.worker == last.worker == f"127.0.0.1:{receiver.port}"
+        assert first.late >= 0
+        value = app.state.metrics.registry.get_sample_value
+        assert value("towpath_timers_calls_total", {"state": "done"}) == 1
+        assert value("towpath_timers_calls_total", {"state": "later"}) == 1
+        assert value("towpath_timers_instances") == 1
+        assert value("towpath_timers_breakers_open") == 0
+
     async def test_comes_over_connections_that_are_kept(
         self, shop: Shop, timers: TimerService, receiver: Receiver
     ) -> None:
@@ -120,8 +147,12 @@ class TestACall:
         await ended(timers, await submit(timers, "u"), "u")  # so the scheduler has seen both
         id = await submit(timers)
         await ended(timers, await submit(timers, "u"), "u")
-        timer = await timers.get(TypeKey("t", "shop"), id)
+        key = TypeKey("t", "shop")
+        timer = await timers.get(key, id)
         assert (timer.state, timer.attempts) == (State.READY, 0)
+        assert (await timers.explain(key, id)).text.startswith("no instance of app shop is alive")
+        types = {it.key.task_type: it.alive for it in await timers.types.all()}
+        assert types == {"t": 0, "u": 1}
         await shop.register(receiver.url(), "t")
         assert (await ended(timers, id)).attempts == 1
 
@@ -262,6 +293,8 @@ class TestUnreachable:
             return [it["breaker"] for it in await shop.instances()] == ["open"]
 
         await eventually_async(avoided)
+        whys = {(await timers.explain(TypeKey("t", "shop"), id)).why for id in ids}
+        assert whys <= {"instances_avoided", "not_due", "leased"}
         for id in ids:
             timer = await timers.get(TypeKey("t", "shop"), id)
             assert timer.attempts <= 1  # while it is leased, one
@@ -270,3 +303,7 @@ class TestUnreachable:
                 timer = await ended(timers, id)
                 assert (timer.state, timer.attempts) == (State.DONE, 1)
             assert len(back.requests) == 8
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 -- a fact
+    return fact

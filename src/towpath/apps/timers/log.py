@@ -51,6 +51,8 @@ class FiringOutcome(StrEnum):
     """Its lease ended before it did: another attempt decides."""
     RELEASED = "released"
     """It was given back, and does not count."""
+    HANDED_OVER = "handed_over"
+    """The instance that was called goes on by itself, and ends it by its token."""
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -99,7 +101,8 @@ class FiringLog:
             late = metrics.own(LATE).labels(queue)
             fired = metrics.own(FIRED)
             for firing in firings:
-                late.observe(max(firing.late, 0.0))
+                if firing.outcome is not FiringOutcome.HANDED_OVER:  # its end comes, and counts
+                    late.observe(max(firing.late, 0.0))
                 fired.labels(queue, firing.outcome).inc()
         if self._options.log_entries:
             rows = self._waiting.setdefault(key, [])

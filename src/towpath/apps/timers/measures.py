@@ -15,7 +15,8 @@ FIRED = MetricSpec(
     "towpath_timers_fired_total",
     Kind.COUNTER,
     ("queue", "state"),
-    "Attempts at timers that ended, by what came of them: done, failed, dead, cancelled, lost.",
+    "Attempts at timers, by what came of them: done, failed, dead, cancelled, lost, released, "
+    "handed_over.",
     "Which timers fail, and since when?",
 )
 CALLS = MetricSpec(

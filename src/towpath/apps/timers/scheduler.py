@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,9 +20,11 @@ from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.apps.timers.balancer import Balancer
 from towpath.apps.timers.instances import Instance, Instances, Roster, serving
+from towpath.apps.timers.log import Firing, FiringLog
 from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
-from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of
+from towpath.apps.timers.model import RECORDED, Packed, TypeKey, due_of, task_id_of
 from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.served import USUAL, firing_from
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.apps.timers.types import Types, queue_of
 from towpath.calls.answer import Answer, Next, advice_among
@@ -30,12 +33,13 @@ from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import message_id
 from towpath.clock import ZERO, Duration, instant_ms, seconds
+from towpath.engine.model import Outcome
 from towpath.errors import ServerError
-from towpath.ledger.records.record import first_name
 from towpath.supervise import Background, detached
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
+from towpath.worker.report import Ended
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at who is there: a new type is served within one."""
@@ -44,6 +48,7 @@ HANDED_OVER = seconds(60)
 _LONGEST_HANDED_OVER = 86_400
 _MOST_TRIED = 4
 """Instances that one attempt calls at most, one after the other."""
+_MOST_CALLED = 10_000
 _SLACK = seconds(10)
 _LARGEST_ANSWER = 64 * 1024
 _JSON = {"content-type": "application/json"}
@@ -92,6 +97,9 @@ class _Served:
         self._secrets: dict[str, tuple[str, ...]] = {}
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """What it is called where its breakers are shown."""
+        self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
+        self._called: dict[int, str] = {}
+        """Of attempts by token: where the instance is that was called last."""
 
     # ── following ────────────────────────────────────────────────────────────────────────
 
@@ -101,14 +109,17 @@ class _Served:
             types = Types(lambda: self._app.engine, self._options)
             self._instances = Instances(self._app.engine)
             roster = Roster(self._instances)
-            while True:
-                with suppress(ServerError):
-                    await roster.refresh()
-                    await self._refresh_owned(types)
-                    self._alive = roster.alive()
-                    self._balancer.keep({it.id for it in roster.all()})
-                self._serve()
-                await asyncio.sleep(LOOK_EVERY)
+            try:
+                while True:
+                    with suppress(ServerError):
+                        await roster.refresh()
+                        await self._refresh_owned(types)
+                        self._alive = roster.alive()
+                        self._balancer.keep({it.id for it in roster.all()})
+                    self._serve()
+                    await asyncio.sleep(LOOK_EVERY)
+            finally:
+                await self._firings.close()
 
     async def _refresh_owned(self, types: Types) -> None:
         version = await types.version()
@@ -146,13 +157,24 @@ class _Served:
 
         queue, most = queue_of(key), self._options.calls_per_type
         within = self._options.call_within * _MOST_TRIED + _SLACK
-        plain = self._app.handler(queue, time_limit=within, concurrency=most)(call)
-        if not self._app.keeps_records:
-            return [plain]
-        recorded = self._app.handler(
-            queue, name=RECORDED, record=True, time_limit=within, concurrency=most
-        )(call)
-        return [plain, recorded]
+        options = msgspec.structs.replace(USUAL, time_limit=within, concurrency=most)
+        handlers = [self._app.add(queue, call, options)]
+        if self._app.keeps_records:
+            recorded = msgspec.structs.replace(options, name=RECORDED, record=True)
+            handlers.append(self._app.add(queue, call, recorded))
+        for handler in handlers:
+            handler.heard = partial(self._heard, key)
+        return handlers
+
+    def _heard(self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Log what the server said of attempts that called somebody."""
+        firings: list[Firing] = []
+        for ended, outcome in zip(batch, outcomes, strict=True):
+            where = self._called.pop(ended[0].lease.token, "")
+            if where and (firing := firing_from(ended, outcome, worker=where)):
+                firings.append(firing)
+        if firings:
+            self._firings.add(key, firings)
 
     # ── calling ──────────────────────────────────────────────────────────────────────────
 
@@ -184,6 +206,9 @@ class _Served:
 
         Raises how the attempt ends where that is decided.
         """
+        self._called[call.ctx.token] = str(parse_target(instance.address))
+        while len(self._called) > _MOST_CALLED:  # of attempts whose lease was lost nobody hears
+            del self._called[next(iter(self._called))]
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
                 self._serve()  # this is a try: no others are claimed meanwhile
@@ -258,6 +283,8 @@ class _Served:
             detached("timers: breaker", told, log=self._log)
 
     async def _told(self, instances: Instances, instance: Instance, pause: Duration) -> None:
+        if not pause and instance.id in self._balancer.open():
+            return  # for another type it is avoided still
         with suppress(ServerError):  # for showing only
             await instances.tell_breaker(instance.id, self._name, pause)
 
@@ -283,10 +310,8 @@ class _Refusal(msgspec.Struct, frozen=True):
 def _called(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
     """What an instance is sent."""
     packed = Packed.read(payload)
-    recorded = ctx.headers.get("handler") == RECORDED
     return {
-        # A record that was queued again has another name in the store.
-        "task_id": first_name(ctx.id) if recorded else ctx.id,
+        "task_id": task_id_of(ctx.id, recorded=ctx.headers.get("handler") == RECORDED),
         "task_type": key.task_type,
         "app": key.app,
         "params": packed.params,

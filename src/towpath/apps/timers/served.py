@@ -17,7 +17,7 @@ from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey, task_id_
 from towpath.apps.timers.types import Types, queue_of
 from towpath.apps.timers.workers import Dispatch, TaskWorker
 from towpath.clock import Duration, seconds
-from towpath.engine.model import Bury, Fail, Outcome, Release
+from towpath.engine.model import Bury, Fail, Lease, Outcome, Release
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, ServerError
@@ -34,7 +34,7 @@ _NO_LEDGER = seconds(5)
 """How long a recorded timer waits that came to a worker without a ledger."""
 
 
-_USUAL = HandlerOptions(
+USUAL = HandlerOptions(
     retry=TIMER_OPTIONS.retry, max_attempts=TIMER_OPTIONS.max_attempts, keep=TIMER_OPTIONS.keep
 )
 """What the queues of all types are declared with, whoever comes first."""
@@ -79,7 +79,7 @@ class Served:
         """Let workers of the app claim its timers."""
         if self._handlers:
             return
-        options = msgspec.structs.replace(_USUAL, **self._options)
+        options = msgspec.structs.replace(USUAL, **self._options)
         function, kept = self._dispatch.function, self._app.keeps_records
         recorded = msgspec.structs.replace(options, name=RECORDED, record=kept)
         self._handlers = [
@@ -100,7 +100,7 @@ class Served:
         firings = [
             firing
             for ended, outcome in zip(batch, outcomes, strict=True)
-            if (firing := _firing(ended, outcome)) is not None
+            if (firing := firing_from(ended, outcome)) is not None
         ]
         if firings:
             self._log.add(self.key, firings)
@@ -111,8 +111,8 @@ async def _without_ledger(payload: bytes, ctx: Context) -> None:
     raise Snooze(_NO_LEDGER)
 
 
-def _firing(ended: Ended, outcome: Outcome) -> Firing | None:
-    """What the log says of an attempt; None if nothing ran."""
+def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing | None:
+    """What the log says of an attempt of a worker, or of an instance; None if nothing ran."""
     attempt, settlement = ended
     lease = attempt.lease
     if attempt.error == SKIPPED or attempt.handler is None:
@@ -124,7 +124,7 @@ def _firing(ended: Ended, outcome: Outcome) -> Firing | None:
         started_ms=lease.claimed_ms + round(attempt.idled * 1000),
         ran=attempt.ran,
         attempt=lease.attempt,
-        worker=lease.worker,
+        worker=worker or lease.worker,
         reason=settlement.reason if isinstance(settlement, Fail | Bury) else None,
     )
 
@@ -137,6 +137,8 @@ _ENDS = {
 
 
 def _outcome(ended: Ended, outcome: Outcome) -> FiringOutcome:
+    if isinstance(outcome, Lease):
+        return FiringOutcome.HANDED_OVER
     if not isinstance(outcome, State):
         return FiringOutcome.LOST
     if isinstance(ended[1], Release):

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from towpath.ledger.records.jobs import Jobs
 
 _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
+_WAITS = (Why.NO_WORKER, Why.NEXT, Why.BEHIND_OTHERS)
 _SWEEP_EVERY = 60.0
 _ENDED_BY = {JobDone: State.DONE, JobDead: State.DEAD, JobCancelled: State.CANCELLED}
 
@@ -85,8 +86,8 @@ class TimerService:
         self._connect, self.options = connect, options
         self._records = Records(jobs)
         self.types = Types(connect, options)
-        self.instances = ServiceMode(connect, options, self.types, jobs=jobs)
         self.log = log or FiringLog(connect, options)
+        self.instances = ServiceMode(connect, options, self.types, jobs=jobs, log=self.log)
 
     # ── a timer's life ───────────────────────────────────────────────────────────────────
 
@@ -185,7 +186,12 @@ class TimerService:
                 ref = await self._records.queued_as(ref)
             found = await self._connect().explain(ref)
         infos = {info.key: info for info in await self.types.all()}
-        return _explained(found, infos.get(key))
+        info = infos.get(key)
+        app = info.owner.app if info is not None and info.owner is not None else None
+        if app and found.why in _WAITS and await self.instances.avoided(app, key.task_type):
+            text = f"calls to every instance of app {app} fail; they are tried again, and it waits"
+            return TimerExplanation("instances_avoided", text)
+        return _explained(found, info)
 
     async def list(
         self,
@@ -357,7 +363,8 @@ class TimerExplanation(NamedTuple):
     """Why a timer is not running."""
 
     why: str
-    """As of a job; `no_instance` where the app that is to be called has none alive."""
+    """As of a job; `no_instance` where the app that is to be called has none alive,
+    `instances_avoided` where calls to all of them fail."""
     text: str
 
 

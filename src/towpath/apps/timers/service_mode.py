@@ -17,17 +17,28 @@ from towpath.apps.timers.instances import (
     Instances,
     instance_id,
 )
+from towpath.apps.timers.log import Firing, FiringLog, FiringOutcome, firing_of
 from towpath.apps.timers.model import LONGEST_NAME, RECORDED, TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import Types, queue_of
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.calls.signature import derived
-from towpath.clock import Duration
+from towpath.clock import Duration, instant_ms, wall_ms
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
 from towpath.engine.leases import lease_by_token
-from towpath.engine.model import Bury, Complete, Fail, Lease, Settlement, job_ref
+from towpath.engine.model import (
+    Bury,
+    Complete,
+    Fail,
+    Job,
+    JobRef,
+    Lease,
+    Release,
+    Settlement,
+    job_ref,
+)
 from towpath.engine.states import State
 from towpath.errors import InvalidOption, JobNotFound, LeaseLost, QueueError, TowpathError
 from towpath.ids import text_name
@@ -80,8 +91,9 @@ class ServiceMode:
         types: Types,
         *,
         jobs: Callable[[], Jobs] | None = None,
+        log: FiringLog,
     ) -> None:
-        self._connect, self._options, self._types = connect, options, types
+        self._connect, self._options, self._types, self._log = connect, options, types, log
         self._jobs = jobs
         """The ledger's, for recorded timers; None = there is no ledger."""
         self._guard = Guard(options.allow)
@@ -162,6 +174,11 @@ class ServiceMode:
             if app is None or it.app == app
         ]
 
+    async def avoided(self, app: str, task_type: str) -> bool:
+        """Whether there are live instances for a type, and calls to all of them fail."""
+        found = [it for it in await self.all(app) if it.alive and task_type in it.instance.types]
+        return bool(found) and all(it.breaker is BreakerState.OPEN for it in found)
+
     @property
     def _instances(self) -> Instances:
         return Instances(self._connect())
@@ -178,13 +195,10 @@ class ServiceMode:
     async def fail(self, key: TypeKey, task_id: str, token: int, reason: str) -> State:
         """End this attempt: another one later, or dead after the last. Raises as `complete`."""
         held = await self._held(key, task_id, token)
-        if held.record is None:
-            return await self._connect().fail(held.lease, reason)
-        # The row counts the attempts, so the server can't know how long to wait.
+        # The policy is the timer's own or the queue's; of a recorded one the row counts attempts.
         options = await self._connect().known_options(held.lease.queue)
-        done, most = held.record.attempts, held.record.max_attempts or options.max_attempts
-        delay = (held.lease.retry or options.retry).delay(done, random())  # noqa: S311 -- jitter
-        if done >= most or delay is None:
+        delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
+        if held.attempt >= (held.max_attempts or options.max_attempts) or delay is None:
             return await self._settled(held, Bury(held.lease, reason))
         return await self._settled(held, Fail(held.lease, reason, delay))
 
@@ -199,24 +213,25 @@ class ServiceMode:
             job = await self._connect().job(ref)
         except JobNotFound:
             job = None
-        if job is not None and job.headers.get("handler") != RECORDED:
-            lease = lease_by_token(
-                ref, token, worker=_WORKER, attempt=job.attempts, retry=job.retry
-            )
-            return _Held(lease)
+        record = None
+        if job is None or job.headers.get("handler") == RECORDED:
+            record = await self._record(ref)
+            ref = job_ref(record.queue, record.job)
+        retry = job.retry if job is not None else None
+        lease = lease_by_token(ref, token, worker=_WORKER, retry=retry)
+        return _Held(key, task_id, lease, job, record)
+
+    async def _record(self, ref: JobRef) -> Record:
         if self._jobs is None:
             raise TimerNotFound(ref)
         try:
-            record = await self._jobs().get(ref.queue, ref.id)
+            return await self._jobs().get(ref.queue, ref.id)
         except RecordNotFound as error:
             raise TimerNotFound(ref) from error
-        retry = job.retry if job is not None else None
-        named = job_ref(record.queue, record.job)
-        return _Held(lease_by_token(named, token, worker=_WORKER, retry=retry), record)
 
     async def _settled(self, held: _Held, settlement: Settlement) -> State:
         """The state after it. Of a recorded timer the row decides, and the store is told."""
-        lease, record = held
+        lease, record = held.lease, held.record
         if record is not None and self._jobs is not None:
             from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- an extra
 
@@ -229,11 +244,55 @@ class ServiceMode:
         if isinstance(outcome, TowpathError) and record is None:
             raise outcome
         # Where the row knows, that counts.
-        return outcome if isinstance(outcome, State) else State.DONE
+        state = outcome if isinstance(outcome, State) else _MEANT[type(settlement)]
+        reason = settlement.reason if isinstance(settlement, Fail | Bury) else None
+        self._log.add(held.key, [held.firing(state, reason)])
+        return state
 
 
 class _Held(NamedTuple):
-    """A timer that somebody was handed."""
+    """A timer that an instance was handed."""
 
+    key: TypeKey
+    task_id: str
     lease: Lease
-    record: Record | None = None
+    job: Job | None
+    record: Record | None
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt it is."""
+        told = self.record or self.job
+        return max(told.attempts, 1) if told else 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        """How many it may have, if it says so itself."""
+        told = self.record or self.job
+        return told.max_attempts if told else None
+
+    def firing(self, state: State, reason: str | None) -> Firing:
+        """What the log says of it."""
+        now_ms = wall_ms()
+        began = self.job.claimed_at if self.job else None
+        due = (self.job.due_at or self.job.submitted_at) if self.job else None
+        started_ms = now_ms if began is None else instant_ms("started_at", began)
+        return firing_of(
+            self.task_id,
+            _OUTCOMES.get(state, FiringOutcome.FAILED),
+            due_ms=started_ms if due is None else instant_ms("due", due),
+            started_ms=started_ms,
+            ran=max(now_ms - started_ms, 0) / 1000,
+            attempt=self.attempt,
+            worker=_WORKER,
+            reason=reason,
+        )
+
+
+_MEANT: dict[type, State] = {
+    Complete: State.DONE,
+    Bury: State.DEAD,
+    Fail: State.DELAYED,
+    Release: State.CANCELLED,
+}
+_OUTCOMES = {State.DONE: FiringOutcome.DONE, State.DEAD: FiringOutcome.DEAD}
