@@ -239,17 +239,10 @@ class TestTheList:
         async with S3Store(options) as store:
             multipart = await store.begin_multipart(KEY, upload="u")
             sent = [await store.put_part(multipart, n, [b"%d" % n]) for n in range(1, 9)]
-            for n in (2, 3, 5):
+            for n in (3, 5):
                 await store.put_part(multipart, n, [b"another"])
             found = await store.list_parts(multipart)
-            assert [part.number for part in found if part.number not in (2, 3, 5)] == [
-                1,
-                4,
-                6,
-                7,
-                8,
-            ]
-            assert {part.etag for part in found} <= {part.etag for part in sent}
+            assert found == [sent[n - 1]._replace(checksum=None) for n in (1, 2, 4, 6, 7, 8)]
             again = await store.put_part(multipart, 3, [b"3"])
             await store.complete(multipart, [again])
             assert await content(store, KEY) == b"3"
