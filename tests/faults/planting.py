@@ -1,4 +1,4 @@
-"""Faults planted in the ledger's code: edits of its text, each of which must turn a test red."""
+"""Faults planted in our own code: edits of its text, each of which must turn a test red."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Planted:
-    """In this function of the ledger, these words become others."""
+    """In this function, these words become others."""
 
     name: str
     module: str
+    """Of the ledger's records, or with its whole name."""
     function: str
     words: str
     instead: str
@@ -26,7 +27,7 @@ class Planted:
 
     def code(self) -> types.CodeType:
         """The function's code with the fault. Fails if its words are not there, exactly once."""
-        whole = import_module(f"towpath.ledger.records.{self.module}")
+        whole = self._whole()
         text = inspect.getsource(whole)
         own = inspect.getsource(self.target())
         found = own.count(self.words)
@@ -37,13 +38,18 @@ class Planted:
         return _found(space, self.function).__code__
 
     def target(self) -> types.FunctionType:
-        return _found(vars(import_module(f"towpath.ledger.records.{self.module}")), self.function)
+        return _found(vars(self._whole()), self.function)
+
+    def _whole(self) -> types.ModuleType:
+        inner = "." not in self.module
+        return import_module(f"towpath.ledger.records.{self.module}" if inner else self.module)
 
 
 def _found(space: dict[str, Any], name: str) -> Any:
     """`function`, or `Class.method`."""
     first, _, rest = name.partition(".")
-    return getattr(space[first], rest) if rest else space[first]
+    found = getattr(space[first], rest) if rest else space[first]
+    return found.fget if isinstance(found, property) else found
 
 
 FAULTS = [

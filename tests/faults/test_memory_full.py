@@ -148,6 +148,25 @@ class TestAServerWithoutAnyRoom:
         answer = await engine.exchange(QUEUE, [], worker="w", lease=minutes(5), count=5)
         assert answer.leases == []
 
+    async def test_takes_declarations_that_change_nothing(
+        self, small_server: EmbeddedServer, engine: Engine
+    ) -> None:
+        """A worker that starts says again what it wants: it must be able to drain the queue."""
+        await engine.declare(QUEUE, keep=minutes(5))
+        shut(small_server)
+        before = dump(small_server)
+        async with Engine(small_server.url) as late:
+            assert (await late.declare(QUEUE, keep=minutes(5))).now.keep == minutes(5)
+            for change in (
+                late.declare(QUEUE, keep=minutes(6)),
+                late.reset(QUEUE, "max_attempts"),
+                late.declare("another", keep=minutes(5)),
+            ):
+                with pytest.raises(MemoryFull):
+                    await change
+            assert (await late.options(QUEUE)).keep == minutes(5)
+        assert changed(before, dump(small_server)) == set()
+
     async def test_lets_a_worker_come_that_was_not_there_before(
         self, small_server: EmbeddedServer, engine: Engine
     ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from tests.model import programs, questions
+from tests.model import plain, programs, questions
 from tests.model.history import History
 from tests.model.keyspace import Keyspace
 from tests.model.oracle import Oracle
@@ -30,6 +30,7 @@ from tests.model.values import (
 )
 from towpath.clock import milliseconds
 from towpath.embedded import Address, Connection
+from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
 
 FIXED_KEYS = {"meta", "events", "wake"}
@@ -310,6 +311,20 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.options = self.oracle.options = replace(self.options, **options)
         self.history.reconfigured(self.options)
         self.plain_engine.reconfigure(self.options)
+
+    def declare(self, options: dict[str, Any]) -> None:
+        """By a program that uses the queue, whatever an operator has changed."""
+        self.hold(self.oracle.declare(options), self.plain_engine.declare(options))
+
+    def reset(self, names: list[str]) -> None:
+        """By an operator: what was changed is as it was declared."""
+        self.hold(self.oracle.reset(names), self.plain_engine.reset(names))
+
+    def hold(self, wanted: Options, found: QueueOptions) -> None:
+        self.options = wanted
+        self.history.reconfigured(wanted)
+        self.log.append(f"{self.plain_engine.now} options, as declared: {wanted}")
+        assert found == plain.options(wanted), f"engine {found}, oracle {wanted}"
 
     def look(self, which: int) -> None:
         for new in _pick(self.jobs, which):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.faults.planting import Planted
 from towpath.engine.script import Scripts, lua_text
 
 
@@ -287,6 +288,22 @@ MUTANTS = [
         "one job too many",
         ("waits", "local room = options.max_length", "local room = options.max_length + 1"),
     ),
+    # ── options ──
+    Mutant(
+        "what is declared is not kept",
+        ("configure", "redis.call('HSET', META, 'declared', declared)", ""),
+    ),
+    Mutant(
+        "a change forgets what was declared",
+        (
+            "configure",
+            "if declared == '' then return { whole, version, last } end",
+            (
+                "if over == 'any' then redis.call('HDEL', META, 'declared') end\n"
+                "if declared == '' then return { whole, version, '' } end"
+            ),
+        ),
+    ),
     # ── the short way of plain jobs ──
     Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),
     Mutant(
@@ -324,3 +341,33 @@ MUTANTS = [
         ("plain_exchange", "if not remembered then", "if true then"),
     ),
 ]
+
+_DECLARING = "towpath.engine.options", "InForce.declaring"
+DECLARATIONS = [
+    Planted(
+        "a declaration undoes what an operator changed",
+        *_DECLARING,
+        "if getattr(self.options, name) == getattr(base, name)",
+        "if True",
+    ),
+    Planted(
+        "only the first declaration holds",
+        *_DECLARING,
+        "base = self.base",
+        "base = QueueOptions()",
+    ),
+    Planted(
+        "a declaration forgets the options that it does not name",
+        *_DECLARING,
+        "known | msgspec.to_builtins(dict(wanted))",
+        "msgspec.to_builtins(dict(wanted))",
+    ),
+    Planted(
+        "a reset gives the defaults",
+        "towpath.engine.options",
+        "InForce.base",
+        'self.declared or b"{}"',
+        'b"{}"',
+    ),
+]
+"""Faults of the engine's own code: what it makes of declarations is not a script's."""

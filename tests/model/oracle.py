@@ -6,6 +6,7 @@ that each rule can be read beside its sentence in the documents. Times are ms on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.model.places import Places
@@ -17,6 +18,7 @@ from tests.model.values import (
     Held,
     Job,
     New,
+    Options,
     Placed,
     Refusal,
     Renewed,
@@ -348,6 +350,26 @@ class Oracle(Places):
 
     def resume(self) -> None:
         self.paused = False
+
+    # ── options ──────────────────────────────────────────────────────────────────────────
+
+    def declare(self, wanted: dict[str, Any]) -> Options:
+        """Each holds that still is what was declared of it last; a change of somebody's stays."""
+        held = {name: it for name, it in wanted.items() if self._as_declared(name)}
+        self.declared |= wanted
+        self.options = replace(self.options, **held)
+        return self.options
+
+    def reset(self, names: list[str]) -> Options:
+        """What was declared last; what nobody declares, its default."""
+        self.options = replace(self.options, **{name: self._base(name) for name in names})
+        return self.options
+
+    def _as_declared(self, name: str) -> bool:
+        return getattr(self.options, name) == self._base(name)
+
+    def _base(self, name: str) -> Any:
+        return self.declared.get(name, getattr(Options(), name))
 
     def trim(self, limit: int) -> int:
         return self._trim(limit, self._shelves())

@@ -18,6 +18,8 @@ class Places:
 
     options: Options
     now: int
+    declared: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What programs declared of the options last, by name."""
     jobs: dict[str, Job] = field(default_factory=dict[str, Job])
     holders: dict[str, str] = field(default_factory=dict[str, str])
     """Lane -> the one job of it that is in the open."""

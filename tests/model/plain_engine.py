@@ -28,6 +28,7 @@ from towpath.embedded import Address
 from towpath.engine import model
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, JobOptions, JobRef, Lease, Settlement
+from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.errors import TowpathError
@@ -61,6 +62,19 @@ class PlainEngine:
 
     def reconfigure(self, options: Options) -> None:
         self.run(self.engine.reconfigure(self.queue, plain.options(options)))
+
+    def declare(self, wanted: dict[str, Any]) -> QueueOptions:
+        """What the queue has then, as another look finds it, too."""
+        given = plain.options(Options(**wanted))
+        named = {name: getattr(given, name) for name in wanted}
+        return self._agreed(self.run(self.engine.declare(self.queue, **named)).now)
+
+    def reset(self, names: list[str]) -> QueueOptions:
+        return self._agreed(self.run(self.engine.reset(self.queue, *names)).now)
+
+    def _agreed(self, told: QueueOptions) -> QueueOptions:
+        assert self.run(self.engine.options(self.queue)) == told
+        return told
 
     def close(self) -> None:
         """Leave no loop and no connection open, also where none was opened."""

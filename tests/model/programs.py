@@ -87,6 +87,16 @@ options: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "remember": st.sampled_from(MEMORIES),
     }
 )
+DECLARED = ("lanes", "keep", "max_attempts", "remember")
+_usual = {"lanes": "block", "keep": 0, "max_attempts": 5, "remember": HOUR}
+declared: SearchStrategy[dict[str, Any]] = st.dictionaries(
+    st.sampled_from(DECLARED), st.integers(0, 2), min_size=1
+).flatmap(
+    lambda some: options.map(
+        lambda it: {name: it[name] if which else _usual[name] for name, which in some.items()}
+    )
+)
+"""Some options, as a program declares them; now and then what is usual anyway."""
 _length: dict[str, SearchStrategy[Any]] = {"max_length": st.sampled_from([3, 5])}
 _retention: dict[str, SearchStrategy[Any]] = {
     "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, MINUTE]),
@@ -175,8 +185,10 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "promote": (1, (limits,)),
     "reap": (2, (limits,)),
     "trim": (2, ()),
-    "pause": (1, ()),
+    "pause": (2, ()),
     "reconfigure": (1, (options,)),
+    "declare": (4, (declared,)),
+    "reset": (2, (st.lists(st.sampled_from(DECLARED), min_size=1, max_size=2, unique=True),)),
     "look": (2, (places,)),
     "moment": (9, (_kinds, st.sampled_from([0, -1, 1]), _then)),
     "repeat": (5, (channels,)),

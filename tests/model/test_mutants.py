@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import Phase
 
+from tests.faults.planting import Planted, planted
 from tests.model.machine import World
-from tests.model.mutants import MUTANTS, Mutant
+from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.errors import TowpathError
@@ -30,6 +31,15 @@ def test_fault_is_found(
     print(f"{mutant}: {failure.value}\n{program}")  # noqa: T201 -- shown with -rP
 
 
+@pytest.mark.parametrize("fault", DECLARATIONS, ids=str)
+def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) -> None:
+    with planted(fault), Connection(server.address) as connection:
+        world = World(server.url, server.address, connection)
+        with pytest.raises(AssertionError) as failure:
+            run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+    assert "declare" in program_of(failure.value)
+
+
 def test_names_differ() -> None:
-    names = [mutant.name for mutant in MUTANTS]
+    names = [mutant.name for mutant in (*MUTANTS, *DECLARATIONS)]
     assert len(names) == len(set(names))

@@ -40,7 +40,7 @@ class Deployment:
             master.ask("FLUSHALL")
             master.ask("ACL", "LOG", "RESET")
 
-    def ask(self, command: str, key: str, *words: Word) -> Reply:
+    def ask(self, command: Word, key: Word, *words: Word) -> Reply:
         """The reply of whichever master serves *key*."""
         for master in self.masters:
             try:
@@ -48,7 +48,7 @@ class Deployment:
             except CommandRefused as refusal:
                 if "MOVED" not in refusal.said:
                     raise
-        raise AssertionError(f"no master serves {key}")
+        raise AssertionError(f"no master serves {key!r}")
 
     def key_names(self) -> set[str]:
         return {key.decode() for master in self.masters for key in _keys_on(master)}

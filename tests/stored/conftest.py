@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.spec.deployment import Deployment
 from tests.stored import database, store
 from tests.stored.make import KEPT
 from tests.stored.recording import SINKS
 from towpath import ManualClock
-from towpath.embedded import EmbeddedServer
+from towpath.embedded import EmbeddedCluster, EmbeddedServer
 
 
 @pytest.fixture(scope="session")
@@ -26,16 +27,18 @@ def clock(facts: dict[str, Any]) -> ManualClock:
     return ManualClock(datetime.fromisoformat(facts["clock"]))
 
 
-@pytest.fixture(params=["server", "oldest_server"])
-def loaded(request: pytest.FixtureRequest) -> EmbeddedServer:
-    """The store, on Valkey and on Redis 6.2."""
-    server: EmbeddedServer = request.getfixturevalue(request.param)
-    store.load(server, KEPT / "store.jsonl")
-    return server
+@pytest.fixture(params=["server", "oldest_server", "cluster"])
+def loaded(request: pytest.FixtureRequest) -> Deployment:
+    """The store, on Valkey, on Redis 6.2 and on a cluster."""
+    running: EmbeddedServer | EmbeddedCluster = request.getfixturevalue(request.param)
+    masters = running.masters if isinstance(running, EmbeddedCluster) else (running,)
+    deployment = Deployment(running.url, masters)
+    store.load(deployment, KEPT / "store.jsonl")
+    return deployment
 
 
 @pytest.fixture
-def engine_url(loaded: EmbeddedServer) -> str:
+def engine_url(loaded: Deployment) -> str:
     return loaded.url
 
 
@@ -45,7 +48,7 @@ def engine_url(loaded: EmbeddedServer) -> str:
 @pytest.fixture
 def filled(server: EmbeddedServer) -> EmbeddedServer:
     """The store that goes with the database."""
-    store.load(server, KEPT / "store.jsonl")
+    store.load(Deployment(server.url, (server,)), KEPT / "store.jsonl")
     return server
 
 

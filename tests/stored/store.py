@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.spec.deployment import Deployment
 from towpath.embedded import EmbeddedServer, Reply
 from towpath.embedded.process import items
 
@@ -28,12 +29,12 @@ def dump(server: EmbeddedServer, file: Path) -> None:
     file.write_text("\n".join(told) + "\n")
 
 
-def load(server: EmbeddedServer, file: Path) -> None:
-    """Make every key of *file* on *server*, which is emptied first."""
-    server.ask("FLUSHALL")
+def load(deployment: Deployment, file: Path) -> None:
+    """Make every key of *file* on *deployment*, which is emptied first."""
+    deployment.flush()
     for line in file.read_text().splitlines():
-        words: list[str] = json.loads(line)
-        server.ask(*(word.encode("latin-1") for word in words))
+        command, key, *words = (word.encode("latin-1") for word in json.loads(line))
+        deployment.ask(command, key, *words)
 
 
 def _commands(server: EmbeddedServer, key: bytes) -> Iterator[list[bytes]]:

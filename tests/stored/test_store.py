@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.spec.deployment import Deployment
 from tests.stored import facts as asked
-from tests.stored import store
 from tests.stored.writing import (
     CALL,
     FIRED,
@@ -34,7 +34,6 @@ from towpath import (
 )
 from towpath.apps.messages.queue import MessageQueue
 from towpath.apps.reviews.queue import ReviewQueue
-from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import items
 from towpath.errors import CallStale, FiringTaken, LeaseLost, QueueFull
 
@@ -72,11 +71,10 @@ def in_order(ran: list[str], *ids: str) -> bool:
 
 class TestLooking:
     async def test_everything_is_told_as_it_was(
-        self, engine: Engine, loaded: EmbeddedServer, facts: dict[str, Any]
+        self, engine: Engine, loaded: Deployment, facts: dict[str, Any]
     ) -> None:
         """Every field that was told then is the same today; there may be more of them."""
-        keys = [store.as_bytes(key).decode() for key in items(loaded.ask("KEYS", "*"))]
-        refs = asked.jobs_of(keys)
+        refs = asked.jobs_of(sorted(loaded.key_names()))
         assert {str(ref) for ref in refs} == set(facts["store"]["jobs"])
         assert asked.differences(facts["store"], await asked.of_store(engine, refs)) == []
 
@@ -100,9 +98,7 @@ class TestLooking:
         [event] = await engine.events(SHOP, after=last.cursor)
         assert event.job == job_ref(SHOP, "new")
 
-    async def test_a_stream_for_outsiders_goes_on(
-        self, engine: Engine, loaded: EmbeddedServer
-    ) -> None:
+    async def test_a_stream_for_outsiders_goes_on(self, engine: Engine, loaded: Deployment) -> None:
         [id] = await engine.publish(STREAM, [{"event": "new"}], cap=100)
         entries = items(loaded.ask("XRANGE", f"towpath:stream:{STREAM}", "-", "+"))
         told = [items(entry)[1] for entry in entries]
@@ -185,7 +181,7 @@ class TestWaitingJobs:
         assert (jobs[ODD_ID].lane, jobs[ODD_ID].payload) == ("{ü}:2", b"odd")
         assert jobs["silent-once"].was_silent
 
-    async def test_all_run_by_the_servers_own_clock(self, loaded: EmbeddedServer) -> None:
+    async def test_all_run_by_the_servers_own_clock(self, loaded: Deployment) -> None:
         """By that clock all leases have ended and all delays are over."""
         async with Engine(loaded.url) as engine:
             before = await engine.counts(SHOP)
