@@ -147,7 +147,6 @@ _HOMES = (
     "towpath.app.ticket",
     "towpath.worker.context",
     "towpath.worker.handler",
-    "towpath.worker.context",
     "towpath.worker.worker",
     "towpath.app.app",
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
 from tests.warm import run
+from towpath.apps import BUILT_IN
 from towpath.console.exits import FAILED, OK, USAGE
 
 GREETINGS = "tests.applications.greetings:APPLICATION"
@@ -44,7 +45,8 @@ class TestTheCommandLine:
         assert (ran.code, ran.out) == (0, "eve\n"), ran.err
 
     def test_lets_doctor_tell_of_it(self, towpath: Command) -> None:
-        assert _told_by_doctor(towpath)[0] == ("ok", "messages, reviews, greetings")
+        known = ", ".join([*BUILT_IN, "greetings"])
+        assert _told_by_doctor(towpath)[0] == ("ok", known)
 
     def test_lets_doctor_run_its_probe(self, towpath: Command, tmp_path: Path) -> None:
         assert _told_by_doctor(towpath)[1] == ("ok", "not probed: no database is named")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -25,8 +25,7 @@ from tests.model.values import (
     Options,
     Refusal,
     Settle,
-    Taken,
-    View,
+    changes_nothing,
 )
 from towpath.clock import milliseconds
 from towpath.embedded import Address, Connection
@@ -120,7 +119,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def compare(self, channel: str, number: int, verb: str, asked: dict[str, Any]) -> Any:
         repeated = number <= self.oracle.calls.get(channel, (0, None))[0]
         expected = self.oracle.perform(channel, number, verb, **asked)
-        idle = repeated or _changes_nothing(expected)
+        idle = repeated or changes_nothing(expected)
         before = self.keyspace.dump() if idle else {}
         found = self.plain_engine.perform(channel, number, verb, **asked)
         self.log.append(f"{self.plain_engine.now} {channel}{number} {verb} {asked} -> {found}")
@@ -146,7 +145,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         """Every job is where the oracle has it, in the same order, and the counts add up."""
         wanted, counted = questions.census(self.oracle), questions.counts(self.oracle)
         counts, found = self.plain_engine.survey()
-        assert found == wanted, _differences(found, wanted)
+        assert found == wanted, questions.differences(found, wanted)
         assert counts == counted, f"engine {counts}, oracle {counted}"
 
     # ── submit ───────────────────────────────────────────────────────────────────────────
@@ -392,21 +391,6 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         assert not self.keyspace.lasting_calls()
 
 
-def _changes_nothing(answer: Any) -> bool:
-    """A refusal, and a submit of nothing new."""
-    if isinstance(answer, list):
-        return answer != [] and all(map(_changes_nothing, cast(list[Any], answer)))
-    return isinstance(answer, Refusal) or (isinstance(answer, Taken) and answer.existed)
-
-
 def _pick(found: Sequence[T], which: int) -> list[T]:
     """The one that is *which* from the end, as far as there are any."""
     return [found[-1 - which % len(found)]] if found else []
-
-
-def _differences(found: dict[str, list[View]], wanted: dict[str, list[View]]) -> str:
-    return "\n".join(
-        f"{state}: engine {found[state]}, oracle {wanted[state]}"
-        for state in wanted
-        if found[state] != wanted[state]
-    )

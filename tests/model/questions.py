@@ -95,3 +95,11 @@ def view(job: Job) -> View:
         reason=job.reason,
         progress=job.progress,
     )
+
+
+def differences(found: dict[str, list[View]], wanted: dict[str, list[View]]) -> str:
+    return "\n".join(
+        f"{state}: engine {found[state]}, oracle {wanted[state]}"
+        for state in wanted
+        if found[state] != wanted[state]
+    )

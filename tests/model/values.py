@@ -6,7 +6,7 @@ Nothing here comes from towpath. Times are ms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 WAITS = ("ready", "delayed", "waiting")
 OPEN = ("ready", "delayed", "waiting", "leased")
@@ -145,6 +145,13 @@ class Settle:
     id: str
     token: int
     rest: tuple[Any, ...] = ()
+
+
+def changes_nothing(answer: Any) -> bool:
+    """A refusal, and a submit of nothing new."""
+    if isinstance(answer, list):
+        return answer != [] and all(map(changes_nothing, cast(list[Any], answer)))
+    return isinstance(answer, Refusal) or (isinstance(answer, Taken) and answer.existed)
 
 
 # ── what a person sees ───────────────────────────────────────────────────────────────────

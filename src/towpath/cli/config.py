@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def groups(core: Core) -> Groups:
     """The groups of settings beside those of the core: a class is imported when it is needed."""
-    own = {name: partial(_options_at, line.place) for name, line in BUILT_IN.items()}
+    server = {name: partial(_options_at, place) for name, place in _SERVERS_OWN.items()}
+    own = {name: partial(_options_at, f"{line.place}.options") for name, line in BUILT_IN.items()}
     if core.applications:
         from towpath.apps.application import ApplicationInvalid, applications  # noqa: PLC0415 -- slow to import
         from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
@@ -29,7 +30,7 @@ def groups(core: Core) -> Groups:
         own = {it.name: partial(getattr, it, "options") for it in applications(core.applications)}
         if taken := set(own) & _words():
             raise ApplicationInvalid(taken.pop(), "a command has this name")
-    return {"http": _http, "events": _events, **own}
+    return {**server, **own}
 
 
 def _words() -> set[str | None]:
@@ -39,22 +40,16 @@ def _words() -> set[str | None]:
     return {it.name for it in (*app.registered_commands, *app.registered_groups)}
 
 
-def _http() -> type[Options]:
-    from towpath.web.limits import ServerLimits  # noqa: PLC0415 -- slow to import
-
-    return ServerLimits
-
-
-def _events() -> type[Options]:
-    from towpath.ledger.outbox.options import EventsOptions  # noqa: PLC0415 -- slow to import
-
-    return EventsOptions
-
-
 def _options_at(place: str) -> type[Options]:
     from towpath.apps.application import loaded  # noqa: PLC0415 -- slow to import
 
-    return loaded(place, place).options
+    return loaded(place, place)
+
+
+_SERVERS_OWN = {
+    "http": "towpath.web.limits:ServerLimits",
+    "events": "towpath.ledger.outbox.options:EventsOptions",
+}
 
 
 def config(session: Session) -> None:

@@ -105,22 +105,12 @@ def row(name: str, counts: Counts, per_minute: float | None) -> list[object]:
 
 def described(name: str, counts: Counts, per_minute: float | None) -> dict[str, Any]:
     """The same for programs, with everything that is known."""
-    oldest = counts.oldest
-    return {
-        "queue": name,
-        "ready": counts.ready,
-        "delayed": counts.delayed,
-        "waiting": counts.waiting,
-        "leased": counts.leased,
-        "dead": counts.dead,
-        "kept": counts.kept,
-        "lanes": counts.lanes,
-        "remembered": counts.remembered,
-        "paused": counts.paused,
-        "oldest_seconds": oldest.total_seconds() if oldest is not None else None,
-        "done_per_minute": per_minute,
-        "totals": counts.totals,
-    }
+    from msgspec.structs import asdict  # noqa: PLC0415 -- slow to import
+
+    told: dict[str, Any] = {"queue": name, **asdict(counts)}
+    oldest, totals = told.pop("oldest"), told.pop("totals")
+    told["oldest_seconds"] = oldest.total_seconds() if oldest is not None else None
+    return told | {"done_per_minute": per_minute, "totals": totals}
 
 
 def hints(found: Mapping[str, Counts]) -> list[str]:

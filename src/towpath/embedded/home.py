@@ -124,29 +124,24 @@ class Home:
     """
 
     def __init__(self, data: Path | None) -> None:
-        self.path = self._private() if data is None else _made(data)
+        if data is not None:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = self._private() if data is None else data.resolve()
         self.config = self.path / "server.conf"
         self.log = self.path / "server.log"
         self.lock = self.path / "server.lock"
-        self.socket = self._short(self.path / "server.sock")
+        # In a private directory where the path would be too long for a socket.
+        fits = _fits(self.path / "server.sock")
+        self.socket = (self.path if fits else self._private()) / "server.sock"
 
     def write_config(self, text: str) -> None:
         """Write the configuration, for the owner's eyes only: it may hold a password."""
         replace_file(self.config, text)
 
-    def _short(self, wanted: Path) -> Path:
-        """*wanted*, or a path in a private directory if *wanted* is too long for a socket."""
-        return wanted if _fits(wanted) else self._private() / "server.sock"
-
     def _private(self) -> Path:
         path = Path(tempfile.mkdtemp(prefix="towpath-", dir=_temporary()))
         weakref.finalize(self, _remove, path, os.getpid())
         return path
-
-
-def _made(data: Path) -> Path:
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return data.resolve()
 
 
 def _temporary() -> Path:

@@ -158,7 +158,9 @@ class EmbeddedServer(Owned):
         )
         self._process = process
         if lock:
-            lock.sign(self._holder(process.pid))
+            socket = str(self.socket) if self._listen.on_socket else ""
+            holder = Holder(os.getpid(), server=process.pid, socket=socket, port=self._port)
+            lock.sign(holder)
         process.wait_for_answer(self.address, within=_START_WITHIN)
 
     def _command(self) -> list[str]:
@@ -173,7 +175,3 @@ class EmbeddedServer(Owned):
 
     def _place(self) -> dict[str, str]:
         return place(self._home, self._listen, self._port)
-
-    def _holder(self, server: int) -> Holder:
-        socket = str(self.socket) if self._listen.on_socket else ""
-        return Holder(owner=os.getpid(), server=server, socket=socket, port=self._port)

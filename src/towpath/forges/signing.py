@@ -5,7 +5,6 @@ Several secrets may be known at once, so that one can be replaced without a gap.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -37,7 +36,9 @@ def check_hub_signature(secrets: Sequence[str], headers: Mapping[str, str], body
     """
     keys = checked_secrets("secrets", secrets)
     given = _given(HUB_SIGNATURE, headers)
-    _check(HUB_SIGNATURE, given, [_hub_signature(key, body) for key in keys])
+    # In one call: several times as quick as an object for each.
+    found = [hmac.digest(key.encode(), body, "sha256").hex() for key in keys]
+    _check(HUB_SIGNATURE, given, [f"sha256={it}".encode() for it in found])
 
 
 def check_gitlab(
@@ -72,7 +73,3 @@ def _check(name: str, given: bytes, expected: Sequence[bytes]) -> None:
     # All are compared: how long it takes tells nothing about which of them fits.
     if not sum(hmac.compare_digest(given, it) for it in expected):
         raise SignatureInvalid(name, "fits none of the secrets")
-
-
-def _hub_signature(secret: str, body: bytes) -> bytes:
-    return b"sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest().encode()

@@ -39,7 +39,7 @@ from towpath.web import problems
 from towpath.web.auth import Door, Sessions
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Rates, ServerLimits
-from towpath.web.mount import Listener, scheme_of
+from towpath.web.mount import scheme_of
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 from towpath.worker.recurring import Recurrences, keep_firing
@@ -176,9 +176,10 @@ _HEALTH = {
     "name": "health",
     "description": "Whether it lives, whether it can serve, its metrics.",
 }
+_IN_HEADER = {"type": "apiKey", "in": "header"}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer tp_…`"},
-    "plain": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same."},
+    "plain": _IN_HEADER | {"name": "X-API-Key", "description": "The same."},
 }
 _DELIVERY: dict[str, Any] = {
     "type": "object",
@@ -211,7 +212,10 @@ def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> di
         tags=[*TAGS, *mounted.tags, _HEALTH],
     )
     parts = page["components"]
-    schemes = {scheme_of(it): _scheme(it) for it in mounted.webhooks.values()}
+    schemes = {
+        scheme_of(it): _IN_HEADER | {"name": it.signature, "description": it.signed}
+        for it in mounted.webhooks.values()
+    }
     parts["securitySchemes"] = _SCHEMES | schemes
     parts["schemas"]["Problem"] = Problem.model_json_schema()
     parts["schemas"]["Delivery"] = _DELIVERY
@@ -221,11 +225,6 @@ def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> di
             signed: _Shown = [{scheme_of(listener): []}] if listener else _ANY_KEY
             operation["security"] = [] if path in open else signed
     return page
-
-
-def _scheme(listener: Listener) -> dict[str, str]:
-    header, about = listener.signature, listener.signed
-    return {"type": "apiKey", "in": "header", "name": header, "description": about}
 
 
 # ── where events leave ───────────────────────────────────────────────────────────────────

@@ -9,9 +9,9 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts
-from towpath.engine.model import Job, Lease, Submitted
+from towpath.engine.model import Job, Lease
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
-from towpath.server.job_fields import asking, telling, told
+from towpath.server.job_fields import asking, telling
 from towpath.web.fields import (
     Answer,
     Body,
@@ -78,10 +78,6 @@ class SubmittedOut(Answer):
     id: str
     state: str
     existed: bool
-
-    @classmethod
-    def of(cls, submitted: Submitted) -> SubmittedOut:
-        return cls(id=submitted.id, state=submitted.state, existed=submitted.existed)
 
 
 class MoveIn(Body):
@@ -234,14 +230,7 @@ class LeaseOut(telling(_LeaseHead)):
 
     @classmethod
     def of(cls, lease: Lease) -> LeaseOut:
-        return cls(
-            id=lease.id,
-            token=lease.token,
-            attempt=lease.attempt,
-            expires_at=lease.expires_at,
-            **told(lease),
-            **shown("payload", lease.payload),
-        )
+        return cls(**alike(cls, lease, but=_OWN_WORDS), **shown("payload", lease.payload))
 
 
 class ClaimedOut(Answer):

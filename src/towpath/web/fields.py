@@ -58,12 +58,12 @@ class Body(BaseModel):
 
 
 class Answer(BaseModel):
-    """An answer's body."""
+    """An answer's body; made of whatever has attributes of its fields' names."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, from_attributes=True)
 
 
-def alike(kind: type[Answer], thing: object, *, but: Collection[str]) -> dict[str, Any]:
+def alike(kind: type[BaseModel], thing: object, *, but: Collection[str]) -> dict[str, Any]:
     """The fields of *kind* that *thing* has under the same names; all *but* these."""
     return {name: getattr(thing, name) for name in kind.model_fields if name not in but}
 

@@ -146,8 +146,11 @@ async def _end(task: asyncio.Future[Any]) -> None:
 _WITHIN = 2.0
 
 
-async def _engine(request: Request) -> Engine:
-    return request.app.state.engine
+def _part(name: str) -> Callable[[Request], Awaitable[Any]]:
+    async def part(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return part
 
 
 def service(name: str) -> Callable[[Request], Awaitable[Any]]:
@@ -157,14 +160,6 @@ def service(name: str) -> Callable[[Request], Awaitable[Any]]:
         return request.app.state.services[name]
 
     return serving
-
-
-async def _sessions(request: Request) -> Sessions:
-    return request.app.state.sessions
-
-
-async def _followed(request: Request) -> Followed:
-    return request.app.state.followed
 
 
 class Repeatable(msgspec.Struct, frozen=True):
@@ -235,8 +230,8 @@ async def checked(probe: Awaitable[None]) -> PartOut:
     return PartOut(ok=True)
 
 
-TheEngine = Annotated[Engine, Depends(_engine)]
-TheSessions = Annotated[Sessions, Depends(_sessions)]
-TheFollowed = Annotated[Followed, Depends(_followed)]
+TheEngine = Annotated[Engine, Depends(_part("engine"))]
+TheSessions = Annotated[Sessions, Depends(_part("sessions"))]
+TheFollowed = Annotated[Followed, Depends(_part("followed"))]
 ThePoll = Annotated[Poll, Depends(_poll)]
 Named = Annotated[Repeatable | None, Depends(_repeatable)]

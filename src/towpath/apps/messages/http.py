@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, MessageView
@@ -22,7 +22,7 @@ from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
-from towpath.web.fields import Body, Json, decoded, shown
+from towpath.web.fields import Body, Json, alike, decoded, example, shown
 from towpath.web.mount import Mount
 from towpath.web.parts import TheSessions, checked, service
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
@@ -67,13 +67,7 @@ MessageId = Annotated[str, BeforeValidator(decoded), Path(max_length=_LONGEST_NA
 class MessageIn(Body):
     """A user's message."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"user_id": "ann", "org_id": "acme", "message": "hello", "client_id": "web"}
-            ]
-        }
-    )
+    model_config = example(user_id="ann", org_id="acme", message="hello", client_id="web")
 
     user_id: Name
     """Whose queue it joins: 1 to 512 bytes without control characters, as the other names."""
@@ -111,6 +105,9 @@ class HealthOut(BaseModel):
     messages_processing: int
 
 
+_OWN_WORDS = {"estimated_wait", "progress", "progress_base64", "answer", "answer_base64"}
+
+
 class MessageOut(BaseModel):
     """A message as it is now."""
 
@@ -136,16 +133,8 @@ class MessageOut(BaseModel):
     @classmethod
     def of(cls, view: MessageView) -> MessageOut:
         return cls(
-            message_id=view.message_id,
-            user_id=view.user_id,
-            state=view.state,
-            queue_position=view.queue_position,
             estimated_wait=view.estimate.total_seconds() if view.estimate is not None else None,
-            attempts=view.attempts,
-            submitted_at=view.submitted_at,
-            started_at=view.started_at,
-            ended_at=view.ended_at,
-            reason=view.reason,
+            **alike(cls, view, but=_OWN_WORDS),
             **shown("progress", view.progress or b""),
             **shown("answer", view.answer or b""),
         )
@@ -167,22 +156,8 @@ async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     A `client_message_id` makes a resend harmless; other content under the same one is refused
     with 409.
     """
-    receipt = await messages.send(
-        Message(
-            user_id=body.user_id,
-            org_id=body.org_id,
-            message=body.message,
-            client_id=body.client_id,
-            client_message_id=body.client_message_id,
-            callback_url=body.callback_url,
-            metadata=body.metadata,
-        )
-    )
-    queued = {
-        "status": "queued",
-        "queue_position": receipt.queue_position,
-        "message_id": receipt.message_id,
-    }
+    receipt = await messages.send(Message(**dict(body)))
+    queued = {"status": "queued", **msgspec.structs.asdict(receipt)}
     return Response(msgspec.json.encode(queued), media_type="application/json")
 
 
@@ -199,12 +174,7 @@ async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> Ca
 async def user_queue(user_id: UserId, messages: TheMessages, _: CanLook) -> UserQueueOut:
     """One user's queue. A user that nobody knows has an empty one."""
     found = await messages.user(user_id)
-    return UserQueueOut(
-        user_id=user_id,
-        queue_length=found.queue_length,
-        is_processing=found.is_processing,
-        current_message_id=found.current_message_id,
-    )
+    return UserQueueOut(user_id=user_id, **alike(UserQueueOut, found, but={"user_id"}))
 
 
 @router.get("/message/{message_id}", response_model=MessageOut, responses=documented(404))
@@ -278,12 +248,10 @@ async def health(request: Request, messages: TheMessages) -> HealthOut:
     """
     load, ledger = await asyncio.gather(_load(messages), checked(request.app.state.ledger.probe()))
     works = load is not None, ledger.ok
-    found = load or Load(0, 0)
     return HealthOut(
         status="healthy" if all(works) else "degraded" if any(works) else "unhealthy",
         redis_connected=load is not None,
-        active_queues=found.active_queues,
-        messages_processing=found.messages_processing,
+        **msgspec.structs.asdict(load or Load(0, 0)),
     )
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import typer
 
+from towpath.apps.reviews.model import Action, Forge, Kind, ReviewState, ReviewTask, subject_of
 from towpath.console.arguments import After, Limit, priority
 from towpath.console.verb import DatabaseOption, Session, each, open_ledger, verb
+from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.apps.reviews.service import Reviews
     from towpath.apps.reviews.view import PostingView, ReviewView, Taken
+
+E = TypeVar("E", bound=StrEnum)
 
 app = typer.Typer(no_args_is_help=True, help="Reviews: submit, list, show, cancel, retry.")
 
@@ -85,11 +91,7 @@ async def submit(
     Of a pull request (--number) or of a branch (--ref). It is saved when this returns; the server
     queues it within seconds. With --id a repeat is harmless.
     """
-    from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask  # noqa: PLC0415 -- slow to import
-
     if number is None and not ref:
-        from towpath.errors import InvalidOption  # noqa: PLC0415 -- rarely needed
-
         raise InvalidOption("ref", "", rule="say --ref BRANCH, or --number of a pull request")
     task = ReviewTask(
         forge=Forge.API,
@@ -137,8 +139,8 @@ async def list_(
     """
     async with _reviews(session, database) as reviews:
         page = await reviews.list(
-            state=_state(state),
-            forge=_forge(forge),
+            state=_one_of("state", state and state.upper(), ReviewState),
+            forge=_one_of("forge", forge and forge.lower(), Forge),
             repository=repository,
             number=number,
             after=after,
@@ -154,7 +156,9 @@ async def list_(
         session.out.note("no such reviews")
     if page.after is not None:
         named = {"state": state, "repository": repository, "number": number, "forge": forge}
-        session.out.more(page.after, _again({**named, "limit": limit}))
+        words = [f"--{name} {value}" for name, value in named.items() if value is not None]
+        command = ["towpath reviews list", *words, f"--limit {limit}"]
+        session.out.more(page.after, " ".join(command))
 
 
 @verb(
@@ -223,38 +227,15 @@ async def _each(
 
         async def see_to(id: str) -> None:
             view = await do(reviews, id)
-            if session.out.as_json:
-                session.out.object(described(view))
-            else:
-                session.out.line(f"{view.id}  {_state_of(view)}")
+            session.out.answer(described(view), f"{view.id}  {_state_of(view)}")
 
         await each(session, ids, see_to)
 
 
-def _state(text: str | None) -> Any:
-    from towpath.apps.reviews.model import ReviewState  # noqa: PLC0415 -- slow to import
-
-    return None if text is None else _one_of("state", text.upper(), ReviewState)
-
-
-def _forge(text: str | None) -> Any:
-    from towpath.apps.reviews.model import Forge  # noqa: PLC0415 -- slow to import
-
-    return None if text is None else _one_of("forge", text.lower(), Forge)
-
-
-def _one_of(option: str, text: str, kind: Any) -> Any:
-    from towpath.errors import InvalidOption  # noqa: PLC0415 -- rarely needed
-
-    if text not in set(kind):
+def _one_of(option: str, text: str | None, kind: type[E]) -> E | None:
+    if text is not None and text not in set(kind):
         raise InvalidOption(option, text, rule=f"must be one of {', '.join(kind)}")
-    return kind(text)
-
-
-def _again(named: dict[str, Any]) -> str:
-    """The command that asks for the same list once more."""
-    words = [f"--{name} {value}" for name, value in named.items() if value is not None]
-    return " ".join(["towpath reviews list", *words])
+    return None if text is None else kind(text)
 
 
 # ── for people and for programs ──────────────────────────────────────────────────────────
@@ -262,16 +243,13 @@ def _again(named: dict[str, Any]) -> str:
 
 def described(view: ReviewView) -> dict[str, Any]:
     """A review for programs, in the words of the HTTP API. What it does not have is left out."""
-    import msgspec  # noqa: PLC0415 -- a help text needs none
-
     facts: dict[str, Any] = msgspec.to_builtins(view)
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def _tell_taken(session: Session, taken: Taken) -> None:
     if session.out.as_json:
-        told = {"id": taken.id, "state": taken.state, "existed": taken.existed}
-        session.out.object(told | {"superseded": list(taken.superseded)})
+        session.out.object(msgspec.to_builtins(taken))
         return
     session.out.line(taken.id)
     was = "there already" if taken.existed else "saved"
@@ -290,8 +268,6 @@ def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
 
 
 def _about(view: ReviewView) -> str | None:
-    from towpath.apps.reviews.model import subject_of  # noqa: PLC0415 -- slow to import
-
     return subject_of(view.task) if view.task else None
 
 

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Annotated
 from urllib.parse import quote
 
-import msgspec
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
@@ -17,17 +16,15 @@ from towpath.apps.reviews.hooks import Hook, Ignored, read_github, read_gitlab
 from towpath.apps.reviews.model import (
     REVIEWS,
     Action,
-    Comment,
     Forge,
     Kind,
-    Review,
     ReviewState,
     ReviewTask,
     Severity,
     Verdict,
 )
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
-from towpath.apps.reviews.view import PostingView, ReviewView, Taken
+from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
@@ -122,15 +119,6 @@ class TakenOut(Answer):
     superseded: list[str]
     """Older reviews of the same pull request or branch that had not begun and never will."""
 
-    @classmethod
-    def of(cls, taken: Taken) -> TakenOut:
-        return cls(
-            id=taken.id,
-            state=taken.state,
-            existed=taken.existed,
-            superseded=list(taken.superseded),
-        )
-
 
 class TaskOut(Answer):
     """What is reviewed."""
@@ -151,10 +139,6 @@ class TaskOut(Answer):
     action: Action
     host: str
 
-    @classmethod
-    def of(cls, task: ReviewTask) -> TaskOut:
-        return cls(**msgspec.structs.asdict(task))
-
 
 class CommentOut(Answer):
     """A remark on a file, or on a line of it."""
@@ -164,10 +148,6 @@ class CommentOut(Answer):
     body: str
     severity: Severity
 
-    @classmethod
-    def of(cls, comment: Comment) -> CommentOut:
-        return cls(**msgspec.structs.asdict(comment))
-
 
 class SaidOut(Answer):
     """What the reviewer said."""
@@ -175,11 +155,6 @@ class SaidOut(Answer):
     summary: str
     verdict: Verdict
     comments: list[CommentOut]
-
-    @classmethod
-    def of(cls, review: Review) -> SaidOut:
-        comments = [CommentOut.of(it) for it in review.comments]
-        return cls(summary=review.summary, verdict=review.verdict, comments=comments)
 
 
 class PostingOut(Answer):
@@ -190,10 +165,6 @@ class PostingOut(Answer):
     last_error: str | None
     url: str
     """Where it can be read there, if the forge said so."""
-
-    @classmethod
-    def of(cls, posting: PostingView) -> PostingOut:
-        return cls(**msgspec.structs.asdict(posting))
 
 
 class ReviewOut(Answer):
@@ -218,24 +189,6 @@ class ReviewOut(Answer):
     posting: PostingOut | None
     """null where nothing is posted."""
 
-    @classmethod
-    def of(cls, view: ReviewView) -> ReviewOut:
-        return cls(
-            id=view.id,
-            state=view.state,
-            task=TaskOut.of(view.task) if view.task else None,
-            priority=view.priority,
-            attempts=view.attempts,
-            last_error=view.last_error,
-            cancel_requested=view.cancel_requested,
-            created_at=view.created_at,
-            due_at=view.due_at,
-            started_at=view.started_at,
-            finished_at=view.finished_at,
-            review=SaidOut.of(view.review) if view.review else None,
-            posting=PostingOut.of(view.posting) if view.posting else None,
-        )
-
 
 class ReviewsOut(Answer):
     """A page of reviews, newest first."""
@@ -258,7 +211,7 @@ _LOCATION = {
     response_model=TakenOut,
     responses={202: {"headers": _LOCATION}, **documented(409)},
 )
-async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit) -> TakenOut:
+async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit) -> Taken:
     """Ask for a review. It is saved when this answers, and runs later, also if Redis is away.
 
     The same `id` again is the same review; another task under it is refused with 409. Of the
@@ -267,43 +220,35 @@ async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: Can
     """
     taken = await reviews.submit(body.task(), id=body.id, priority=body.priority)
     response.headers["Location"] = f"/api/v1/reviews/{quote(taken.id, safe='')}"
-    return TakenOut.of(taken)
+    return taken
 
 
 @router.get("", response_model=ReviewsOut, responses=documented())
 async def list_reviews(
     reviews: TheReviews, _: CanRead, wish: Annotated[Wish, Query()]
-) -> ReviewsOut:
+) -> ReviewPage:
     """A page of reviews, newest first, without what the reviewers said."""
-    page = await reviews.list(
-        state=wish.state,
-        forge=wish.forge,
-        repository=wish.repository,
-        number=wish.number,
-        after=wish.after,
-        size=wish.size,
-    )
-    return ReviewsOut(reviews=[ReviewOut.of(it) for it in page.reviews], after=page.after)
+    return await reviews.list(**wish.model_dump())
 
 
 @router.get("/{id}", response_model=ReviewOut, responses=documented(404))
-async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewOut:
+async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewView:
     """The review as it is now, with what the reviewer said."""
-    return ReviewOut.of(await reviews.get(id))
+    return await reviews.get(id)
 
 
 @router.post("/{id}/cancel", response_model=ReviewOut, responses=documented(404, 409))
-async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewOut:
+async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewView:
     """End a review that has not ended: CANCELLED, or `cancel_requested` while it still runs."""
-    return ReviewOut.of(await reviews.cancel(id))
+    return await reviews.cancel(id)
 
 
 @router.post("/{id}/retry", response_model=ReviewOut, responses=documented(404, 409))
-async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewOut:
+async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewView:
     """Give a review that is DEAD or CANCELLED new attempts, a FAILED one its turn; and a COMPLETED
     one whose posting is DEAD, its posting.
     """
-    return ReviewOut.of(await reviews.retry(id))
+    return await reviews.retry(id)
 
 
 # ── webhooks ─────────────────────────────────────────────────────────────────────────────
@@ -321,7 +266,7 @@ class IgnoredOut(Answer):
 async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOut:
     if isinstance(found, Ignored):
         return IgnoredOut(ignored=found.reason)
-    return TakenOut.of(await reviews.take(found))
+    return TakenOut.model_validate(await reviews.take(found))
 
 
 _GITHUB = Listener(

@@ -146,11 +146,16 @@ class Reviews:
             raise InvalidOption("repository", repository, rule="must be owner/name")
         if size > LARGEST_PAGE:
             raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
+        # How subjects begin: with a forge, and a repository whose name ends at one of the marks.
+        forges = list(Forge) if forge is None else [forge]
+        places = [f"{it}:{repository or ''}" for it in forges]
+        marks = "#@" if repository else ("",)
+        some = number is None and (forge or repository)
         page = await self._jobs.list(
             REVIEWS,
             state=None if state is None else RecordState(state.lower()),
-            subject=_subjects(forge, repository, number) if number is not None else None,
-            prefix=_beginnings(forge, repository) if number is None else None,
+            subject=[f"{it}#{number}" for it in places] if number is not None else None,
+            prefix=[f"{it}{mark}" for it in places for mark in marks] if some else None,
             after=after,
             size=size,
         )
@@ -188,18 +193,3 @@ def _taken(recorded: Recorded) -> Taken:
     record = recorded.record
     state = ReviewState.of(record.state)
     return Taken(record.id, state, recorded.existed, recorded.superseded)
-
-
-def _subjects(forge: Forge | None, repository: str | None, number: int) -> list[str]:
-    return [f"{it}:{repository}#{number}" for it in _forges(forge)]
-
-
-def _beginnings(forge: Forge | None, repository: str | None) -> list[str] | None:
-    """How the subjects begin that are asked for; None = all."""
-    if repository is not None:
-        return [f"{it}:{repository}{mark}" for it in _forges(forge) for mark in "#@"]
-    return None if forge is None else [f"{forge}:"]
-
-
-def _forges(forge: Forge | None) -> list[Forge]:
-    return list(Forge) if forge is None else [forge]

@@ -11,13 +11,14 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, duration_ms, instant, seconds, steady, wall_ms
 from towpath.errors import InvalidOption
 from towpath.ledger.errors import LedgerError, LedgerUnreachable, SinkUnreachable
+from towpath.ledger.outbox.event import Refusal
 from towpath.ledger.outbox.outbox import OutboxCounts
 from towpath.ledger.outbox.outgoing import (
     MOST_WAITING,
@@ -40,9 +41,6 @@ from towpath.telemetry.metrics import Metrics, Reading, SinkMetrics, SinkReading
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
     from towpath.ledger.outbox.event import Event, Outcome, Sink
-if TYPE_CHECKING:
-    from towpath.ledger.ledger import Ledger
-    from towpath.ledger.outbox.event import Sink
 
 
 class _LeaseOver(Exception):
@@ -84,18 +82,14 @@ class Route:
         """Carry events until closed. Ends by itself only with an error that is a defect."""
         try:
             while not self._closing.is_set():
-                await self._turn()
+                self._called.clear()
+                try:
+                    await self._look()
+                    self._ledger_away = False
+                except LedgerError as error:
+                    await self._without_ledger(error)
         finally:
             await self._leave()
-
-    async def _turn(self) -> None:
-        self._called.clear()
-        try:
-            await self._look()
-        except LedgerError as error:
-            await self._without_ledger(error)
-        else:
-            self._ledger_away = False
 
     async def _without_ledger(self, error: LedgerError) -> None:
         if not self._ledger_away:
@@ -212,16 +206,14 @@ class Route:
         self._tell(verdict)
 
     def _tell(self, verdict: Verdict) -> None:
-        for event, refusal in verdict.refused:
-            about = {"sink": self._name, "event_id": event.id, "type": event.type}
-            self._log.emit(lines.EVENT_REFUSED, reason=refusal.reason, **about)
-        for event, later in verdict.delayed:
-            about = {"sink": self._name, "event_id": event.id, "type": event.type}
-            delay = self._patience.hold_back(event.key, event.attempts, later.after)
-            attempt = event.attempts + 1
-            self._log.emit(
-                lines.EVENT_DELAYED, attempt=attempt, reason=later.reason, delay=delay, **about
-            )
+        for event, answer in (*verdict.refused, *verdict.delayed):
+            about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
+            about["reason"] = answer.reason
+            if isinstance(answer, Refusal):
+                self._log.emit(lines.EVENT_REFUSED, **about)
+                continue
+            delay = self._patience.hold_back(event.key, event.attempts, answer.after)
+            self._log.emit(lines.EVENT_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
 
     async def _pause(self, verdict: Verdict) -> None:
         """Leave the sink alone. Another process may reach it: the lease is free meanwhile."""
@@ -276,7 +268,11 @@ class Courier:
         if self._running:
             return self
         self._read_at = steady()
-        self._routes = [self._route(sink) for sink in self._sinks]
+        own: dict[str, Any] = {"options": self._options, "log": self._log}
+        self._routes = [
+            Route(self._ledger, sink, counters=self._metrics.sink(sink.name), **own)
+            for sink in self._sinks
+        ]
         self._ledger.outbox.call(self._call)
         tasks = {"readings of the outbox": self._read_now_and_then}
         for sink, route in zip(self._sinks, self._routes, strict=True):
@@ -322,10 +318,6 @@ class Courier:
                 for sink, it in self._counts.items()
             ]
         )
-
-    def _route(self, sink: Sink) -> Route:
-        counters = self._metrics.sink(sink.name)
-        return Route(self._ledger, sink, options=self._options, log=self._log, counters=counters)
 
     def _call(self) -> None:
         for route in self._routes:

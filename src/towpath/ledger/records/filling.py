@@ -175,11 +175,12 @@ class Filling:
         """
         if seen:
             await self._stop_cancelled(records)
-        found, named = Found(open=len(records)), sorted(records, key=_place)
+        found, named = Found(open=len(records)), sorted(records, key=lambda at: at.record.seq)
         while named:
             answers = await self._submit(named)
             changes = [(at, await self._change(at.record, answer)) for at, answer in answers]
-            brought = sum(_is_new(answer) for _, answer in answers)
+            submitted = [it for _, it in answers if isinstance(it, Submitted)]
+            brought = sum(not it.existed for it in submitted)
             ended = sum("finished_at" in change for _, change in changes if change)
             found = found.and_(Found(brought=brought, ended=ended))
             named = await self._note(changes, seen=seen)
@@ -253,14 +254,6 @@ class Filling:
 
 
 _Answer = Submitted | TowpathError | str
-
-
-def _place(at: At) -> int:
-    return at.record.seq
-
-
-def _is_new(answer: _Answer) -> bool:
-    return isinstance(answer, Submitted) and not answer.existed
 
 
 def _renamed(record: Record) -> dict[str, Any]:

@@ -105,7 +105,9 @@ class Jobs:
         self._take = Joined(self._take_many)
         self.begin = Joined(self._begin_many)
         """Begin an attempt with the token of a lease. Joined with others that come now."""
-        self.end = Joined(self._end_many)
+        self.end = Joined[Ending, RecordState | None](
+            lambda endings: ledger.decide(lambda it: end(it, endings, self.tell))
+        )
         """End an attempt; None if it is no longer this one's. Joined with others that come now."""
         self._nudges: set[asyncio.Task[None]] = set()
         self.fastpath: Fastpath | None = None
@@ -323,9 +325,6 @@ class Jobs:
         if early and self.fastpath is not None:
             self._nudge(self.fastpath.catch_up(early))
         return begun
-
-    async def _end_many(self, endings: list[Ending]) -> list[RecordState | None]:
-        return await self._ledger.decide(lambda connection: end(connection, endings, self.tell))
 
     def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
         """What puts the end of those of *rows* that end into the outbox, if anybody listens."""

@@ -260,7 +260,9 @@ def newest(
     name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE) + 1
     wanted: list[ColumnElement[bool]] = [jobs.c.queue == name]
     if prefix is not None:
-        wanted.append(or_(*map(_begins, _several(prefix))))
+        # Not LIKE: it would not tell capitals from small letters on SQLite, and would elsewhere.
+        begins = (func.substr(jobs.c.subject, 1, len(it)) == it for it in _several(prefix))
+        wanted.append(or_(*begins))
     if after is not None:
         wanted.append(jobs.c.seq < _place(after))
     states = None if state is None else [record_state(state)]
@@ -296,11 +298,6 @@ def counted(connection: Connection, queue: str) -> dict[RecordState, int]:
 
 def _several(one_or_more: str | Sequence[str]) -> Sequence[str]:
     return [one_or_more] if isinstance(one_or_more, str) else one_or_more
-
-
-def _begins(prefix: str) -> ColumnElement[bool]:
-    # Not LIKE: it would not tell capitals from small letters on SQLite, and would on PostgreSQL.
-    return func.substr(jobs.c.subject, 1, len(prefix)) == prefix
 
 
 def _mark(seq: int) -> str:

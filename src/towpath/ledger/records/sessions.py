@@ -70,7 +70,7 @@ class Transactions:
                     # Again where it was known: a server that was started anew looks like another.
                     self._database = await self._ledger.read(database_of)
                 self._require_same(theirs)
-            return await begun.run_sync(self._make, wanted, told or _nobody)
+            return await begun.run_sync(self._make, wanted, told or (lambda _: None))
 
     def take_blocking(
         self, transaction: BlockingTransaction, wanted: Sequence[NewRecord], told: Told
@@ -153,10 +153,6 @@ def _begun_blocking(transaction: BlockingTransaction) -> Session | Connection:
 
 def _connection(begun: Session | Connection) -> Connection:
     return begun if isinstance(begun, Connection) else begun.connection()
-
-
-def _nobody(recorded: list[Recorded]) -> None:
-    pass
 
 
 # ── sessions ─────────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,7 @@ async def submit(
         answer = await engine.submit(queue, body.data(), **options)
     submitted = _taken(answer)
     response.headers["Location"] = _place(queue, submitted.id)
-    return SubmittedOut.of(submitted)
+    return SubmittedOut.model_validate(submitted)
 
 
 @router.get("", response_model=PageOut, responses=documented())
@@ -213,6 +213,6 @@ def _taken(answer: Submitted | TowpathError) -> Submitted:
 
 def _listed(answer: Submitted | TowpathError) -> SubmittedOut | RefusedOut:
     try:
-        return SubmittedOut.of(_taken(answer))
+        return SubmittedOut.model_validate(_taken(answer))
     except TowpathError as error:
         return RefusedOut.of(error)

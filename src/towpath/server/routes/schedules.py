@@ -324,4 +324,4 @@ async def fire(
 ) -> SubmittedOut:
     """Submit its job once more, now. Its rhythm stays, and so do `last` and `next`."""
     call, id = (named.call(), named.job_id(0)) if named else (None, None)
-    return SubmittedOut.of(await engine.schedules.fire(queue, name, id=id, call=call))
+    return SubmittedOut.model_validate(await engine.schedules.fire(queue, name, id=id, call=call))

@@ -65,9 +65,7 @@ async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWo
     if body.progress is not None:
         await engine.progress(lease, note(body.progress))
     renewed = await engine.renew(lease, seconds(body.lease))
-    return RenewedOut(
-        id=id, expires_at=renewed.expires_at, cancel_requested=renewed.cancel_requested
-    )
+    return RenewedOut.model_validate(renewed)
 
 
 @router.post("/jobs/{id}/complete", response_model=StateOut, responses=documented(404, 409))
