@@ -30,6 +30,7 @@ from towpath.apps.uploads.stores.errors import (
     ChecksumDiffers,
     MultipartNotFound,
     ObjectNotFound,
+    PartsDiffer,
     StoreDamaged,
 )
 from towpath.apps.uploads.stores.port import PIECE, Body, Multipart, Part, check_parts
@@ -224,9 +225,12 @@ class Folders:
     def _closed(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
         """Its folder, which nobody adds to any more."""
         still, closed = self._open / multipart.id, self._whole / multipart.id
-        if still.exists():
+        try:
             self._begun(still, multipart)
             check_parts(multipart, parts, _there(_parts_in(still)))
+        except (MultipartNotFound, PartsDiffer):
+            if still.exists():  # if not, it was closed meanwhile, and is looked at there
+                raise
         with suppress(FileNotFoundError):  # somebody else has just closed it, or did and then died
             _move(still, closed)
         self._begun(closed, multipart)
