@@ -7,8 +7,7 @@
 An object's bytes stay in the files that its parts were written to: completing it copies nothing,
 needs no room, and is one rename. A folder of whole/ that no name points to was left by a crash, or
 is an object that was replaced: `unfinished` finds it, with all that is open. Every file is synced
-and then renamed into place, and its directory synced. Keys have no `~`: their own folders and the
-names never meet. What begins with a dot is on its way in or out.
+and then renamed into place. Keys have no `~`. What begins with a dot is on its way in or out.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ class Folders:
         try:
             self._begun(still, multipart)
             check_parts(multipart, parts, _there(_parts_in(still)))
-        except (MultipartNotFound, PartsDiffer):
+        except (MultipartNotFound, PartsDiffer, FileNotFoundError):
             if still.exists():  # if not, it was closed meanwhile, and is looked at there
                 raise
         with suppress(FileNotFoundError):  # somebody else has just closed it, or did and then died
