@@ -20,7 +20,7 @@ from towpath.apps.timers.measures import FIRED, LATE
 from towpath.apps.timers.model import TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import SCRIPTS, queue_of
-from towpath.clock import duration_ms, instant, instant_ms
+from towpath.clock import duration_ms, instant, instant_ms, seconds
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
 from towpath.engine.space import Record
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LARGEST_PAGE = 1000
 _GATHERED_S = 0.2
 _BATCH = 200
+_LAST = seconds(2)
+"""How long the end of a process waits for what is being written."""
 _WAITING_MOST = 10_000
 """Firings that wait to be written; while the store is away, the oldest are given up."""
 _LONGEST_REASON = 200
@@ -92,6 +94,7 @@ class FiringLog:
         self._age = duration_ms("log_age", options.log_age)
         self._waiting: dict[TypeKey, list[bytes]] = {}
         self._count = 0
+        self._flushing = asyncio.Lock()
         self._writing = Background("log of timers", self._write)
 
     def add(self, key: TypeKey, firings: Sequence[Firing]) -> None:
@@ -140,6 +143,10 @@ class FiringLog:
 
     async def flush(self) -> None:
         """Write what waits. Raises ServerError."""
+        async with self._flushing:
+            await self._flush()
+
+    async def _flush(self) -> None:
         while self._waiting:
             key, rows = next(iter(self._waiting.items()))
             some = rows[:_BATCH]
@@ -158,7 +165,7 @@ class FiringLog:
 
     async def close(self) -> None:
         """Write what waits, if the store is there, and no more."""
-        await self._writing.stop()
+        await self._writing.stop(grace=_LAST)
         with suppress(ServerError):
             await self.flush()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from towpath.app.ticket import STATES
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded
@@ -50,11 +50,11 @@ class Records:
     async def set(self, queue: str, timer: NewTimer, task_id: str) -> Timer:
         """Make the row, or let it be another timer that waits."""
         options = timer.options(task_id, recorded=True)
-        made = await cast("Any", self.jobs).set(queue, timer.packed(), **options)
+        made = await self.jobs.set(queue, timer.packed(), **options)
         return as_timer(timer.key, made.record, existed=made.replaced)
 
     async def move(self, key: TypeKey, ref: JobRef, when: When) -> Timer:
-        return as_timer(key, await cast("Any", self.jobs).move(ref.queue, ref.id, **when.moved()))
+        return as_timer(key, await self.jobs.move(ref.queue, ref.id, **when.moved()))
 
     async def cancel(self, key: TypeKey, ref: JobRef) -> Timer:
         return as_timer(key, await self.jobs.cancel(ref.queue, ref.id))

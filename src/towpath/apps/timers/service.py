@@ -54,7 +54,7 @@ from towpath.errors import (
     ServerError,
     TowpathError,
 )
-from towpath.ledger.errors import RecordError, RecordNotFound
+from towpath.ledger.errors import RecordEnded, RecordNotFound, RecordNotWaiting
 
 if TYPE_CHECKING:
     from towpath.ledger.records.jobs import Jobs
@@ -352,8 +352,8 @@ def _in_its_words(ref: JobRef) -> Generator[None]:
     except JobNotWaiting as error:
         leased = error.state == State.LEASED
         raise (TimerRunning(ref) if leased else TimerEnded(ref, error.state)) from error
-    except RecordError as error:
-        state = STATES[getattr(error, "state", State.GONE)]
+    except (RecordEnded, RecordNotWaiting) as error:
+        state = STATES[error.state]
         raise (TimerRunning(ref) if state is State.LEASED else TimerEnded(ref, state)) from error
     except (JobDone, JobDead, JobCancelled) as error:
         raise TimerEnded(ref, _ENDED_BY[type(error)]) from error

@@ -1,0 +1,45 @@
+"""Apps of worker processes under test. Params are the path of a file that they write to."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from towpath.apps.timers.plugin import Timers
+from towpath.clock import seconds
+from towpath.engine.retry import Fixed
+
+timers = Timers("redis://nobody")
+app = timers.app
+
+
+def note(path: str, words: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(f"{words}\n")
+
+
+@timers.worker("two", retry=Fixed(seconds(0.01)))
+async def first(path: str) -> None:
+    note(path, "first")
+
+
+@timers.worker("two")
+async def second(path: str) -> None:
+    """Goes on for ever while there is a file that says so."""
+    note(path, "second")
+    while os.path.exists(f"{path}.hold"):  # noqa: ASYNC110, ASYNC240, PTH110 -- nobody tells
+        await asyncio.sleep(0.01)
+
+
+@timers.worker("shared")
+async def shared(path: str) -> None:
+    note(path, str(os.getpid()))
+
+
+ordered_timers = Timers("redis://nobody")
+ordered = ordered_timers.app
+
+
+@ordered_timers.worker("restart", concurrency=1)
+async def in_order(params: tuple[str, str]) -> None:
+    path, task_id = params
+    note(path, task_id)
