@@ -132,7 +132,7 @@ async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubm
     responses={
         200: {"description": "It took the place of a job that waited."},
         201: {"description": "It is new.", "model": PlacedOut, "headers": _LOCATION},
-        **documented(409),
+        **documented(404, 409),
     },
 )
 async def set_job(
