@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.architecture.sources import SOURCE, python_files, shown
-from towpath.calls.answer import Advice, Answer, Next, advice
+from towpath.calls.answer import Advice, Answer, Next, advice, advice_among
 from towpath.clock import ZERO, Duration, days, seconds
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -33,6 +33,26 @@ def answer(status: int, retry_after: str | None = None) -> Answer:
 )
 def test_goes_by_the_status(status: int, expected: Next) -> None:
     assert advice(answer(status), now=NOW) == Advice(expected)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        *((status, Next.DONE) for status in (200, 201, 204)),
+        (202, Next.ACCEPTED),
+        *((status, Next.NEVER) for status in (400, 410, 413, 415, 422)),
+        *((status, Next.LATER) for status in (500, 502, 503, 599)),
+        *((status, Next.ELSEWHERE) for status in (101, 301, 302, 307, 401, 404, 408, 409, 414)),
+        *((status, Next.ELSEWHERE) for status in (425, 429, 431, 451)),
+    ],
+)
+def test_of_one_receiver_among_several_says_whether_another_is_to_be_asked(
+    status: int, expected: Next
+) -> None:
+    assert advice_among(answer(status), now=NOW) == Advice(expected)
+    kept = seconds(7) if status in (404, 429, 503) else None
+    if kept:
+        assert advice_among(answer(status, "7"), now=NOW) == Advice(expected, kept)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ class Next(StrEnum):
     """The receiver is somewhere else. Redirects are not followed."""
     GONE = "gone"
     """The receiver wants no more calls to this URL, this one or any other."""
+    ACCEPTED = "accepted"
+    """It was taken, and the receiver goes on with it by itself."""
     ELSEWHERE = "elsewhere"
     """It was not taken here; where there are several receivers, another one may take it."""
 
@@ -92,9 +94,11 @@ def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
 def advice_among(answer: Answer, *, now: datetime | None = None) -> Advice:
     """The same for a receiver that is one of several: whether it, or what it was sent, is at fault.
 
-    400, 410, 413, 415 and 422 are never, 5xx is later; 3xx and every other 4xx are elsewhere. Their
-    Retry-After counts where no other receiver takes it.
+    202 is accepted, other 2xx is done; 400, 410, 413, 415 and 422 are never, 5xx is later; 3xx and
+    every other 4xx are elsewhere. Their Retry-After counts where no other receiver takes it.
     """
+    if answer.status == 202:
+        return Advice(Next.ACCEPTED)
     told = advice(answer, now=now)
     if told.next is Next.DONE or answer.status >= 500:
         return told

@@ -1,10 +1,12 @@
 """Instances of applications: registered, alive by the server's clock, bounded, and forgotten."""
 
+import re
 from contextlib import suppress
 from typing import cast
 
 import pytest
 
+from tests.architecture.sources import ROOT
 from towpath.apps.timers import instances as module
 from towpath.apps.timers.errors import InstanceNotFound, TimerTypeTaken, TooManyInstances
 from towpath.apps.timers.instances import (
@@ -270,3 +272,13 @@ class TestServiceMode:
         await instances.tell_breaker(told.instance_id, "s2", seconds(0))
         [found] = await mode.all("shop")
         assert (found.breaker, found.avoided_by) == ("closed", ())
+
+
+def test_the_page_about_users_of_redis_names_every_command() -> None:
+    page = (ROOT / "docs" / "how-to" / "connect-over-tls.md").read_text()
+    scripts = (ROOT / "src" / "towpath" / "apps" / "timers" / "lua").rglob("*.lua")
+    text = "".join(path.read_text() for path in scripts)
+    used = {word.lower() for word in re.findall(r"redis\.p?call\('([A-Z]+)'", text)}
+    assert used
+    assert [word for word in sorted(used) if f"+{word}" not in re.findall(r"\+\w+", page)] == []
+    assert "~timers.instances:*" in page

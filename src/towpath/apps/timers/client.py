@@ -217,7 +217,7 @@ class TimerClient:
     def complete(self, call: TimerCall) -> None:
         """End a timer that was answered with `Later`.
 
-        Raises ServerAnswered; its `status` is 409 once another attempt has begun.
+        Raises ServerAnswered; `told` is `lease-lost` once another attempt has begun.
         """
         self._settle(call, "complete", {})
 

@@ -31,8 +31,8 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     """Private networks, addresses and hosts at which instances of applications may be called
     (`10.0.0.0/8,shop.internal`); they open nothing else."""
-    call_within: Duration = seconds(30)
-    """How long an instance may take to answer when a timer is due."""
+    call_within: Duration = seconds(10)
+    """How long an instance may take to answer when a timer is due; longer work is answered 202."""
     calls_per_type: Annotated[int, Meta(ge=1, le=1000)] = 20
     """How many timers of a type one scheduler calls at once."""
 

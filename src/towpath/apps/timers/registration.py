@@ -1,6 +1,6 @@
 """An application's instance, kept registered from its own process: by a thread, over HTTP.
 
-Needs nothing but the standard library: it runs in other people's programs.
+Speaks HTTP with the standard library alone: it runs in other people's programs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
+from towpath.calls.answer import Answer, Next, advice
 from towpath.clock import steady
 from towpath.errors import InvalidOption, RetryAdvice, TowpathError
 
@@ -24,6 +27,7 @@ _AGAIN, _REFUSED_AGAIN = 1.0, 15.0
 _ANEW = 600.0
 """Seconds after which an instance registers anew: so that it learns of a secret that is new."""
 _LARGEST_ANSWER = 1 << 20
+_FORGOTTEN = "instance-not-found"
 
 
 class ServerAnswered(TowpathError):
@@ -33,9 +37,14 @@ class ServerAnswered(TowpathError):
     remedy = "Check the server's address, the key and its scopes; see the server's own words."
     retry = RetryAdvice.LATER
 
-    def __init__(self, what: str, status: int, detail: str) -> None:
-        super().__init__(f"{what}: the server answered {status}: {detail}")
-        self.status = status
+    def __init__(self, what: str, answer: Answer) -> None:
+        problem = _problem(answer.body)
+        super().__init__(f"{what}: the server answered {answer.status}: {problem.detail}")
+        self.status = answer.status
+        self.told = problem.type.rpartition("/")[2]
+        """The code of the problem: `lease-lost`, `instance-not-found`, …"""
+        self.later = advice(answer).next is Next.LATER
+        """Whether the same may work later."""
 
 
 class Server:
@@ -62,23 +71,29 @@ class Server:
         sent = None if body is None else json.dumps(body).encode()
         try:
             connection.request(method, self._path + path, sent, self._headers)
-            answer = connection.getresponse()
-            told = answer.read(_LARGEST_ANSWER)
+            got = connection.getresponse()
+            answer = Answer(got.status, {}, got.read(_LARGEST_ANSWER))
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:
             connection.close()
-        if answer.status >= 300:
-            raise ServerAnswered(f"{method} {path}", answer.status, _detail(told))
-        return json.loads(told) if told else None
+        if advice(answer).next is not Next.DONE:
+            raise ServerAnswered(f"{method} {path}", answer)
+        return json.loads(answer.body) if answer.body else None
 
 
-def _detail(told: bytes) -> str:
+class _Problem(msgspec.Struct, frozen=True):
+    """What a refusal says of itself."""
+
+    type: str = ""
+    detail: str = ""
+
+
+def _problem(body: bytes) -> _Problem:
     try:
-        problem: Any = json.loads(told)
-        return str(cast("dict[str, Any]", problem)["detail"])
-    except (ValueError, TypeError, KeyError):
-        return told[:200].decode(errors="replace")
+        return msgspec.json.decode(body, type=_Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Problem(detail=body[:200].decode(errors="replace"))
 
 
 class Registration:
@@ -137,11 +152,11 @@ class Registration:
             else:
                 self._server.post(f"{self._path()}/heartbeat")
         except ServerAnswered as error:
-            if error.status == 404 and self.instance_id is not None:
+            if error.told == _FORGOTTEN and self.instance_id is not None:
                 self.instance_id = None  # it was forgotten: another Redis, or a long silence
                 return 0.0
             _log.warning("%s", error)
-            return _AGAIN if error.status >= 500 else _REFUSED_AGAIN
+            return _AGAIN if error.later else _REFUSED_AGAIN
         except (OSError, ValueError, KeyError, TypeError) as error:
             _log.warning("the server can't be reached: %s", error)
             return _AGAIN

@@ -255,7 +255,7 @@ class _Served:
         if told.next is Next.NEVER:
             self._count("dead")
             raise Discard(reason)
-        if answer.status == 202:
+        if told.next is Next.ACCEPTED:
             self._count("handed_over")
             raise HandOver(_lease(answer.body))
         self._count("done")
