@@ -1,0 +1,240 @@
+"""I2, I4, I9, I12 for timers: every timer is completed once, none early, none lost.
+
+Two schedulers, two workers, two instances of an app and the store are killed and frozen at random
+while timers fall due in both modes. TOWPATH_TIMERS_UNDER_FAULTS=5000 is the long form.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.faults.queue_contents import contents_of, is_drained
+from tests.faults.timer_history import Fault, History, Ran, Told, diaries, events_of
+from tests.faults.timer_program import APP, APP_TYPE, PLUGIN_TYPE, worked_async
+from tests.faults.timer_site import QUEUES, Site, site_of
+from tests.waiting import eventually_async
+from towpath import Context
+from towpath.apps.timers.errors import TimerEnded
+from towpath.apps.timers.model import TIMER_OPTIONS, NewTimer, new_timer
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.plugin import Timers
+from towpath.apps.timers.service import TimerService
+from towpath.clock import seconds, wall_ms
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.model import Job, JobRef, job_ref
+from towpath.engine.retry import Fixed
+from towpath.engine.states import State
+from towpath.errors import ServerError, TowpathError
+
+TIMERS = int(os.environ.get("TOWPATH_TIMERS_UNDER_FAULTS", "400"))
+SPAN_MS = 8_000 + TIMERS * 10
+"""Over how long they fall due."""
+STRIKES = 6 + TIMERS // 100
+HANGS = 120 + TIMERS / 10
+"""Seconds: who takes longer than that hangs, however busy the machine is."""
+BATCH = 20
+SLACK_MS = 4_000
+"""For how long after the end of a fault a call that was under way may go wrong."""
+LIMITS = Limits(answer=seconds(1), give_up=seconds(2))
+SOON = Fixed(seconds(0.3))
+
+
+def new_timers(chance: random.Random, count: int) -> list[NewTimer]:
+    """Half of them in each mode, due at any time from now on."""
+    now = wall_ms()
+    return [
+        new_timer(
+            APP_TYPE if number % 2 else PLUGIN_TYPE,
+            number // 2,
+            task_id=f"timer-{number}",
+            app=APP if number % 2 else None,
+            delay_time=now + chance.randrange(SPAN_MS),
+            retry=SOON,
+        )
+        for number in range(count)
+    ]
+
+
+def promised(timers: list[NewTimer]) -> dict[str, int]:
+    return {str(it.task_id): it.when.due or 0 for it in timers}
+
+
+async def submit(service: TimerService, timers: list[NewTimer]) -> None:
+    """All of them, whatever happens meanwhile: again with the same ids where nobody answered."""
+    left = list(timers)
+    while left:
+        some, left = left[:BATCH], left[BATCH:]
+        for timer, answer in zip(some, await service.submit_many(some), strict=True):
+            if isinstance(answer, ServerError):
+                left.append(timer)
+            elif isinstance(answer, TowpathError) and not isinstance(answer, TimerEnded):
+                raise answer
+
+
+@asynccontextmanager
+async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, TimerService]]:
+    async with Engine(store.url, limits=LIMITS) as engine:
+        for queue in QUEUES.values():
+            await engine.configure(queue, msgspec.structs.replace(TIMER_OPTIONS, events=1_000_000))
+        yield engine, TimerService(lambda: engine, TimersOptions())
+
+
+class Faults:
+    """Strikes, one after the other; who is frozen is thawed some strikes later."""
+
+    def __init__(self, store: EmbeddedServer, site: Site, chance: random.Random) -> None:
+        self._store, self._site, self._chance = store, site, chance
+        self._frozen: list[tuple[Callable[[], None], str, int]] = []
+        self.all: list[Fault] = []
+
+    async def strike(self) -> None:
+        kind = self._chance.choice(["store", "scheduler", "worker", "instance"])
+        if kind == "store":
+            await self._strike_store()
+        elif self._chance.random() < 0.5:
+            victim, began = self._site.one(self._chance, kind), wall_ms()
+            await asyncio.to_thread(victim.kill)
+            self._over(f"{victim.name} killed", began)
+        else:
+            victim = self._site.one(self._chance, kind)
+            victim.freeze()
+            self._frozen.append((victim.thaw, f"{victim.name} frozen", wall_ms()))
+        if len(self._frozen) > 2:
+            self.thaw()
+
+    def thaw(self) -> None:
+        for thaw, what, began in self._frozen:
+            thaw()
+            self._over(what, began)
+        self._frozen.clear()
+
+    def _over(self, what: str, began: int) -> None:
+        self.all.append(Fault(what, began, wall_ms() + SLACK_MS))
+
+    async def _strike_store(self) -> None:
+        began = wall_ms()
+        if self._chance.random() < 0.5:
+            self._store.kill()
+            await asyncio.to_thread(self._store.start)
+            self._over("store killed", began)
+            return
+        self._store.pause()
+        try:
+            await worked_async(began + self._chance.randrange(100, 2500))
+        finally:
+            self._store.unpause()
+        self._over("store frozen", began)
+
+
+async def disturb(faults: Faults, site: Site, chance: random.Random) -> None:
+    """Strike whenever some more timers have run."""
+    for number in range(STRIKES):
+        due = TIMERS * 0.9 * (number + chance.random()) / STRIKES
+
+        async def ran(due: float = due) -> bool:
+            return len({it.id for it in diaries(site.diary)}) >= due
+
+        await eventually_async(ran, within=HANGS)
+        await faults.strike()
+
+
+@pytest.mark.timeout(4 * HANGS)
+async def test_every_timer_is_completed_once_none_early_none_lost(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with EmbeddedServer(data=tmp_path / "store") as store, site_of(store.url, tmp_path) as site:
+        site.diary.touch()
+        faults = Faults(store, site, chance)
+        async with service_on(store) as (engine, service):
+            timers = new_timers(chance, TIMERS)
+            submitting = asyncio.create_task(submit(service, timers))
+            await disturb(faults, site, chance)
+            await submitting
+            faults.thaw()
+
+            async def ended() -> bool:
+                try:
+                    return all([await is_drained(engine, queue) for queue in QUEUES.values()])
+                except ServerError:
+                    return False
+
+            await eventually_async(ended, within=HANGS)
+            history = await history_of(engine, store, timers, diaries(site.diary))
+    history.faults = faults.all
+    print(f"{TIMERS} timers, {len(faults.all)} faults, {history.again()} attempts more")  # noqa: T201 -- the figures
+    assert not history.misdeeds(), "\n".join(history.misdeeds()[:20])
+
+
+async def history_of(
+    engine: Engine, store: EmbeddedServer, timers: list[NewTimer], ran: list[Ran]
+) -> History:
+    jobs, told = dict[str, Job](), list[Told]()
+    for queue in QUEUES.values():
+        jobs |= (await contents_of(engine, queue)).jobs
+        told += events_of(store, queue)
+    return History(promised(timers), ran, told, jobs)
+
+
+Tampering = Callable[[Engine, JobRef], Awaitable[object]]
+
+
+async def found_in(server: EmbeddedServer, tamper: Tampering, *, delay_ms: int) -> list[str]:
+    """What is wrong with timers of which one was tampered with, behind everybody's back."""
+    ran, timers = list[Ran](), Timers(server.url)
+
+    @timers.worker(PLUGIN_TYPE)
+    async def _(ctx: Context) -> None:
+        ran.append(Ran(ctx.id, ctx.token, wall_ms()))
+
+    async with service_on(server) as (engine, service), timers.working():
+        due = wall_ms() + delay_ms
+        made = [new_timer(PLUGIN_TYPE, task_id=f"timer-{n}", delay_time=due) for n in range(5)]
+        await submit(service, made)
+        await tamper(engine, job_ref(QUEUES[PLUGIN_TYPE], "timer-4"))
+        await eventually_async(lambda: is_drained(engine, QUEUES[PLUGIN_TYPE]))
+        return (await history_of(engine, server, made, ran)).misdeeds()
+
+
+class TestTheCheckCanFail:
+    async def test_nothing_is_wrong_with_what_nobody_tampered_with(
+        self, server: EmbeddedServer
+    ) -> None:
+        async def nothing(engine: Engine, job: JobRef) -> None: ...
+
+        assert await found_in(server, nothing, delay_ms=100) == []
+
+    async def test_one_that_is_lost_is_found(self, server: EmbeddedServer) -> None:
+        async def cancel(engine: Engine, job: JobRef) -> None:
+            await engine.cancel(job)
+
+        assert await found_in(server, cancel, delay_ms=2000) == ["timer-4 is lost: cancelled"]
+
+    async def test_one_that_is_early_is_found(self, server: EmbeddedServer) -> None:
+        async def move(engine: Engine, job: JobRef) -> None:
+            await engine.move(job, delay=seconds(0))
+
+        ran, claimed = await found_in(server, move, delay_ms=2000)
+        assert ran.startswith("timer-4 ran ")
+        assert claimed.startswith("timer-4 was claimed ")
+
+    async def test_one_that_is_doubled_is_found(self, server: EmbeddedServer) -> None:
+        async def again(engine: Engine, job: JobRef) -> None:
+            async def done() -> bool:
+                return (await engine.job(job)).state is State.DONE
+
+            await eventually_async(done)
+            await engine.set(job.queue, b"{}", id=job.id)
+
+        assert await found_in(server, again, delay_ms=0) == [
+            "timer-4 is doubled: completed 2 times",
+            "timer-4 is doubled: it ran 2 times without a fault",
+        ]

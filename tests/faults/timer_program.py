@@ -1,0 +1,89 @@
+"""Those who work on timers, as processes that tests kill and freeze. Each keeps a diary.
+
+    python -m tests.faults.timer_program plugin <diary> <url>
+    python -m tests.faults.timer_program instance <diary> <address> <server>
+
+A line for each attempt that began: the timer's id, its token and the time in ms. It is written in
+one piece to a file that is only appended to: whatever ends the process, it is whole.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+from typing import Any
+
+from tests.waiting import eventually, eventually_async
+from towpath import Context
+from towpath.app.app import Towpath
+from towpath.apps.timers.client import Later, ServerAnswered, TimerCall, TimerClient
+from towpath.apps.timers.plugin import Timers
+from towpath.clock import seconds, wall_ms
+from towpath.worker.worker import Worker
+
+PLUGIN_TYPE, APP, APP_TYPE = "p", "shop", "t"
+WORK_MS = 20
+"""Milliseconds that an attempt takes: time to be struck in."""
+LEASE = seconds(3)
+
+
+def write(diary: str, *words: object) -> None:
+    """A line of the diary."""
+    file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, (" ".join(map(str, words)) + "\n").encode())
+    os.close(file)
+
+
+def worked(until: int) -> None:
+    """Return when it is so late."""
+    eventually(lambda: wall_ms() >= until)
+
+
+async def worked_async(until: int) -> None:
+    async def over() -> bool:
+        return wall_ms() >= until
+
+    await eventually_async(over)
+
+
+def plugin(diary: str, url: str) -> None:
+    """A worker in a process of its own."""
+    timers = Timers(Towpath(url))
+
+    @timers.worker(PLUGIN_TYPE)
+    async def _(_: Any, ctx: Context) -> None:
+        write(diary, ctx.id, ctx.token, wall_ms())
+        await worked_async(wall_ms() + WORK_MS)
+
+    asyncio.run(Worker(timers.app, lease=LEASE).run())
+
+
+def instance(diary: str, address: str, server: str) -> None:
+    """An instance of an app. Some timers it takes first, and ends by their token later."""
+    timers = TimerClient(APP, address, server=server, key=os.environ["TOWPATH_API_KEY"])
+
+    def complete(call: TimerCall) -> None:
+        """Until the server has said something: it may be away."""
+        while True:
+            worked(wall_ms() + WORK_MS)
+            try:
+                timers.complete(call)
+            except (OSError, ServerAnswered) as error:
+                if isinstance(error, OSError) or error.status >= 500:
+                    continue
+            return
+
+    @timers.on(APP_TYPE)
+    def _(params: Any, call: TimerCall) -> Later | None:
+        write(diary, call.task_id, call.token, wall_ms())
+        if params % 4:
+            worked(wall_ms() + WORK_MS)
+            return None
+        threading.Thread(target=complete, args=[call], daemon=True).start()
+        return Later(LEASE)
+
+    timers.serve()
+
+
+if __name__ == "__main__":
+    {"plugin": plugin, "instance": instance}[sys.argv[1]](*sys.argv[2:])
