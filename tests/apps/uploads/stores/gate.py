@@ -21,11 +21,12 @@ class Fate(Enum):
 
 @dataclass
 class Gate:
-    """What happens to calls; *calls* has the first line of each."""
+    """What happens to calls; *calls* has the first line of each, *bodies* the rest."""
 
     upstream: str
     url: str = ""
     calls: list[str] = field(default_factory=list[str])
+    bodies: list[bytes] = field(default_factory=list[bytes])
     rules: list[tuple[str, Fate | bytes]] = field(default_factory=list[tuple[str, "Fate | bytes"]])
     """By how a call's first line begins: its fate, or the answer instead of the server's."""
 
@@ -50,6 +51,7 @@ class Gate:
         line = head.partition(b"\r\n")[0].decode()
         self.calls.append(line)
         body = await reader.readexactly(_length(head))
+        self.bodies.append(body)
         fate = next((fate for call, fate in self.rules if _matches(call, line)), None)
         if isinstance(fate, bytes):
             writer.write(fate)

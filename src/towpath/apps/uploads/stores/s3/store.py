@@ -47,6 +47,8 @@ from towpath.apps.uploads.stores.s3.client import Client
 from towpath.errors import InvalidName
 
 _PAGE = 1000
+_FIRST_REGION = "us-east-1"
+"""Amazon makes a bucket there when no place is named, and refuses its name."""
 
 
 class S3Store:
@@ -78,7 +80,7 @@ class S3Store:
         except BucketNotFound:
             if not self._options.make_bucket:
                 raise
-            if self._options.region:
+            if self._options.region not in {None, "", _FIRST_REGION}:
                 place = {"LocationConstraint": self._options.region}
                 given["CreateBucketConfiguration"] = place
             await self._client.call("create_bucket", about, **given)
