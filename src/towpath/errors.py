@@ -48,9 +48,10 @@ TowpathError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class RetryAdvice(StrEnum):
@@ -68,6 +69,16 @@ class TowpathError(Exception):
     code: ClassVar[str] = "towpath_error"
     remedy: ClassVar[str] = "Read the message; it says what is wrong."
     retry: ClassVar[RetryAdvice] = RetryAdvice.NEVER
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """What a caller may want to act on, by name; beside the message in every answer."""
+        return {}
+
+    @property
+    def after_s(self) -> int:
+        """Seconds to wait, where doing the same again can help."""
+        return 1
 
 
 # ── the caller's values ──────────────────────────────────────────────────────────────────

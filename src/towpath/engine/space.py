@@ -27,7 +27,7 @@ from towpath.engine.model import Call
 from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
 from towpath.errors import InvalidOption, SpaceInvalid
-from towpath.ids import record_id, space_name, stream_name
+from towpath.ids import channel_name, record_id, space_name, stream_name
 
 MOST_KEPT = 10_000_000
 _MOST_FIELDS = 100
@@ -166,6 +166,14 @@ class Spaces(Recurring):
         record = self._claimed(_ENGINES_OWN, BESIDE).record(keys)
         ids: list[bytes] = await record.run("append", cap=cap, entries=list(map(_words, entries)))
         return [id.decode() for id in ids]
+
+    async def broadcast(self, channel: str, message: bytes) -> int:
+        """Tell whoever subscribes to *channel* right now; how many, as far as the server says.
+
+        Nothing is kept of it, and it may be told twice: for watching, never for work. Raises
+        InvalidName, ServerUnreachable and, for a user who may not publish there, ServerRefused.
+        """
+        return await self._store.channels.command("PUBLISH", channel_name(channel), message)
 
 
 def _words(entry: Mapping[str, str | bytes]) -> list[str | bytes]:

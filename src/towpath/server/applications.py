@@ -82,6 +82,15 @@ class Applications:
         self.configured_webhooks = list(
             dict.fromkeys(path_of(it.listener) for it in self.listening if it.secrets)
         )
+        self.schemas = {
+            name: schema for it in self.mounted for name, schema in it.mount.schemas.items()
+        }
+        self.origins: dict[str, Sequence[str]] = {
+            path: origins
+            for it in self.mounted
+            for path, option in it.mount.origins.items()
+            if (origins := getattr(it.options, option))
+        }
         self.consumers = [it.consumers for it in self.mounted if it.consumers]
         self.tags = [
             {"name": name, "description": about}

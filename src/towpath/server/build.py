@@ -39,7 +39,7 @@ from towpath.web import problems
 from towpath.web.auth import Door, Sessions
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Rates, ServerLimits
-from towpath.web.mount import scheme_of
+from towpath.web.mount import CrossOrigin, scheme_of
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 from towpath.worker.recurring import Recurrences, keep_firing
@@ -95,6 +95,8 @@ def build(parts: Parts) -> FastAPI:
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
     )
+    if mounted.origins:
+        app.add_middleware(CrossOrigin, rules=mounted.origins)
     own = [
         work.router, jobs.router, queues.router, queues.events_router, schedules.router,
         health.router,
@@ -219,6 +221,7 @@ def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> di
     parts["securitySchemes"] = _SCHEMES | schemes
     parts["schemas"]["Problem"] = Problem.model_json_schema()
     parts["schemas"]["Delivery"] = _DELIVERY
+    parts["schemas"] |= mounted.schemas
     for path, methods in page["paths"].items():
         for operation in methods.values():
             listener = mounted.webhooks.get(path)

@@ -234,6 +234,47 @@ class BodyRoute(APIRoute):
         return handle_bounded
 
 
+# ── raw bodies, piece by piece ───────────────────────────────────────────────────────────
+
+
+def announced_length(request: Request) -> int | None:
+    """What Content-Length says; None = nothing. 400 for what is no number."""
+    text = request.headers.get("content-length")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > 19:
+        remedy = "Send the length of the body in bytes, or none."
+        raise Refused(400, "length_invalid", "Content-Length is no number", remedy=remedy)
+    return int(text)
+
+
+async def pieces(request: Request, *, silence: Duration) -> AsyncGenerator[bytes]:
+    """The body as it comes, of any type and any length: the caller says when it is too much.
+
+    For a path whose function asks for the Request and for no body: nothing of it is read before,
+    and no more at a time than the connection buffers. 408 if nothing comes for *silence*; 400 if
+    the client leaves, so that what was cut is never taken for the end.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(silence.total_seconds()):
+                message = await request.receive()
+        except TimeoutError:
+            raise Refused(
+                408,
+                "body_too_slow",
+                "nothing of the body came in time",
+                remedy="Send it again.",
+                headers={"Connection": "close"},
+            ) from None
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "body_cut", "the client left", remedy="Send it again.")
+        if data := message.get("body", b""):
+            yield data
+        if not message.get("more_body", False):
+            return
+
+
 # ── deliveries, from anybody ─────────────────────────────────────────────────────────────
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
@@ -57,6 +59,40 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     open: tuple[str, ...] = ()
     """Which of its own paths answer to everybody."""
     listeners: tuple[Listener, ...] = ()
+    schemas: Mapping[str, Any] = {}
+    """What its description has beside the types of its routes, by name: raw bodies."""
+    origins: Mapping[str, str] = {}
+    """By how paths begin: the option that lists the origins whose pages may use them (CORS)."""
+
+
+class CrossOrigin:
+    """ASGI middleware: pages of other origins may use the paths that allow them.
+
+    It stands before the door: a browser asks without a key first whether it may send one.
+    """
+
+    def __init__(self, app: ASGIApp, rules: Mapping[str, Sequence[str]]) -> None:
+        self._app = app
+        self._rules = {
+            path: CORSMiddleware(
+                app,
+                allow_origins=list(origins),
+                allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["*"],
+                expose_headers=["*", "Location", "Retry-After", "ETag", "Content-Range"],
+                max_age=3600,
+            )
+            for path, origins in rules.items()
+            if origins
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            for path, allowing in self._rules.items():
+                if scope["path"].startswith(path):
+                    await allowing(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
 
 
 class Listening(NamedTuple):

@@ -126,7 +126,7 @@ def of_error(error: TowpathError | Refused) -> JSONResponse:
         return problem(error.status, error.code, told, remedy=error.remedy, headers=ways_out)
     status = status_of(error)
     again = status in (429, 503) or error.retry is not RetryAdvice.NEVER
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if again else {}
+    headers = {"Retry-After": str(error.after_s)} if again else {}
     # What a database says names its file or its host: that is for the server's log alone.
     text = _LEDGER_AWAY if isinstance(error, LedgerError) else str(error)
     detail = text if len(text) <= _DETAIL_MOST else text[: _DETAIL_MOST - 1] + "…"
@@ -154,7 +154,7 @@ def _more(error: TowpathError) -> dict[str, Any]:
         }
     if isinstance(error, _STATED):
         return {"state": error.state}
-    return {}
+    return dict(error.told)
 
 
 class Refused(Exception):
@@ -260,8 +260,10 @@ _MEANINGS = {
     404: "There is no such thing.",
     408: "The body did not come in time.",
     409: "Its state does not allow it: stale token, other content under the same id, not dead, …",
+    410: "It was there, and is gone for good.",
     413: "Too large.",
     415: "Not JSON.",
+    416: "The content does not have this range.",
     422: "A value that can't be right.",
     429: "Too much at once, or the queue is full: see Retry-After.",
     503: "The store can't be reached or has no room: see Retry-After.",

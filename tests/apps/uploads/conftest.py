@@ -1,12 +1,52 @@
-"""Records of uploads on an engine with a manual clock."""
+"""Records of uploads on an engine with a manual clock; the service with a store in a directory."""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from towpath.apps.uploads.options import UploadsOptions
+from tests.apps.uploads.uploading import Desk
+from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.stores.directory import DirectoryStore
+from towpath.apps.uploads.tables import TABLES
+from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
 
 
 @pytest.fixture
 def records(engine: Engine) -> Records:
     return Records(lambda: engine, lambda: engine, UploadsOptions())
+
+
+@pytest.fixture
+def url(prepared_file_url: str) -> str:
+    return prepared_file_url
+
+
+@pytest.fixture
+def ledger_options() -> dict[str, Any]:
+    return {"tables": [TABLES], "sinks": ("redis",)}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> UploadsOptions:
+    """Room for eight parts, four of them one key's."""
+    return UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB)
+
+
+@pytest.fixture
+async def desk(
+    server: EmbeddedServer, ledger: Ledger, options: UploadsOptions
+) -> AsyncIterator[Desk]:
+    async with Engine(server.url) as engine, DirectoryStore(options) as store:
+        yield Desk(engine, ledger, store, options)
+
+
+@pytest.fixture(scope="session")
+def data() -> bytes:
+    """Five chunks of 4 MiB and three parts; the last chunk has seven bytes."""
+    return random.Random(7).randbytes(16 * MIB + 7)

@@ -5,9 +5,10 @@ import random
 import pytest
 
 from tests.apps.uploads.uploading import digest_of, new_row
+from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.records import SCRIPTS, Budget, Records
-from towpath.apps.uploads.states import PartEntry, Put
+from towpath.apps.uploads.states import Put
 from towpath.clock import ManualClock, hours, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine

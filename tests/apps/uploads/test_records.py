@@ -14,10 +14,11 @@ from towpath.apps.uploads.errors import (
     UploadGone,
     UploadTooLarge,
 )
+from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.records import Records
-from towpath.apps.uploads.states import PartEntry, PartStale, Put, UploadUnknown
+from towpath.apps.uploads.states import Closed, PartStale, Put, UploadUnknown
 from towpath.clock import ManualClock, hours, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -266,7 +267,7 @@ class TestASizeThatIsNotKnown:
         assert (await records.state("u1").close(3)).last
 
     async def test_may_turn_out_to_be_nothing(self, records: Records, upload: Upload) -> None:
-        assert await records.state("u1").close(0) == (0, None, 0, True)
+        assert await records.state("u1").close(0) == Closed(0, 1, None, 0, last=True)
 
 
 class TestAPart:

@@ -1,10 +1,25 @@
 """Uploads for tests: rows without a database, small enough to be counted by hand."""
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from hashlib import sha256
+from typing import Any, cast
 
-from towpath.apps.uploads.model import Status, Upload
+import msgspec
+
+from towpath.apps.uploads.lifecycle import Lifecycle
+from towpath.apps.uploads.model import UPLOADS, NewUpload, Status, Upload
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.parts import Storing
+from towpath.apps.uploads.receiving import Receipt
 from towpath.apps.uploads.records import DIGEST
+from towpath.apps.uploads.service import UploadService, View
+from towpath.apps.uploads.stores.port import Store
+from towpath.clock import hours, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import Lease
+from towpath.ledger.ledger import Ledger
+from towpath.worker.context import Context, Retry
 
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,3 +65,117 @@ def new_row(
 
 def digest_of(data: bytes) -> bytes:
     return sha256(data).digest()[:DIGEST]
+
+
+async def in_pieces(data: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
+    """A body as it comes from a socket."""
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+class Desk:
+    """The service, and a worker that works when it is told to."""
+
+    def __init__(self, engine: Engine, ledger: Ledger, store: Store, options: UploadsOptions):
+        self.engine, self.ledger = engine, ledger
+        self.store = self.faults = Faulty(store)
+        self.lifecycle = Lifecycle(
+            engine=lambda: engine,
+            chunks=lambda: engine,
+            ledger=lambda: ledger,
+            store=cast("Store", self.store),
+            options=options,
+        )
+        self.service = UploadService(self.lifecycle)
+        self.storing = Storing(self.lifecycle)
+        self.later: list[Lease] = []
+
+    async def start(self, **fields: Any) -> View:
+        fields = {"name": "a.bin", "chunk_size": 4 * MIB, **fields}
+        view, _ = await self.service.start(NewUpload(**fields), owner="key")
+        return view
+
+    async def put(self, view: View, number: int, data: bytes, **more: Any) -> Receipt:
+        length = more.pop("length", len(data))
+        return await self.service.put_chunk(
+            view.upload.upload_id,
+            number,
+            in_pieces(data),
+            holder="key",
+            length=length,
+            **more,
+        )
+
+    async def send(self, view: View, data: bytes) -> None:
+        """All chunks of a file."""
+        size = view.upload.chunk_size
+        for number, at in enumerate(range(0, len(data), size)):
+            await self.put(view, number, data[at : at + size])
+
+    async def work(self, *, attempt: int | None = None, parts_only: bool = False) -> None:
+        """Do all jobs that wait. What asks for another attempt waits in `later`."""
+        while leases := await self.engine.claim(UPLOADS, worker="w", lease=seconds(60), count=10):
+            for lease in leases:
+                if parts_only and "/complete/" in lease.job.id:
+                    self.later.append(lease)
+                elif attempt is None:
+                    await self.do(lease)
+                else:
+                    await self.do(msgspec.structs.replace(lease, attempt=attempt))
+
+    async def work_again(self) -> None:
+        """Do what asked for another attempt, and what comes of it."""
+        later, self.later = self.later, []
+        for lease in later:
+            await self.do(lease)
+        await self.work()
+
+    async def do(self, lease: Lease) -> None:
+        ctx = Context(lease, handler="uploads", time_limit=hours(1), tell=lambda _: None)
+        try:
+            await self.storing.work(lease.payload, ctx)
+        except Retry:
+            self.later.append(lease)
+        else:
+            await self.engine.complete(lease)
+
+    async def status(self, view: View) -> Status:
+        return (await self.service.status(view.upload.upload_id)).status
+
+    async def content(self, view: View) -> bytes:
+        async with self.service.content(view.upload.upload_id) as content:
+            return b"".join([piece async for piece in content.pieces])
+
+    async def events(self) -> list[dict[str, Any]]:
+        """What the outbox has."""
+
+        def read(connection: Any) -> list[dict[str, Any]]:
+            rows = connection.exec_driver_sql("SELECT data FROM towpath_outbox ORDER BY seq")
+            return [msgspec.json.decode(row[0]) for row in rows]
+
+        return await self.ledger.read(read)
+
+
+class Faulty:
+    """A store in trouble: calls fail as they are told to, before or after they have an effect."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.before: dict[str, Exception] = {}
+        self.after: dict[str, Exception] = {}
+
+    def at(self, bucket: str) -> "Faulty":
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        if name not in self.before and name not in self.after:
+            return call
+
+        async def faulty(*args: Any, **more: Any) -> Any:
+            if name in self.before:
+                raise self.before[name]
+            await call(*args, **more)
+            raise self.after[name]
+
+        return faulty

@@ -10,4 +10,8 @@ APPLICATION = Application(
     tables="towpath.apps.uploads.tables:TABLES",
     errors="towpath.apps.uploads.errors:ANSWERS",
     own="towpath.apps.uploads.stores.options:with_own",
+    service="towpath.apps.uploads.service:serving",
+    handlers="towpath.apps.uploads.parts:Consumers",
+    http="towpath.apps.uploads.http:MOUNT",
+    probe="towpath.apps.uploads.service:UploadService.probe",
 )

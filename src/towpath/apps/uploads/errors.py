@@ -15,7 +15,8 @@ TowpathError
     │   ├── UploadFailed     it has failed, and waits to be resumed
     │   ├── UploadIncomplete chunks are missing
     │   ├── ChunkDiffers     the chunk is there with other bytes
-    │   └── LastChunkDiffers another chunk is the last one
+    │   ├── LastChunkDiffers another chunk is the last one
+    │   └── ChecksumMismatch the whole file is not what its checksum says
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           there is no room for another part now
@@ -30,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from towpath.apps.application import Answered
+from towpath.apps.uploads.stores.errors import StoreError
 from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
 if TYPE_CHECKING:
@@ -79,11 +81,6 @@ class UploadError(TowpathError):
     def __init__(self, upload: str, what: str) -> None:
         super().__init__(f"upload {upload}: {what}")
         self.upload = upload
-
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """What a client may want to act on."""
-        return {}
 
 
 class UploadNotFound(UploadError):
@@ -195,6 +192,16 @@ class LastChunkDiffers(UploadConflict):
         super().__init__(upload, f"chunk {number} can't be the last, or behind it: there is {last}")
 
 
+class ChecksumMismatch(UploadConflict):
+    """The whole file is not what its checksum says; the object was not kept."""
+
+    code = "checksum_mismatch"
+    remedy = "Compute the checksum of the file again; resume and send all of it, or start anew."
+
+    def __init__(self, upload: str, wanted: object, found: object) -> None:
+        super().__init__(upload, f"its checksum is {found}, not {wanted}")
+
+
 class UploadTooLarge(UploadError):
     """More than one object can have; nothing was stored."""
 
@@ -230,6 +237,10 @@ class BudgetFull(UploadError):
         self.missing, self.after = tuple(missing), after
 
     @property
+    def after_s(self) -> int:
+        return self.after
+
+    @property
     def told(self) -> Mapping[str, Any]:
         return {"missing": [[it.first, it.last] for it in self.missing]}
 
@@ -246,10 +257,13 @@ class QuotaReached(UploadError):
     code = "quota_reached"
     remedy = "Finish or abort uploads of this key, or raise uploads.open_per_key or bytes_per_key."
     retry = RetryAdvice.LATER
-    after = 10
 
     def __init__(self, what: str) -> None:
         super().__init__("new", what)
+
+    @property
+    def after_s(self) -> int:
+        return 10
 
 
 class StoreAway(UploadError):
@@ -281,5 +295,6 @@ ANSWERS: Mapping[type[TowpathError], Answered] = {
     QuotaReached: Answered(429, 75),
     StoreAway: Answered(503, 75),
     UploadsOff: Answered(503, 75),
+    StoreError: Answered(503, 75),
 }
 """How they leave, where no base of theirs says so."""

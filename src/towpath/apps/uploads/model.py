@@ -28,12 +28,8 @@ from towpath.ids import text_name
 UPLOADS = "uploads"
 ATTEMPTS = 8
 """How often a part or the completion is tried: for about ten minutes."""
-QUEUES = {
-    UPLOADS: QueueOptions(
-        max_attempts=ATTEMPTS,
-        retry=Exponential(first=seconds(1), factor=3, longest=minutes(5)),
-    )
-}
+RETRY = Exponential(first=seconds(1), factor=3, longest=minutes(5))
+QUEUES = {UPLOADS: QueueOptions(max_attempts=ATTEMPTS, retry=RETRY)}
 LEAST_PART = 8 * MIB
 """Bytes. S3 refuses less than 5 MiB, but for the last part."""
 LARGEST_SIZE = 5 * 1024**4

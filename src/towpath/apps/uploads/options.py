@@ -40,6 +40,8 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """What object keys end with: connectors/{connector_id}/{node_id}{suffix}."""
     drives: Mapping[str, str] = {}
     """The bucket of each drive, as drive=bucket; none = any drive, all in one bucket."""
+    parts_at_once: Annotated[int, Meta(ge=1, le=1000)] = 4
+    """Parts that one process stores at once; it holds the bytes of so many."""
     chunks_url: Secret | None = None
     """URL of another Redis for the chunks; none = they are beside the jobs."""
     origins: tuple[str, ...] = ()

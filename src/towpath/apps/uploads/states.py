@@ -6,7 +6,7 @@ own list of parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,9 +20,10 @@ from towpath.apps.uploads.errors import (
     UploadGone,
     UploadTooLarge,
 )
+from towpath.apps.uploads.hashes import PartEntry, bits_of, metadata_hash, state_hash
 from towpath.apps.uploads.model import Plan, Range, Status, Upload, gaps, ranges
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.clock import duration_ms, wall_ms
+from towpath.clock import duration_ms
 from towpath.engine.durability import Durability
 from towpath.engine.space import Record
 
@@ -59,28 +60,21 @@ class Put(NamedTuple):
     part: int
     turn: int | None
     """Of the part, if it is whole now and not yet in the store."""
+    generation: int
     token: str
-    """Under which the bytes that count came."""
+    """Under which the bytes that count came; empty = they are in the store."""
 
 
 class Closed(NamedTuple):
     """What became of an upload whose number of chunks is known now."""
 
     size: int
+    generation: int
     part: int | None
     """The last one, if it is whole now and not yet in the store."""
     turn: int
     last: bool
     """All parts are in the store: the upload can be completed."""
-
-
-class PartEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A part that is in the store."""
-
-    etag: str
-    size: int
-    checksum: str = ""
-    """What the store answered, or what was computed; empty = none."""
 
 
 class Taken(NamedTuple):
@@ -159,20 +153,12 @@ class State:
 
     async def open(self, upload: Upload, parts: Mapping[int, PartEntry]) -> bool:
         """Make it from its row and the *parts* that the store has; False if it is there."""
-        facts = {
-            "name": upload.name,
-            "connector_id": upload.connector_id,
-            "parent_id": upload.parent_id or "",
-            "path": upload.path,
-            "custom_metadata": upload.custom_metadata,
-            "client_node_id": upload.client_node_id or "",
-        }
         answer = await self._record.run(
             "open",
             generation=upload.generation,
-            fields=_flat(_fields(upload, parts)),
-            facts=_flat(facts),
-            bits=_bits(upload.plan, parts),
+            fields=_flat(state_hash(upload, parts)),
+            facts=_flat(metadata_hash(upload)),
+            bits=bits_of(upload.plan, parts),
             parts=[word for part, entry in parts.items() for word in (part, _packed(entry))],
             expiry=self._expiry,
         )
@@ -215,13 +201,14 @@ class State:
             expiry=self._expiry,
         )
         self._refuse(answer, number)
-        word, status, received, part, turn, *before = answer
+        word, status, received, part, turn, generation, *before = answer
         return Put(
             duplicate=word == b"duplicate",
             status=Status(status.decode()),
             received=int(received),
             part=part,
             turn=turn if turn >= 0 else None,
+            generation=generation,
             token=before[0].decode() if before else token,
         )
 
@@ -230,9 +217,9 @@ class State:
         answer = await self._record.run("close", total=total)
         self._refuse(answer, total - 1)
         if answer[0] == b"last":
-            return Closed(int(answer[1]), None, 0, last=True)
-        _, part, turn, size = answer
-        return Closed(int(size), part if turn >= 0 else None, turn, last=False)
+            return Closed(int(answer[1]), answer[2], None, 0, last=True)
+        _, size, generation, part, turn = answer
+        return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
     async def take(self, generation: int, part: int, turn: int) -> Taken:
         """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
@@ -262,12 +249,26 @@ class State:
         items = [word for pair in gone.items() for word in pair]
         return int(await self._record.run("lose", generation=generation, items=items))
 
+    async def revive(self, generation: int) -> None:
+        """An upload that has failed goes on with what is here. Raises UploadUnknown."""
+        if await self._record.run("revive", generation=generation) != b"revived":
+            raise UploadUnknown
+
     async def settle(
-        self, generation: int, status: Status, fields: Mapping[str, str] | None = None
+        self,
+        generation: int,
+        status: Status,
+        fields: Mapping[str, str] | None = None,
+        *,
+        drop: bool = False,
     ) -> list[int]:
-        """The upload has ended, as its row says. The parts that were begun."""
+        """The upload has ended, as its row says; *drop* what is known of its chunks and parts.
+
+        The parts that were begun.
+        """
+        flat = _flat(fields or {})
         answer = await self._record.run(
-            "settle", generation=generation, status=status, fields=_flat(fields or {})
+            "settle", generation=generation, status=status, fields=flat, drop=int(drop)
         )
         return [int(part) for part in answer[1]] if answer[0] == b"ok" else []
 
@@ -318,51 +319,6 @@ def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
     if status in (Status.ABORTED, Status.EXPIRED):
         return UploadGone(upload_id, status)
     return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
-
-
-def _fields(upload: Upload, parts: Mapping[int, PartEntry]) -> dict[str, str | int]:
-    """The state hash: every field of the document, then those of the plan."""
-    plan = upload.plan
-    chunks = sum(len(plan.chunks_of(part)) for part in parts)
-    highest = max((plan.chunks_of(part)[-1] for part in parts), default=-1)
-    begun = Status.UPLOADING if parts else Status.PENDING
-    return {
-        "node_id": upload.node_id,
-        "s3_upload_id": upload.s3_upload_id or "",
-        "s3_key": upload.s3_key,
-        "drive": upload.drive,
-        "status": begun if upload.status.open else upload.status,
-        "expected_size": upload.size or 0,
-        "received_chunks": chunks,
-        "uploaded_chunks": chunks,
-        "total_chunks": plan.total_chunks or 0,
-        "is_last_received": "false",
-        "created_at": round(upload.created_at.timestamp() * 1000),
-        "updated_at": wall_ms(),
-        "mime_type": upload.mime_type,
-        "final_etag": upload.etag or "",
-        "final_size": "" if upload.final_size is None else upload.final_size,
-        "error_message": upload.error or "",
-        "upload_id": upload.upload_id,
-        "generation": upload.generation,
-        "chunk_size": upload.chunk_size,
-        "part_size": upload.part_size,
-        "per_part": plan.chunks_per_part,
-        "sized": int(upload.size is not None),
-        "total_parts": plan.total_parts or 0,
-        "parts": len(parts),
-        "bytes_uploaded": sum(entry.size for entry in parts.values()),
-        "highest": highest,
-    }
-
-
-def _bits(plan: Plan, parts: Iterable[int]) -> bytes:
-    """A bit per chunk of *parts*."""
-    numbers = [number for part in parts for number in plan.chunks_of(part)]
-    bits = bytearray((max(numbers, default=-1) >> 3) + 1)
-    for number in numbers:
-        bits[number >> 3] |= 0x80 >> (number & 7)
-    return bytes(bits)
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────

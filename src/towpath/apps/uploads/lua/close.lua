@@ -4,8 +4,8 @@
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew
 -- args   total     int      chunks
--- reply  closed <last part, -1 = none> <its turn if it is whole, else -1> <size>
---        last <size>
+-- reply  closed <size> <generation> <last part> <its turn if it is whole, else -1>
+--        last <size> <generation>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_NOT_OPEN <status>
 --        CHUNK_LAST <number>
@@ -32,9 +32,9 @@ redis.call('HSET', STATE, 'sized', 1, 'is_last_received', 'true', 'total_chunks'
   'total_parts', int(upload.total_parts), 'expected_size', size, 'updated_at', int(now))
 if upload.parts == upload.total_parts then
   redis.call('HSET', STATE, 'status', 'COMPLETING')
-  return { 'last', size }
+  return { 'last', size, upload.generation }
 end
 local part = upload.total_parts - 1
 local whole = tonumber(redis.call('HGET', FILL, part) or -1) == chunks_of(part)
 local turn = whole and tonumber(redis.call('HGET', TURNS, part) or 0) or -1
-return { 'closed', part, turn, size }
+return { 'closed', size, upload.generation, part, turn }

@@ -15,8 +15,8 @@
 --        last      int      1 = the client says that it is the last one
 --        most      int      chunk numbers are below this
 --        expiry    int      ms
--- reply  new <status> <received> <part> <turn of the part if it is whole, else -1>
---        duplicate <status> <received> <part> <turn, as above> <token>
+-- reply  new <status> <received> <part> <turn of the part if it is whole, else -1> <generation>
+--        duplicate <status> <received> <part> <turn, as above> <generation> <token>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_NOT_OPEN <status>
 --        CHUNK_DIFFERS
@@ -35,7 +35,7 @@ if redis.call('GETBIT', RECEIVED, number) == 1 then
   if not known then redis.call('HSET', DIGESTS, number, digest) end
   local count = redis.call('HGET', STATE, 'received_chunks')
   local before = redis.call('HGET', PENDING, number) or ''
-  return { 'duplicate', upload.status, count, part, whole_turn(part), before }
+  return { 'duplicate', upload.status, count, part, whole_turn(part), upload.generation, before }
 end
 if not OPEN[upload.status] then return { 'UPLOAD_NOT_OPEN', upload.status } end
 local refusal = misfit(number, length, last, most)
@@ -59,4 +59,4 @@ redis.call('PEXPIRE', FILL, expiry)
 redis.call('PEXPIRE', TURNS, expiry)
 redis.call('PEXPIRE', ETAGS, expiry)
 local count = redis.call('HINCRBY', STATE, 'received_chunks', 1)
-return { 'new', 'UPLOADING', int(count), part, whole_turn(part) }
+return { 'new', 'UPLOADING', int(count), part, whole_turn(part), upload.generation }

@@ -8,7 +8,7 @@
 -- reply  ok
 -- cost   O(parts log parts)
 -- full   works
--- uses   clock reserved
+-- uses   clock holdings
 
 release_expired()
 for _, member in ipairs(members) do release(member) end

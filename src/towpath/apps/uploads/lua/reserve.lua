@@ -15,7 +15,7 @@
 --        SHARE_FULL
 -- cost   O(log parts)
 -- full   refused
--- uses   clock reserved
+-- uses   clock holdings
 
 -- What nobody renewed goes whatever is answered: it is not the caller's.
 release_expired()

@@ -6,9 +6,11 @@
 --        pending   hash     chunk -> the token its bytes came under, until its part is stored
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew
+--        etags     hash     part -> ETag, size and checksum, as the store answered
 -- args   generation int     of the row
 --        status    text     how
 --        fields    list     name, value, …
+--        drop      int      1 = what was known of chunks and parts goes
 -- reply  ok <part, …: those that were begun>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_STALE
@@ -24,5 +26,9 @@ redis.call('HSET', STATE, 'status', status, 'updated_at', int(now))
 if #fields > 0 then redis.call('HSET', STATE, unpack(fields)) end
 -- What has failed may go on; of what is completed, the same chunk again is the same.
 if status ~= 'FAILED' then redis.call('UNLINK', PENDING, FILL, TURNS) end
-if status == 'ABORTED' or status == 'EXPIRED' then redis.call('UNLINK', RECEIVED, DIGESTS) end
+if drop == 1 then
+  redis.call('UNLINK', RECEIVED, DIGESTS, PENDING, FILL, TURNS, ETAGS)
+  redis.call('HSET', STATE, 'received_chunks', 0, 'uploaded_chunks', 0, 'bytes_uploaded', 0,
+    'parts', 0)
+end
 return { 'ok', begun }

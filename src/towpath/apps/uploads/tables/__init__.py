@@ -6,7 +6,8 @@ from the store's list of parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -35,6 +36,7 @@ from towpath.ledger.database.tables import Tables
 from towpath.ledger.database.writing import Decide, Overtaken, Write
 
 TABLES = Tables("uploads", version="0001", steps=__name__)
+NONE: Mapping[str, Any] = MappingProxyType({})
 _ACTIVE = "ACTIVE"
 """What the row of a completed upload says: the document can be used."""
 
@@ -195,17 +197,17 @@ def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
 def moved(
     upload: Upload,
     status: Status,
+    values: Mapping[str, Any] = NONE,
     *,
     also: Callable[[Connection], None] | None = None,
-    **values: Any,
 ) -> Write[bool]:
     """Change the status of *upload*, of which nothing has changed since it was looked at; with it
     *values*, and whatever *also* writes. False: something has.
     """
     same = _d.upload_id == upload.upload_id, _d.status == _told(upload.status)
     current = _d.generation == upload.generation
-    values |= {"status": _told(status), "updated_at": wall_ms()}
-    change = update(documents).where(*same, current).values(values)
+    changed = {**values, "status": _told(status), "updated_at": wall_ms()}
+    change = update(documents).where(*same, current).values(changed)
 
     def write(connection: Connection) -> bool:
         if not connection.execute(change).rowcount:

@@ -1,4 +1,4 @@
--- reserved: what is reserved of the budget. What was not renewed in time goes, some at a time.
+-- holdings: what is reserved of the budget. What was not renewed in time goes, some at a time.
 
 local function release(member)
   local size, holder = string.match(redis.call('HGET', SIZES, member) or '', '^(%d+) (.*)$')

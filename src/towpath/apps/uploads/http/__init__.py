@@ -1,0 +1,282 @@
+"""Uploads over HTTP: start, send chunks, look, complete, resume, abort, and read the file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
+
+from towpath.apps.uploads.digests import ContentDigest
+from towpath.apps.uploads.errors import RangeInvalid
+from towpath.apps.uploads.http.shapes import (
+    ChunkOut,
+    ChunkWish,
+    MissingOut,
+    StartIn,
+    SummaryOut,
+    UploadOut,
+    UploadsOut,
+    Wish,
+)
+from towpath.apps.uploads.lifecycle import progress_of
+from towpath.apps.uploads.model import UPLOADS, Range
+from towpath.apps.uploads.service import Content, UploadService
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.auth import scoped
+from towpath.web.bodies import BodyRoute, announced_length, pieces
+from towpath.web.fields import Id
+from towpath.web.limits import DEFAULTS
+from towpath.web.mount import Mount
+from towpath.web.parts import TheSessions, service
+from towpath.web.problems import Refused, documented
+from towpath.web.streams import Chunk, stream
+
+PREFIX = "/api/v1/uploads"
+router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
+TheUploads = Annotated[UploadService, Depends(service("uploads"))]
+CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
+CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ, queue=UPLOADS))]
+Number = Annotated[int, Path(ge=0, le=2**31 - 1, examples=[0], description="From 0.")]
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+
+
+# ── starting and sending ─────────────────────────────────────────────────────────────────
+
+
+@router.post("", status_code=201, response_model=UploadOut, responses=documented(409))
+async def start(
+    body: StartIn,
+    response: Response,
+    uploads: TheUploads,
+    key: CanSubmit,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> UploadOut:
+    """Begin an upload. Then PUT its chunks, in any order and as many at once as you like.
+
+    With an `Idempotency-Key`, the same request again is the same upload.
+    """
+    view, existed = await uploads.start(body.new(), owner=key.id, idempotency_key=idempotency_key)
+    if existed:
+        response.status_code = 200
+    response.headers["Location"] = f"{PREFIX}/{view.upload.upload_id}"
+    return UploadOut.of(view)
+
+
+_RAW: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"$ref": "#/components/schemas/ChunkIn"}}
+        },
+    }
+}
+_CHUNK = {
+    "type": "string",
+    "format": "binary",
+    "description": "The bytes of a chunk, as they are; of any content type.",
+    "examples": ["%PDF-1.7 …"],
+}
+
+
+@router.put(
+    "/{id}/chunks/{number}",
+    response_model=ChunkOut,
+    responses=documented(404, 409, 410),
+    openapi_extra=_RAW,
+)
+async def put_chunk(
+    id: Id,
+    number: Number,
+    request: Request,
+    uploads: TheUploads,
+    *,
+    key: CanSubmit,
+    wish: Annotated[ChunkWish, Query()],
+    content_digest: Annotated[str | None, Header(max_length=1000)] = None,
+) -> ChunkOut:
+    """Send a chunk: raw bytes of any content type. It counts when this answers.
+
+    The same bytes again are harmless; other bytes under the same number are refused with 409.
+    `Content-Digest` (sha-256, sha-512) is compared. 503 and 429 come before the body is read, and
+    list what should be sent first.
+    """
+    receipt = await uploads.put_chunk(
+        id,
+        number,
+        pieces(request, silence=DEFAULTS.body_within),
+        holder=key.id,
+        length=announced_length(request),
+        digest=ContentDigest.parse(content_digest) if content_digest else None,
+        is_last=wish.is_last,
+        safety=wish.safety,
+    )
+    return ChunkOut.of(receipt)
+
+
+@router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
+async def complete(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+    """Say that all chunks were sent, where neither the size nor the last chunk did."""
+    return UploadOut.of(await uploads.complete(id))
+
+
+@router.post("/{id}/resume", response_model=UploadOut, responses=documented(404, 409, 410))
+async def resume(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+    """Go on with an upload that has FAILED. `missing` tells what has to be sent again."""
+    return UploadOut.of(await uploads.resume(id))
+
+
+@router.delete("/{id}", response_model=UploadOut, responses=documented(404, 409))
+async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+    """End an upload that is not completed; nothing of it stays."""
+    return UploadOut.of(await uploads.abort(id))
+
+
+# ── looking ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("", response_model=UploadsOut, responses=documented())
+async def list_uploads(
+    uploads: TheUploads, _: CanRead, wish: Annotated[Wish, Query()]
+) -> UploadsOut:
+    """A page of uploads, newest first."""
+    page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)
+    after = page[-1].upload_id if len(page) == wish.size else None
+    return UploadsOut(uploads=[SummaryOut.of(it) for it in page], after=after)
+
+
+@router.get("/{id}", response_model=UploadOut, responses=documented(404))
+async def look(id: Id, uploads: TheUploads, _: CanRead) -> UploadOut:
+    """The upload as it is now."""
+    return UploadOut.of(await uploads.status(id))
+
+
+@router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))
+async def missing(id: Id, uploads: TheUploads, _: CanRead) -> MissingOut:
+    """The chunks that are missing. Those that have expired are again."""
+    return MissingOut(missing=_pairs(await uploads.missing(id)))
+
+
+def _pairs(ranges: list[Range]) -> list[list[int]]:
+    return [[it.first, it.last] for it in ranges]
+
+
+@router.get(
+    "/{id}/events",
+    response_class=EventSourceResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: `progress` whenever it has changed, then "
+            "`completed`, `failed`, `aborted` or `expired`, and the end.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **documented(404),
+    },
+)
+async def events(
+    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: CanRead
+) -> EventSourceResponse:
+    """How far it is, up to its end. Who comes late gets the end at once."""
+    await uploads.status(id)
+    return await stream(_told(uploads, id), sessions, request)
+
+
+async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
+    async for view in uploads.watch(id):
+        name = "progress" if view.status.open else view.status.lower()
+        data = msgspec.json.encode(progress_of(view.fields)).decode()
+        yield ServerSentEvent(event=name, data=data)
+
+
+# ── content ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.get(
+    "/{id}/content",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The file; 206 for a range of it.",
+            "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
+        },
+        206: {"description": "The range that was asked for."},
+        **documented(404, 409, 410, 416),
+    },
+)
+async def content(
+    id: Id,
+    uploads: TheUploads,
+    _: CanRead,
+    range: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """The finished file, always as an attachment; `Range` asks for a part of it."""
+    start, end = _asked(range)
+    stack = AsyncExitStack()
+    try:
+        found = await stack.enter_async_context(uploads.content(id, start=start, end=end))
+    except RangeInvalid as error:
+        raise Refused(
+            416,
+            error.code,
+            str(error),
+            remedy=error.remedy,
+            headers={"Content-Range": f"bytes */{error.size}"},
+        ) from error
+    return _Attachment(found, stack, partial=start is not None or end is not None)
+
+
+def _asked(header: str | None) -> tuple[int | None, int | None]:
+    """First and last byte; what is no single range is no range at all (RFC 9110)."""
+    match = _RANGE.fullmatch(header) if header else None
+    if match is None or not (match[1] or match[2]):
+        return None, None
+    first, last = (int(text) if text else None for text in match.groups())
+    if first is not None and last is not None and first > last:
+        return None, None
+    return first, last
+
+
+class _Attachment(StreamingResponse):
+    """A file of somebody's: saved, never shown. It can run nothing, whatever it says that it is."""
+
+    def __init__(self, content: Content, stack: AsyncExitStack, *, partial: bool) -> None:
+        name = quote(content.upload.name.rpartition("/")[2] or "file", safe="")
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+            "X-Content-Type-Options": "nosniff",
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "Cache-Control": "private, no-store",
+            "Accept-Ranges": "bytes",
+            "Content-Length": str(content.length),
+            "ETag": f'"{content.etag}"',
+        }
+        if partial:
+            last = content.start + content.length - 1
+            headers["Content-Range"] = f"bytes {content.start}-{last}/{content.size}"
+        super().__init__(
+            content.pieces,
+            206 if partial else 200,
+            headers=headers,
+            media_type=content.upload.mime_type,
+        )
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+MOUNT = Mount(
+    routers=(router,),
+    tags={"uploads": "Large files in chunks: start, send, look, resume, read."},
+    schemas={"ChunkIn": _CHUNK},
+    origins={PREFIX: "origins"},
+)

@@ -1,0 +1,190 @@
+"""What requests about uploads and their answers look like."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from towpath.apps.uploads.model import NewUpload, Status, Upload
+from towpath.apps.uploads.receiving import Receipt, Safety
+from towpath.apps.uploads.service import LARGEST_PAGE, View
+from towpath.apps.uploads.stores.checksums import Checksum
+from towpath.web.fields import Answer, Body, Json, example
+
+Words = Annotated[str, Field(max_length=4096)]
+
+
+class ChecksumIn(Body):
+    """What the whole file must come to."""
+
+    algorithm: Annotated[str, Field(max_length=20)]
+    """`crc32c`, `crc64nvme` or `sha256`."""
+    value: Annotated[str, Field(max_length=128)]
+    """In base64 or hex."""
+
+
+class StartIn(Body):
+    """A file to be uploaded."""
+
+    model_config = example(name="report.pdf", size=73_400_320, mime_type="application/pdf")
+
+    name: Words
+    """Its name: 1 to 1,024 bytes. It is never a part of a path or of an object's key."""
+    size: Annotated[int, Field(ge=0, strict=True)] | None = None
+    """Bytes; without it, the last chunk says where the file ends."""
+    chunk_size: Annotated[int, Field(strict=True)] | None = None
+    """Bytes of every chunk but the last: 65,536 to 67,108,864."""
+    mime_type: Words = "application/octet-stream"
+    drive: Words = "default"
+    connector_id: Words = "default"
+    """1 to 128 of A-Z, a-z, 0-9, `_`, `-`; a part of the object's key."""
+    parent_id: Words | None = None
+    path: Annotated[str, Field(max_length=4096)] = ""
+    custom_metadata: dict[str, Json] | None = None
+    """Anything, up to 16 KiB as JSON."""
+    client_node_id: Words | None = None
+    checksum: ChecksumIn | None = None
+    """Compared before the upload is completed."""
+
+    def new(self) -> NewUpload:
+        """Raises InvalidInput."""
+        fields = self.model_dump(exclude={"checksum", "custom_metadata"})
+        told = self.checksum
+        return NewUpload(
+            **fields,
+            custom_metadata=self.custom_metadata or {},
+            checksum=Checksum.parse(told.algorithm, told.value) if told else None,
+        )
+
+
+class UploadOut(Answer):
+    """An upload as it is now: the fields of the state, those of the metadata, and the plan."""
+
+    upload_id: str
+    node_id: str
+    status: Status
+    chunk_size: int
+    """Bytes of every chunk but the last."""
+    part_size: int
+    expires_at: datetime
+    """Given up then, unless a chunk comes before."""
+    s3_upload_id: str
+    s3_key: str
+    drive: str
+    expected_size: int
+    """Bytes; 0 = not known yet, or none."""
+    received_chunks: int
+    uploaded_chunks: int
+    """Chunks that are in the store."""
+    total_chunks: int
+    """0 = not known yet, or none."""
+    is_last_received: bool
+    created_at: int
+    """Milliseconds since 1970."""
+    updated_at: int
+    mime_type: str
+    final_etag: str
+    final_size: int | None
+    error_message: str
+    name: str
+    connector_id: str
+    parent_id: str | None
+    path: str
+    custom_metadata: dict[str, Json]
+    client_node_id: str | None
+
+    @classmethod
+    def of(cls, view: View) -> UploadOut:
+        upload, fields = view.upload, view.fields
+        same = (
+            "node_id", "s3_key", "drive", "mime_type", "s3_upload_id", "final_etag",
+            "error_message", "expected_size", "received_chunks", "uploaded_chunks",
+            "total_chunks", "created_at", "updated_at", "is_last_received",
+        )  # fmt: skip
+        return cls(
+            **{name: fields[name] for name in same},  # pyright: ignore[reportArgumentType] -- pydantic reads the texts
+            upload_id=upload.upload_id,
+            status=view.status,
+            chunk_size=upload.chunk_size,
+            part_size=upload.part_size,
+            expires_at=upload.deadline,
+            final_size=int(fields["final_size"]) if fields["final_size"] else None,
+            name=upload.name,
+            connector_id=upload.connector_id,
+            parent_id=upload.parent_id,
+            path=upload.path,
+            custom_metadata=msgspec.json.decode(upload.custom_metadata),
+            client_node_id=upload.client_node_id,
+        )
+
+
+class ChunkOut(Answer):
+    """A chunk that counts."""
+
+    node_id: str
+    state: Status
+    chunk_number: int
+    received_chunks: int
+    duplicate: bool
+    """It was here before, with the same bytes."""
+    safety: Safety
+    """How safe it is now."""
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> ChunkOut:
+        return cls(**msgspec.structs.asdict(receipt))
+
+
+class MissingOut(Answer):
+    """The chunks that are missing."""
+
+    model_config = example(missing=[[0, 3], [7, 7]])
+
+    missing: list[list[int]]
+    """Ranges of numbers, both ends included; at most 100 ranges."""
+
+
+class SummaryOut(Answer):
+    """An upload in a list."""
+
+    upload_id: str
+    node_id: str
+    name: str
+    status: Status
+    size: int | None
+    created_at: datetime
+    updated_at: datetime
+    error: str | None
+
+    @classmethod
+    def of(cls, upload: Upload) -> SummaryOut:
+        return cls(**{name: getattr(upload, name) for name in cls.model_fields})
+
+
+class UploadsOut(Answer):
+    """A page of uploads, newest first."""
+
+    uploads: list[SummaryOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+class Wish(Body):
+    """Which uploads."""
+
+    status: Status | None = None
+    after: Annotated[str, Field(max_length=64)] | None = None
+    """`after` of the last page."""
+    size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
+
+
+class ChunkWish(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    is_last: bool = False
+    """The file ends with this chunk."""
+    safety: Safety | None = None
+    """Wait until it is that safe; refused if that can't be."""

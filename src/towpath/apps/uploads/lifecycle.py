@@ -1,0 +1,327 @@
+"""From its row to its end: how an upload is rebuilt, and how it fails, is aborted or expires.
+
+The row is changed first and Redis is told last, so that a crash in between leaves what the next one
+who looks can finish. Jobs are named by upload, part and generation: what is tried again is a new
+name, what is submitted twice is one job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.errors import StoreAway, UploadNotFound, UploadsOff
+from towpath.apps.uploads.hashes import PartEntry
+from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
+from towpath.apps.uploads.options import UploadsOptions
+from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.states import UploadUnknown, not_open
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
+from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
+from towpath.apps.uploads.stores.port import UPLOAD, Multipart, Part, Store
+from towpath.clock import wall_ms
+from towpath.engine.engine import Engine
+from towpath.errors import ServerError
+from towpath.ledger.ledger import Ledger
+
+CHUNK_CHANNEL = "upload:chunk:received"
+_ERROR_LONGEST = 500
+
+
+class Work(msgspec.Struct, frozen=True):
+    """The payload of a job: a part to be stored, or an upload to be completed."""
+
+    upload: str
+    generation: int
+    part: int | None = None
+    """None = all parts are stored: complete it."""
+    turn: int = 0
+
+    @property
+    def id(self) -> str:
+        if self.part is None:
+            return f"{self.upload}/complete/{self.generation}"
+        return f"{self.upload}/{self.part}/{self.generation}.{self.turn}"
+
+
+class Lifecycle:
+    """What all do who deal with uploads: servers and workers."""
+
+    def __init__(
+        self,
+        *,
+        engine: Callable[[], Engine],
+        chunks: Callable[[], Engine],
+        ledger: Callable[[], Ledger],
+        store: Store | None,
+        options: UploadsOptions,
+    ) -> None:
+        self._engine, self._chunks, self._ledger = engine, chunks, ledger
+        self._store, self.options = store, options
+        self.records = Records(engine, chunks, options)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger()
+
+    @property
+    def engines(self) -> tuple[Engine, Engine]:
+        """The one with the states and the one with the bytes; often the same."""
+        return self._engine(), self._chunks()
+
+    def store_of(self, bucket: str) -> Store:
+        """Where the objects of a bucket are. Raises UploadsOff."""
+        if self._store is None:
+            raise UploadsOff
+        return self._store.at(bucket)
+
+    def multipart(self, upload: Upload) -> Multipart | None:
+        """The store's multipart upload, if it was begun."""
+        if upload.s3_upload_id is None:
+            return None
+        algorithm = part_algorithm(upload)
+        return Multipart(upload.s3_key, upload.s3_upload_id, upload.upload_id, algorithm)
+
+    async def row(self, upload_id: str) -> Upload:
+        """What the row says. Raises UploadNotFound."""
+        found = await self.ledger.read(tables.found(upload_id))
+        if found is None:
+            raise UploadNotFound(upload_id)
+        return found
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────
+
+    async def submit(self, work: Work) -> None:
+        """Have a part stored, or an upload completed; the same again is the same job."""
+        await self._engine().submit(
+            UPLOADS,
+            msgspec.json.encode(work),
+            id=work.id,
+            max_attempts=ATTEMPTS,
+            retry=RETRY,
+        )
+
+    # ── rebuilding ───────────────────────────────────────────────────────────────────────
+
+    async def restore(self, upload_id: str) -> Upload:
+        """Rebuild what Redis has lost, from the row and the store's list of parts.
+
+        Chunks that were only in Redis are missing again. Raises UploadNotFound, StoreAway; and
+        UploadEnded, UploadFailed, UploadGone for an upload that has ended.
+        """
+        while True:
+            upload = await self.row(upload_id)
+            if not upload.status.open:
+                raise not_open(upload_id, upload.status)
+            if (opened := await self.reopen(upload)) is not None:
+                return opened
+
+    async def reopen(self, upload: Upload) -> Upload | None:
+        """Make the state of a newer generation from what the store has, and go on from there.
+
+        None: another has changed the row meanwhile.
+        """
+        parts = await self._stored(upload)
+        generation = upload.generation + 1
+        changes = {"generation": generation, "error": None}
+        if parts is None:
+            changes["s3_upload_id"] = None
+        if not await self.ledger.write(tables.moved(upload, Status.UPLOADING, changes)):
+            return None
+        upload = await self.row(upload.upload_id)
+        if upload.generation != generation or not upload.status.open:
+            return None
+        state = self.records.state(upload.upload_id)
+        with suppress(UploadUnknown):
+            begun = (await state.chart()).fill
+            await self.records.chunks(upload.upload_id).clear()
+            await self.records.budget.release(upload.upload_id, begun)
+        await state.open(upload, parts or {})
+        if upload.size is not None and len(parts or {}) == upload.plan.total_parts:
+            await state.close(upload.plan.total_chunks or 0)
+            await self.submit(Work(upload.upload_id, generation))
+        return upload
+
+    async def revive(self, upload: Upload) -> Upload | None:
+        """Go on with an upload that has failed; None: another has changed the row meanwhile.
+
+        Raises StoreAway.
+        """
+        if await self._stored(upload) is None:
+            return await self.reopen(upload)
+        generation = upload.generation + 1
+        changes = {"generation": generation, "error": None}
+        if not await self.ledger.write(tables.moved(upload, Status.UPLOADING, changes)):
+            return None
+        upload = await self.row(upload.upload_id)
+        try:
+            await self.records.state(upload.upload_id).revive(generation)
+            await self.push(upload.upload_id)
+        except UploadUnknown:
+            return await self.reopen(upload)
+        return upload
+
+    async def push(self, upload_id: str) -> None:
+        """Submit whatever can be done for an upload now. Raises UploadUnknown."""
+        chart = await self.records.sync(upload_id)
+        for part, turn in chart.whole_parts():
+            await self.submit(Work(upload_id, chart.generation, part, turn))
+        plan = chart.plan
+        if plan.size is not None and len(chart.parts) == plan.total_parts:
+            await self.records.state(upload_id).close(plan.total_chunks or 0)
+            await self.submit(Work(upload_id, chart.generation))
+
+    async def _stored(self, upload: Upload) -> dict[int, PartEntry] | None:
+        """The parts that the store has; None = what was begun there is gone."""
+        multipart = self.multipart(upload)
+        if multipart is None:
+            return {}
+        plan, store = upload.plan, self.store_of(upload.bucket)
+        try:
+            found = await store.list_parts(multipart)
+        except MultipartNotFound:
+            return await self._whole(upload, store)
+        except StoreError as error:
+            raise StoreAway(upload.upload_id, str(error)) from error
+        return {
+            part.number - 1: entry_of(part)
+            for part in found
+            if part.size == plan.part_length(part.number - 1)
+        }
+
+    async def _whole(self, upload: Upload, store: Store) -> dict[int, PartEntry] | None:
+        """All parts, if the object was completed and nobody heard of it; None if it was not."""
+        try:
+            found = await store.head(upload.s3_key)
+        except ObjectNotFound:
+            return None
+        except StoreError as error:
+            raise StoreAway(upload.upload_id, str(error)) from error
+        if found.metadata.get(UPLOAD) != upload.upload_id or found.size != upload.size:
+            return None
+        plan = upload.plan
+        return {
+            part: PartEntry("", plan.part_length(part)) for part in range(plan.total_parts or 0)
+        }
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────
+
+    async def fail(
+        self, upload_id: str, generation: int, error: str, *, drop: bool = False
+    ) -> None:
+        """The upload has failed, if it is still under way: its row says why, and it can be resumed.
+
+        What is in the store and in Redis stays for a while; *drop* = all of it has to come again.
+        """
+        while True:
+            upload = await self.row(upload_id)
+            if not upload.status.open or upload.generation != generation:
+                return
+            told = error[:_ERROR_LONGEST]
+            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": told})):
+                break
+        state = self.records.state(upload_id)
+        fields = {"error_message": told}
+        begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
+        if drop:
+            await self.records.chunks(upload_id).clear()
+            await self.records.budget.release(upload_id, begun)
+        await self.tell_progress(upload_id)
+
+    async def end(self, upload: Upload, status: Status) -> bool:
+        """Abort or expire *upload*: nothing of it stays in the store or in Redis.
+
+        False: it has ended otherwise meanwhile. What can't be removed now is left to the sweep.
+        """
+        if not await self.ledger.write(tables.moved(upload, status)):
+            return False
+        await self.remove(upload, status)
+        return True
+
+    async def remove(self, upload: Upload, status: Status) -> None:
+        """Remove what an upload that was given up has left. Again does no harm."""
+        with suppress(UploadsOff):
+            store, multipart = self.store_of(upload.bucket), self.multipart(upload)
+            with suppress(StoreError):
+                if multipart is not None:
+                    await store.abort(multipart)
+                await store.delete(upload.s3_key)
+        state = self.records.state(upload.upload_id)
+        begun = await state.settle(upload.generation, status, drop=True)
+        await self.records.chunks(upload.upload_id).clear()
+        await self.records.budget.release(upload.upload_id, begun)
+        await self.tell_progress(upload.upload_id)
+
+    async def expire(self, upload: Upload) -> bool:
+        """Expire *upload* if nobody has heard of it for its time; False if somebody has."""
+        expiry = round(self.options.expiry.total_seconds() * 1000)
+        with suppress(UploadUnknown):
+            fields, _ = await self.records.state(upload.upload_id).look()
+            until = int(fields["updated_at"]) + expiry
+            if until > wall_ms():
+                await self.ledger.write(tables.extended(upload, until))
+                return False
+        return await self.end(upload, Status.EXPIRED)
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────
+
+    async def tell_chunk(self, upload_id: str, number: int, *, last: bool) -> None:
+        """Tell those who watch that a chunk came."""
+        message = {
+            "upload_id": upload_id,
+            "chunk_number": number,
+            "is_last": last,
+            "timestamp": wall_ms(),
+        }
+        await self._tell(CHUNK_CHANNEL, message)
+
+    async def tell_progress(self, upload_id: str) -> None:
+        """Tell those who watch how far it is."""
+        with suppress(UploadUnknown, ServerError):
+            fields, _ = await self.records.state(upload_id).look()
+            await self._tell(f"upload:progress:{upload_id}", progress_of(fields))
+
+    async def _tell(self, channel: str, message: Mapping[str, object]) -> None:
+        # For watching alone: who may not publish, or finds nobody, has lost nothing.
+        with suppress(ServerError):
+            async with asyncio.timeout(1):
+                await self._engine().broadcast(channel, msgspec.json.encode(message))
+
+
+def progress_of(fields: Mapping[str, str]) -> dict[str, object]:
+    """The document's message: how far an upload is."""
+    total, done = int(fields["total_chunks"]), int(fields["uploaded_chunks"])
+    size, stored = int(fields["expected_size"]), int(fields["bytes_uploaded"])
+    ended = fields["status"] == Status.COMPLETED
+    share = stored / size if size else 0.0
+    return {
+        "uploaded_chunks": done,
+        "total_chunks": total,
+        "bytes_uploaded": stored,
+        "total_bytes": size,
+        "percent": 100.0 if ended else min(round(share * 100, 1), 100.0),
+        "status": fields["status"],
+    }
+
+
+def part_algorithm(upload: Upload) -> Algorithm:
+    """How the parts' checksums are reckoned: so that they make the one that the client gave."""
+    wanted = upload.checksum.algorithm if upload.checksum else Algorithm.CRC64NVME
+    return wanted if wanted.combines else Algorithm.CRC64NVME
+
+
+def entry_of(part: Part) -> PartEntry:
+    """A part as Redis keeps it."""
+    told = f"{part.checksum.algorithm}:{part.checksum.value}" if part.checksum else ""
+    return PartEntry(part.etag, part.size, told)
+
+
+def part_of(number: int, entry: PartEntry) -> Part:
+    """A part as the store knows it; *number* is from 0."""
+    algorithm, _, value = entry.checksum.partition(":")
+    checksum = Checksum(Algorithm(algorithm), value) if value else None
+    return Part(number + 1, entry.size, entry.etag, checksum)

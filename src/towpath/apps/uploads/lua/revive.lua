@@ -1,0 +1,18 @@
+-- revive: an upload that has failed goes on with what is here and what is in the store.
+--
+-- keys   state     hash     the document's fields, and those of the plan
+--        turns     hash     part -> how often it was begun anew
+-- args   generation int     of the row
+-- reply  revived
+--        UPLOAD_UNKNOWN
+-- cost   O(1)
+-- full   works
+-- uses   clock
+
+local before = tonumber(redis.call('HGET', STATE, 'generation') or -1)
+if before < 0 or before > generation then return 'UPLOAD_UNKNOWN' end
+
+redis.call('HSET', STATE, 'status', 'UPLOADING', 'generation', int(generation), 'error_message', '',
+  'updated_at', int(now))
+redis.call('UNLINK', TURNS)
+return 'revived'

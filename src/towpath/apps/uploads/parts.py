@@ -1,0 +1,351 @@
+"""What runs in a worker: parts are stored, and uploads of which all parts are stored are completed.
+
+Both may run twice, in two workers at once, and after a crash at any point: a part that is stored
+twice replaces itself with the same bytes, the store completes once, and the row changes once, in
+the transaction that puts the event into the outbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import msgspec
+
+from towpath.app.app import Towpath
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.errors import ChecksumMismatch, UploadError, UploadNotFound
+from towpath.apps.uploads.lifecycle import Lifecycle, Work, entry_of, part_algorithm, part_of
+from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
+from towpath.apps.uploads.options import UploadsOptions
+from towpath.apps.uploads.states import PartStale, Taken, UploadUnknown
+from towpath.apps.uploads.stores.checksums import Checksum, Running, combined
+from towpath.apps.uploads.stores.errors import (
+    ChecksumDiffers,
+    MultipartNotFound,
+    ObjectNotFound,
+    PartsDiffer,
+    StoreError,
+    StoreUnreachable,
+)
+from towpath.apps.uploads.stores.options import new_store
+from towpath.apps.uploads.stores.port import UPLOAD, Object, Part, Piece, Store
+from towpath.clock import ZERO, Duration, hours, wall_ms
+from towpath.engine.engine import Engine
+from towpath.ledger.outbox.event import NewEvent
+from towpath.worker.context import Context, Retry
+
+COMPLETED_EVENT = "towpath.upload.completed"
+_MARK = "upload"
+"""The name in the metadata of an object that was put whole: whose it is."""
+
+
+class BytesGone(Exception):
+    """Chunks of the part are no longer in Redis."""
+
+    def __init__(self, gone: dict[int, str]) -> None:
+        super().__init__("chunks are gone")
+        self.gone = gone
+
+
+class Consumers:
+    """The handlers of the application, if the options name a store."""
+
+    def __init__(self, options: UploadsOptions) -> None:
+        self._options, self._store = options, new_store(options)
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app*, which must have a ledger, with the handlers, and the store while the body runs."""
+        if self._store is None:
+            yield
+            return
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(self._store)
+            other = self._options.chunks_url
+            chunks = await stack.enter_async_context(Engine(other).tolerant()) if other else None
+            add_uploads(app, store, self._options, chunks=chunks)
+            yield
+
+
+def add_uploads(
+    app: Towpath, store: Store, options: UploadsOptions, *, chunks: Engine | None = None
+) -> None:
+    """Let *app*, which must have a ledger, store the parts of uploads and complete them.
+
+    *store*, and *chunks* if the bytes are on another server, must be entered.
+    """
+    lifecycle = Lifecycle(
+        engine=lambda: app.engine,
+        chunks=lambda: chunks or app.engine,
+        ledger=lambda: app.ledger,
+        store=store,
+        options=options,
+    )
+    app.handler(
+        UPLOADS,
+        max_attempts=ATTEMPTS,
+        retry=RETRY,
+        time_limit=hours(1),
+        concurrency=options.parts_at_once,
+        keep=ZERO,
+    )(Storing(lifecycle).work)
+
+
+class Storing:
+    """Stores parts, and completes uploads."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._own, self._records = lifecycle, lifecycle.records
+
+    async def work(self, payload: bytes, ctx: Context) -> None:
+        """Do what a job asks for. What can't be done for good fails the upload."""
+        work = msgspec.json.decode(payload, type=Work)
+        try:
+            upload = await self._own.row(work.upload)
+            if not upload.status.open or upload.generation != work.generation:
+                await self._left_behind(upload)
+            elif work.part is None:
+                await self.complete(upload)
+            else:
+                await self.store_part(upload, work.part, work.turn)
+        except (UploadNotFound, PartStale):
+            return
+        except UploadUnknown:
+            with suppress(UploadError):
+                await self._own.restore(work.upload)
+        except StoreUnreachable as error:
+            await self._again(work, ctx, str(error), after=error.after)
+        except ChecksumDiffers as error:  # on its way to the store: it may go well next time
+            await self._again(work, ctx, str(error))
+        except StoreError as error:
+            await self._own.fail(work.upload, work.generation, str(error))
+        except ChecksumMismatch as error:
+            await self._own.fail(work.upload, work.generation, str(error), drop=True)
+
+    async def _again(
+        self, work: Work, ctx: Context, reason: str, *, after: Duration | None = None
+    ) -> None:
+        if ctx.attempt < ATTEMPTS:
+            raise Retry(reason, after=after)
+        await self._own.fail(work.upload, work.generation, reason)
+
+    async def _left_behind(self, upload: Upload) -> None:
+        """The upload has ended, or was taken up anew. Who ended it may not have told Redis."""
+        if upload.status is Status.COMPLETED:
+            await self._tell_completed(upload, upload.etag or "", upload.final_size or 0)
+        elif upload.status in (Status.ABORTED, Status.EXPIRED):
+            await self._own.remove(upload, upload.status)
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────
+
+    async def store_part(self, upload: Upload, part: int, turn: int) -> None:
+        """Store a part, and let go of its chunks. Raises StoreError, UploadUnknown, PartStale."""
+        state = self._records.state(upload.upload_id)
+        try:
+            taken = await state.take(upload.generation, part, turn)
+        except UploadError:
+            return  # it has ended meanwhile
+        last = taken.last
+        if taken.tokens:
+            try:
+                body = await self._bytes(upload, taken)
+            except BytesGone as error:
+                await state.lose(upload.generation, error.gone)
+                await self._own.tell_progress(upload.upload_id)
+                return
+            entry = entry_of(await self._sent(upload, part, body))
+            try:
+                last = await state.commit(upload.generation, part, turn, entry)
+            except UploadError:  # it has ended meanwhile; what was stored goes again
+                await self._left_behind(await self._own.row(upload.upload_id))
+                return
+        await self._records.chunks(upload.upload_id).discard(
+            range(taken.first, taken.first + taken.chunks)
+        )
+        await self._records.budget.release(upload.upload_id, [part])
+        if last:
+            await self._own.submit(Work(upload.upload_id, upload.generation))
+        await self._own.tell_progress(upload.upload_id)
+
+    async def _bytes(self, upload: Upload, taken: Taken) -> list[Piece]:
+        """The bytes of a part, in pieces. Raises BytesGone."""
+        chunks = self._records.chunks(upload.upload_id)
+        body: list[Piece] = []
+        gone: dict[int, str] = {}
+        for number, token in enumerate(taken.tokens, start=taken.first):
+            pieces = await chunks.fetch(number, token)
+            if not pieces:
+                gone[number] = token
+            body += pieces
+        if gone:
+            raise BytesGone(gone)
+        return body
+
+    async def _sent(self, upload: Upload, part: int, body: Sequence[Piece]) -> Part:
+        """A part in the store: of a file that has only one, the object itself."""
+        store = self._own.store_of(upload.bucket)
+        size = await self._size(upload)
+        if upload.s3_upload_id is None and size is not None and size <= upload.part_size:
+            return await self._put_whole(upload, store, body)
+        begun = await self._begun(upload, store)
+        multipart = self._own.multipart(begun)
+        if multipart is None:
+            raise PartStale
+        return await store.put_part(multipart, part + 1, body)
+
+    async def _size(self, upload: Upload) -> int | None:
+        """The upload's size, which may have become known after it was started."""
+        if upload.size is not None:
+            return upload.size
+        return (await self._records.state(upload.upload_id).chart()).plan.size
+
+    async def _put_whole(self, upload: Upload, store: Store, body: Sequence[Piece]) -> Part:
+        wanted = upload.checksum
+        if wanted is not None:
+            found = await asyncio.to_thread(Checksum.of, wanted.algorithm, body)
+            if found != wanted:
+                raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
+        made = await store.put(
+            upload.s3_key,
+            body,
+            checksum=wanted if wanted and wanted.algorithm.combines else None,
+            metadata={_MARK: upload.upload_id},
+            content_type=upload.mime_type,
+        )
+        return Part(1, made.size, made.etag, made.checksum)
+
+    async def _begun(self, upload: Upload, store: Store) -> Upload:
+        """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
+        if upload.s3_upload_id is not None:
+            return upload
+        fresh = await self._own.row(upload.upload_id)
+        if fresh.s3_upload_id is None and fresh.generation == upload.generation:
+            made = await store.begin_multipart(
+                fresh.s3_key,
+                upload=fresh.upload_id,
+                content_type=fresh.mime_type,
+                algorithm=part_algorithm(fresh),
+            )
+            counts = await self._own.ledger.write(tables.begun(fresh, made.id))
+            if counts != made.id:
+                await store.abort(made)
+            if counts is None:
+                raise PartStale
+            return msgspec.structs.replace(fresh, s3_upload_id=counts)
+        return fresh
+
+    # ── completion ───────────────────────────────────────────────────────────────────────
+
+    async def complete(self, upload: Upload) -> None:
+        """Make the object of its parts, check it, and say so in one transaction.
+
+        Raises StoreError, UploadUnknown.
+        """
+        chart = await self._records.state(upload.upload_id).chart()
+        plan = chart.plan
+        if plan.size is None or len(chart.parts) != plan.total_parts:
+            return  # it was begun anew
+        store = self._own.store_of(upload.bucket)
+        parts = [part_of(number, entry) for number, entry in sorted(chart.parts.items())]
+        made = await self._made(upload, store, parts, plan.size)
+        if made.size != plan.size:
+            await store.delete(upload.s3_key)
+            raise ChecksumMismatch(upload.upload_id, f"{plan.size} bytes", f"{made.size} bytes")
+        await self._read_back(upload, store, parts)
+        await self._active(upload, made, store)
+
+    async def _made(self, upload: Upload, store: Store, parts: Sequence[Part], size: int) -> Object:
+        """The object, whole. Who completes it a second time gets the same one."""
+        multipart = self._own.multipart(upload)
+        if multipart is None:
+            if size == 0:
+                await self._put_whole(upload, store, [])
+            return await store.head(upload.s3_key)
+        if not all(part.etag for part in parts):  # it was completed, and Redis lost since
+            return await store.head(upload.s3_key)
+        wanted = upload.checksum
+        if wanted and _known(parts, wanted) and (found := _whole(parts)) != wanted:
+            await store.abort(multipart)
+            raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
+        try:
+            return await store.complete(
+                multipart, parts, checksum=wanted if wanted and wanted.algorithm.combines else None
+            )
+        except PartsDiffer as error:
+            # What the store has is the truth: what differs is sent again.
+            await self._own.reopen(upload)
+            raise PartStale from error
+        except MultipartNotFound:
+            found = await self._found(upload, store)
+            if found is None:
+                raise
+            return found
+
+    async def _found(self, upload: Upload, store: Store) -> Object | None:
+        """The object, if it is this upload's."""
+        with suppress(ObjectNotFound):
+            found = await store.head(upload.s3_key)
+            return found if found.metadata.get(UPLOAD) == upload.upload_id else None
+        return None
+
+    async def _read_back(self, upload: Upload, store: Store, parts: Sequence[Part]) -> None:
+        """Compare what the store has with the checksum, where the parts don't tell it.
+
+        Raises ChecksumDiffers; the object is gone then.
+        """
+        wanted = upload.checksum
+        if wanted is None or _known(parts, wanted):
+            return
+        running = Running(wanted.algorithm)
+        async with store.get(upload.s3_key) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(running.update, piece)
+        if running.checksum != wanted:
+            await store.delete(upload.s3_key)
+            raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
+
+    async def _active(self, upload: Upload, made: Object, store: Store) -> None:
+        """The row and the event, together; then Redis, and those who watch."""
+        event = NewEvent(
+            type=COMPLETED_EVENT,
+            key=upload.node_id,
+            id=f"upload-{upload.upload_id}",
+            data=msgspec.json.encode(
+                {
+                    "node_id": upload.node_id,
+                    "upload_id": upload.upload_id,
+                    "s3_key": upload.s3_key,
+                    "etag": made.etag,
+                    "size": made.size,
+                    "timestamp": wall_ms(),
+                }
+            ),
+        )
+        put = self._own.ledger.outbox.ready([event])
+        fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
+        change = tables.moved(upload, Status.COMPLETED, fields, also=put)
+        if not await self._own.ledger.write(change):
+            now = await self._own.row(upload.upload_id)
+            if now.status in (Status.ABORTED, Status.EXPIRED):
+                await store.delete(upload.s3_key)
+            if now.status is not Status.COMPLETED:
+                return
+        await self._tell_completed(upload, made.etag, made.size)
+
+    async def _tell_completed(self, upload: Upload, etag: str, size: int) -> None:
+        state = self._records.state(upload.upload_id)
+        told = {"final_etag": etag, "final_size": str(size)}
+        await state.settle(upload.generation, Status.COMPLETED, told)
+        await self._own.tell_progress(upload.upload_id)
+
+
+def _known(parts: Sequence[Part], wanted: Checksum) -> bool:
+    """Whether the checksums of the parts tell that of the whole."""
+    kinds = {part.checksum.algorithm if part.checksum else None for part in parts}
+    return wanted.algorithm.combines and kinds == {wanted.algorithm}
+
+
+def _whole(parts: Sequence[Part]) -> Checksum:
+    return combined([(part.checksum, part.size) for part in parts if part.checksum is not None])

@@ -1,0 +1,331 @@
+"""One chunk on its way in: room is reserved, its bytes are staged, and then it counts or does not.
+
+The body is read in pieces of at most 1 MiB, and none before there is room for the whole part. What
+ends before its length, or differs from its digest, never counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from enum import StrEnum
+
+import msgspec
+
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.digests import ContentDigest, Digesting
+from towpath.apps.uploads.errors import (
+    BudgetFull,
+    ChunkCut,
+    ChunkDiffers,
+    ChunkInvalid,
+    DigestMismatch,
+    ShareFull,
+    UploadError,
+    UploadTooLarge,
+)
+from towpath.apps.uploads.lifecycle import Lifecycle, Work
+from towpath.apps.uploads.model import Plan, Status
+from towpath.apps.uploads.records import DIGEST, PIECE, Chunks, renewed_parts
+from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
+from towpath.clock import steady
+from towpath.engine.durability import Disk, Durability
+from towpath.errors import ServerError
+
+_KEEP_EVERY = 60.0
+"""Seconds between two signs that a slow body is still coming."""
+_STORED_WITHIN = 30.0
+"""Seconds that a client may wait for its part to be stored."""
+_LOOK_EVERY = 0.05
+_RETRY_AFTER = 1
+_NUMBER_MOST = 2**31
+
+
+class Safety(StrEnum):
+    """How safe a chunk is."""
+
+    MEMORY = "memory"
+    """In the memory of Redis."""
+    DISK = "disk"
+    """On its disk."""
+    REPLICA = "replica"
+    """On a replica, too."""
+    STORED = "stored"
+    """In the store."""
+
+
+_ASKED = {
+    Safety.DISK: Durability(disk=Disk.DISK),
+    Safety.REPLICA: Durability(replicas=1),
+}
+
+
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client says of a chunk before it sends it."""
+
+    upload_id: str
+    number: int
+    holder: str
+    """The key that sends it: its share of the budget."""
+    length: int | None = None
+    """None = it does not say."""
+    digest: ContentDigest | None = None
+    last: bool = False
+    safety: Safety | None = None
+    """What it waits for; None = whatever Redis gives."""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """A chunk that counts."""
+
+    node_id: str
+    state: Status
+    chunk_number: int
+    received_chunks: int
+    duplicate: bool
+    safety: Safety
+
+
+class Receiving:
+    """Takes chunks in."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._own, self._records = lifecycle, lifecycle.records
+
+    async def receive(self, incoming: Incoming, body: AsyncIterator[bytes], plan: Plan) -> Put:
+        """Stage the chunk, let it count, and have its part stored if that is whole.
+
+        Raises UploadUnknown, and whatever refuses the chunk.
+        """
+        check_number(incoming, plan)
+        known = await self._records.state(incoming.upload_id).admit(incoming.number)
+        if known.size is not None and plan.size is None:
+            plan = msgspec.structs.replace(plan, size=known.size)
+            check_number(incoming, plan)
+        if known.here:
+            return await self._compared(incoming, known, body, plan)
+        if not known.status.open:
+            raise not_open(incoming.upload_id, known.status)
+        if self._is_empty_end(incoming, plan):
+            return await self._ended_empty(incoming, body)
+        _check_length(incoming, plan, incoming.length)
+        await self._reserve(incoming, plan)
+        return await self._stored(incoming, body, plan)
+
+    async def safety(self, incoming: Incoming, put: Put) -> Safety:
+        """How safe the chunk is now; waits for its part to be stored if that was asked for."""
+        wait = incoming.safety is Safety.STORED and put.turn is not None
+        if not put.token or (wait and await self._became_stored(incoming.upload_id, put)):
+            return Safety.STORED
+        if incoming.safety is Safety.REPLICA:
+            return Safety.REPLICA
+        disks = [engine.facts.durability.disk for engine in self._own.engines]
+        return Safety.DISK if min(disks) is Disk.DISK else Safety.MEMORY
+
+    async def _became_stored(self, upload_id: str, put: Put) -> bool:
+        """Whether the part of a chunk gets into the store while its client waits."""
+        state, until = self._records.state(upload_id), steady() + _STORED_WITHIN
+        while steady() < until:
+            try:
+                taken = await state.take(put.generation, put.part, put.turn or 0)
+            except (UploadUnknown, PartStale, UploadError):
+                return False
+            if not taken.tokens:
+                return True
+            await asyncio.sleep(_LOOK_EVERY)
+        return False
+
+    # ── before the body ──────────────────────────────────────────────────────────────────
+
+    async def _reserve(self, incoming: Incoming, plan: Plan) -> None:
+        """Room for the whole part. Raises BudgetFull, ShareFull."""
+        part = plan.part_of(incoming.number)
+        refusal = await self._records.budget.reserve(
+            incoming.upload_id, part, holder=incoming.holder, size=plan.part_length(part)
+        )
+        if refusal is None:
+            return
+        chart = await self._records.state(incoming.upload_id).chart()
+        kind = ShareFull if refusal.share else BudgetFull
+        what = (
+            "this key's chunks have half of the room"
+            if refusal.share
+            else "there is no room for another part"
+        )
+        raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
+
+    @staticmethod
+    def _is_empty_end(incoming: Incoming, plan: Plan) -> bool:
+        """A last chunk without bytes: the file ended with the chunk before."""
+        return incoming.last and incoming.length == 0 and plan.size is None
+
+    async def _ended_empty(self, incoming: Incoming, body: AsyncIterator[bytes]) -> Put:
+        async for data in body:
+            if data:
+                raise ChunkInvalid(f"chunk {incoming.number}: more bytes than announced")
+        state = self._records.state(incoming.upload_id)
+        closed = await state.close(incoming.number)
+        await self.follow_up(incoming.upload_id, closed)
+        fields, _ = await state.look()
+        return Put(
+            duplicate=False,
+            status=Status(fields["status"]),
+            received=int(fields["received_chunks"]),
+            part=0,
+            turn=None,
+            generation=closed.generation,
+            token="none",  # noqa: S106 -- it has no bytes
+        )
+
+    # ── the body ─────────────────────────────────────────────────────────────────────────
+
+    async def _compared(
+        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: Plan
+    ) -> Put:
+        """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
+        digesting, length = Digesting(incoming.digest), 0
+        async for piece in _pieces(body):
+            length += len(piece)
+            _check_most(incoming, plan, length)
+            await asyncio.to_thread(digesting.update, piece)
+        self._check_whole(incoming, digesting, length)
+        if known.digest and known.digest != digesting.own[:DIGEST]:
+            raise ChunkDiffers(incoming.upload_id, incoming.number)
+        return await self._put(incoming, digesting, length, token="", plan=plan)
+
+    async def _stored(self, incoming: Incoming, body: AsyncIterator[bytes], plan: Plan) -> Put:
+        chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
+        try:
+            digesting, length = await self._staged(incoming, chunks, token, body, plan)
+            self._check_whole(incoming, digesting, length)
+            _check_length(incoming, plan, length)
+            put = await self._put(incoming, digesting, length, token=token, plan=plan)
+        except BaseException:
+            await asyncio.shield(self._dropped(chunks, token))
+            raise
+        if put.token != token:
+            await self._dropped(chunks, token)
+            return put
+        part = plan.part_of(incoming.number)
+        durability = _ASKED.get(incoming.safety) if incoming.safety else None
+        renewed = await chunks.place(incoming.number, token, durability=durability)
+        await self._records.budget.renew(incoming.upload_id, renewed_parts(plan, renewed) | {part})
+        await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+        return put
+
+    async def _staged(
+        self,
+        incoming: Incoming,
+        chunks: Chunks,
+        token: str,
+        body: AsyncIterator[bytes],
+        plan: Plan,
+    ) -> tuple[Digesting, int]:
+        """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
+        digesting, length = Digesting(incoming.digest), 0
+        part, kept = plan.part_of(incoming.number), steady()
+        async for piece in _pieces(body):
+            _check_most(incoming, plan, length + len(piece))
+            await asyncio.gather(
+                chunks.append(token, length, piece), asyncio.to_thread(digesting.update, piece)
+            )
+            length += len(piece)
+            if steady() - kept > _KEEP_EVERY:
+                await self._records.budget.keep(incoming.upload_id, part)
+                kept = steady()
+        return digesting, length
+
+    async def _dropped(self, chunks: Chunks, token: str) -> None:
+        try:
+            await chunks.discard((), [token])
+        except ServerError:
+            return  # it expires
+
+    @staticmethod
+    def _check_whole(incoming: Incoming, digesting: Digesting, length: int) -> None:
+        if incoming.length is not None and length != incoming.length:
+            told = f"{length} of {incoming.length} bytes came"
+            raise ChunkCut(f"chunk {incoming.number}: {told}")
+        if not digesting.fits() and incoming.digest is not None:
+            raise DigestMismatch(incoming.number, incoming.digest.algorithm)
+
+    # ── behind it ────────────────────────────────────────────────────────────────────────
+
+    async def _put(
+        self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: Plan
+    ) -> Put:
+        state = self._records.state(incoming.upload_id)
+        put = await state.put(
+            incoming.number,
+            length=length,
+            digest=digesting.own[:DIGEST],
+            token=token,
+            last=incoming.last,
+            most=plan.most_chunks,
+            durability=_ASKED.get(incoming.safety) if incoming.safety else None,
+        )
+        if put.turn is not None:
+            await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))
+        if incoming.last and plan.size is None:
+            await self.follow_up(incoming.upload_id, await state.close(incoming.number + 1))
+        return put
+
+    async def follow_up(self, upload_id: str, closed: Closed) -> None:
+        """Have done what can be done now that the size is known, and let the row know it."""
+        upload = await self._own.row(upload_id)
+        await self._own.ledger.write(tables.sized(upload, closed.size))
+        if closed.last:
+            await self._own.submit(Work(upload_id, closed.generation))
+        elif closed.part is not None:
+            await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+
+
+def check_number(incoming: Incoming, plan: Plan) -> None:
+    """Raises ChunkInvalid, UploadTooLarge for a number that no chunk of the plan has."""
+    number = incoming.number
+    if not 0 <= number < _NUMBER_MOST:
+        raise ChunkInvalid(f"chunk {number}: chunks are counted from 0")
+    if plan.size is not None and number >= plan.most_chunks:
+        raise ChunkInvalid(f"chunk {number}: the last one is {plan.most_chunks - 1}")
+    if number >= plan.most_chunks + 1:
+        raise UploadTooLarge(
+            f"chunk {number}: there are at most {plan.most_chunks} of this size",
+            incoming.upload_id,
+        )
+
+
+def _check_length(incoming: Incoming, plan: Plan, length: int | None) -> None:
+    """Raises ChunkInvalid for a length that can't be this chunk's."""
+    if length is None:
+        return
+    wanted = plan.chunk_length(incoming.number)
+    if wanted is not None and length != wanted:
+        raise ChunkInvalid(f"chunk {incoming.number}: {length} bytes, not {wanted}")
+    _check_most(incoming, plan, length)
+    if length < 1:
+        raise ChunkInvalid(f"chunk {incoming.number}: it has no bytes")
+
+
+def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:
+    most = plan.chunk_length(incoming.number) or plan.chunk_size
+    if incoming.length is not None:
+        most = min(most, incoming.length)
+    if length > most:
+        raise ChunkInvalid(f"chunk {incoming.number}: more than {most} bytes")
+
+
+async def _pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """*body* in pieces of 1 MiB, the last one shorter."""
+    waiting: list[bytes] = []
+    size = 0
+    async for data in body:
+        waiting.append(data)
+        size += len(data)
+        while size >= PIECE:
+            joined = b"".join(waiting)
+            yield joined[:PIECE]
+            rest = joined[PIECE:]
+            waiting, size = ([rest], len(rest)) if rest else ([], 0)
+    if size:
+        yield b"".join(waiting)

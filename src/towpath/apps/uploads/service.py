@@ -1,0 +1,371 @@
+"""Uploads as their clients see them: started, sent chunk by chunk, looked at, completed, read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from towpath.apps.application import Host
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.digests import ContentDigest
+from towpath.apps.uploads.errors import (
+    RangeInvalid,
+    StoreAway,
+    UploadConflict,
+    UploadGone,
+    UploadIncomplete,
+    UploadNotFailed,
+    UploadNotFound,
+    UploadsOff,
+)
+from towpath.apps.uploads.hashes import fields_of
+from towpath.apps.uploads.lifecycle import Lifecycle, Work
+from towpath.apps.uploads.model import NewUpload, Plan, Range, Status, Upload
+from towpath.apps.uploads.options import UploadsOptions
+from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
+from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
+from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
+from towpath.apps.uploads.stores.options import new_store
+from towpath.clock import wall_ms
+from towpath.engine.check import whole
+from towpath.engine.engine import Engine
+from towpath.ids import new_job_id
+
+LARGEST_PAGE = 1000
+_LOOK_EVERY = 0.25
+_PLANS_MOST = 10_000
+
+
+class View(msgspec.Struct, frozen=True):
+    """An upload as it is now."""
+
+    upload: Upload
+    """What its row says."""
+    fields: dict[str, str]
+    """The document's state hash."""
+
+    @property
+    def status(self) -> Status:
+        return Status(self.fields["status"])
+
+
+class Content(msgspec.Struct, frozen=True):
+    """The finished object, or a range of it."""
+
+    upload: Upload
+    size: int
+    start: int
+    length: int
+    etag: str
+    pieces: AsyncIterator[bytes]
+
+
+class UploadService:
+    """Uploads on a server: chunks come in here, workers do the rest."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._own, self._records = lifecycle, lifecycle.records
+        self.options: UploadsOptions = lifecycle.options
+        self._receiving = Receiving(lifecycle)
+        self._plans: dict[str, tuple[str, Plan]] = {}
+
+    # ── starting ─────────────────────────────────────────────────────────────────────────
+
+    async def start(
+        self, new: NewUpload, *, owner: str, idempotency_key: str | None = None
+    ) -> tuple[View, bool]:
+        """Begin an upload; whether it was begun before, under the same *idempotency_key*.
+
+        Its row is there when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
+        UploadDiffers, QuotaReached, UploadsOff, LedgerError, ServerError.
+        """
+        bucket = self.options.bucket_of(new.drive)
+        self._own.store_of(bucket)
+        row = self._new_row(new, bucket, owner=owner, idempotency_key=idempotency_key)
+        upload, existed = await self._own.ledger.decide(
+            tables.started(
+                row,
+                most_open=self.options.open_per_key,
+                most_bytes=self.options.bytes_per_key,
+            )
+        )
+        if existed:
+            return await self.status(upload.upload_id), True
+        state = self._records.state(upload.upload_id)
+        await state.open(upload, {})
+        if upload.size == 0:
+            closed = await state.close(0)
+            await self._own.submit(Work(upload.upload_id, closed.generation))
+        return View(upload, (await state.look())[0]), False
+
+    def _new_row(
+        self, new: NewUpload, bucket: str, *, owner: str, idempotency_key: str | None
+    ) -> dict[str, Any]:
+        chunk_size = self.options.chunk_size if new.chunk_size is None else new.chunk_size
+        plan = Plan.of(new.size, chunk_size, largest_part=self.options.largest_part)
+        node_id, now = str(uuid4()), wall_ms()
+        plain: dict[str, Any] = msgspec.structs.asdict(new) | {"chunk_size": chunk_size}
+        asked = msgspec.json.encode(plain, order="deterministic")
+        checksum = new.checksum
+        del plain["checksum"]
+        return plain | {
+            "upload_id": new_job_id(),
+            "node_id": node_id,
+            "owner": owner,
+            "idempotency_key": idempotency_key,
+            "request": sha256(asked).digest(),
+            "status": Status.PENDING.value,
+            "generation": 1,
+            "part_size": plan.part_size,
+            "custom_metadata": msgspec.json.encode(new.custom_metadata).decode(),
+            "checksum_algorithm": checksum.algorithm.value if checksum else None,
+            "checksum_value": checksum.value if checksum else None,
+            "bucket": bucket,
+            "s3_key": f"connectors/{new.connector_id}/{node_id}{self.options.suffix}",
+            "created_at": now,
+            "updated_at": now,
+            "deadline": now + round(self.options.expiry.total_seconds() * 1000),
+        }
+
+    # ── chunks ───────────────────────────────────────────────────────────────────────────
+
+    async def put_chunk(
+        self,
+        upload_id: str,
+        number: int,
+        body: AsyncIterator[bytes],
+        *,
+        holder: str,
+        length: int | None = None,
+        digest: ContentDigest | None = None,
+        is_last: bool = False,
+        safety: Safety | None = None,
+    ) -> Receipt:
+        """Take a chunk in; when this returns it counts, and is as safe as the receipt says.
+
+        *body* is read in pieces, and not before there is room; the same again is a duplicate.
+        Raises UploadNotFound, UploadGone, UploadEnded, UploadFailed, ChunkInvalid, ChunkCut,
+        DigestMismatch, ChunkDiffers, LastChunkDiffers, UploadTooLarge, BudgetFull, ShareFull,
+        DurabilityUnavailable, ServerError.
+        """
+        incoming = Incoming(
+            upload_id=upload_id,
+            number=number,
+            holder=holder,
+            length=length,
+            digest=digest,
+            last=is_last,
+            safety=safety,
+        )
+        node_id, plan = await self._plan(upload_id)
+        try:
+            put = await self._receiving.receive(incoming, body, plan)
+        except UploadUnknown:
+            self._plans.pop(upload_id, None)
+            await self._own.restore(upload_id)
+            put = await self._receiving.receive(incoming, body, plan)
+        return Receipt(
+            node_id=node_id,
+            state=put.status,
+            chunk_number=number,
+            received_chunks=put.received,
+            duplicate=put.duplicate,
+            safety=await self._receiving.safety(incoming, put),
+        )
+
+    async def _plan(self, upload_id: str) -> tuple[str, Plan]:
+        """The document's id and the plan, which never change. Raises UploadNotFound."""
+        found = self._plans.get(upload_id)
+        if found is None:
+            upload = await self._own.row(upload_id)
+            if len(self._plans) >= _PLANS_MOST:
+                self._plans.clear()
+            found = self._plans[upload_id] = upload.node_id, upload.plan
+        return found
+
+    async def complete(self, upload_id: str) -> View:
+        """All chunks were sent: of an upload whose size was not known, it is now.
+
+        Raises UploadIncomplete with what is missing.
+        """
+        chart = await self._chart(upload_id)
+        if missing := chart.missing():
+            raise UploadIncomplete(upload_id, missing)
+        status = Status(chart.fields["status"])
+        if status.open:
+            total = chart.plan.total_chunks
+            total = int(chart.fields["highest"]) + 1 if total is None else total
+            closed = await self._records.state(upload_id).close(total)
+            await self._receiving.follow_up(upload_id, closed)
+            await self._own.push(upload_id)
+        elif status is not Status.COMPLETED:
+            raise not_open(upload_id, status)
+        return await self.status(upload_id)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def status(self, upload_id: str) -> View:
+        """The upload as it is now. Raises UploadNotFound."""
+        upload = await self._own.row(upload_id)
+        if upload.status.open:
+            try:
+                fields, _ = await self._records.state(upload_id).look()
+            except UploadUnknown:
+                upload = await self._own.restore(upload_id)
+                fields, _ = await self._records.state(upload_id).look()
+            return View(upload, fields)
+        return View(upload, fields_of(upload))
+
+    async def missing(self, upload_id: str) -> list[Range]:
+        """The chunks that are missing; those whose bytes have expired are again.
+
+        Without a size, those before the highest that came. Raises UploadNotFound, UploadGone.
+        """
+        return (await self._chart(upload_id)).missing()
+
+    async def _chart(self, upload_id: str) -> Chart:
+        upload = await self._own.row(upload_id)
+        if upload.status in (Status.ABORTED, Status.EXPIRED):
+            raise UploadGone(upload_id, upload.status)
+        try:
+            return await self._records.sync(upload_id)
+        except UploadUnknown:
+            await self._own.restore(upload_id)
+            return await self._records.sync(upload_id)
+
+    async def list(
+        self,
+        *,
+        status: Status | None = None,
+        owner: str | None = None,
+        after: str | None = None,
+        size: int = 50,
+    ) -> Sequence[Upload]:
+        """Uploads by their rows, newest first; *after* is the id of the last one before."""
+        whole("size", size, 1, LARGEST_PAGE)
+        query = tables.page(status=status, owner=owner, after=after, size=size)
+        return await self._own.ledger.read(query)
+
+    async def watch(self, upload_id: str) -> AsyncGenerator[View]:
+        """The upload now, and whenever it has changed, up to its end; late, the end alone."""
+        last: View | None = None
+        while True:
+            view = await self.status(upload_id)
+            if last is None or _progress(view) != _progress(last):
+                yield view
+            if not view.status.open:
+                return
+            last = view
+            await asyncio.sleep(_LOOK_EVERY)
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────
+
+    async def resume(self, upload_id: str) -> View:
+        """Go on with an upload that has failed. Raises UploadNotFailed, UploadGone, StoreAway."""
+        while True:
+            upload = await self._own.row(upload_id)
+            if upload.status in (Status.ABORTED, Status.EXPIRED):
+                raise UploadGone(upload_id, upload.status)
+            if upload.status is not Status.FAILED:
+                raise UploadNotFailed(upload_id, upload.status)
+            if await self._own.revive(upload) is not None:
+                return await self.status(upload_id)
+
+    async def abort(self, upload_id: str) -> View:
+        """End an upload that is not completed; nothing of it stays. Again does no harm.
+
+        Raises UploadNotFound, UploadConflict for one that is completed.
+        """
+        while True:
+            upload = await self._own.row(upload_id)
+            if upload.status is Status.COMPLETED:
+                raise UploadConflict(upload_id, "is COMPLETED; it can't be aborted")
+            if upload.status in (Status.ABORTED, Status.EXPIRED):
+                await self._own.remove(upload, upload.status)
+                return await self.status(upload_id)
+            if await self._own.end(upload, Status.ABORTED):
+                return await self.status(upload_id)
+
+    # ── content ──────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def content(
+        self, upload_id: str, *, start: int | None = None, end: int | None = None
+    ) -> AsyncGenerator[Content]:
+        """The finished object from *start* to *end*, both included; without *start*, the last
+        *end* bytes.
+
+        Raises UploadNotFound, UploadGone, UploadConflict, RangeInvalid, StoreAway.
+        """
+        upload = await self._own.row(upload_id)
+        if upload.status is not Status.COMPLETED:
+            if upload.status in (Status.ABORTED, Status.EXPIRED):
+                raise UploadGone(upload_id, upload.status)
+            raise UploadConflict(upload_id, f"is {upload.status}: it has no content yet")
+        size = upload.final_size or 0
+        first, length = _range(size, start, end)
+        store = self._own.store_of(upload.bucket)
+        try:
+            async with store.get(upload.s3_key, start=first, length=length or None) as pieces:
+                yield Content(upload, size, first, length, upload.etag or "", pieces)
+        except ObjectNotFound as error:
+            raise UploadNotFound(upload_id) from error
+        except StoreError as error:
+            raise StoreAway(upload_id, str(error)) from error
+
+    async def probe(self) -> None:
+        """See that the store can be used, if there is one. Raises StoreError."""
+        try:
+            store = self._own.store_of("")
+        except UploadsOff:
+            return
+        await store.check()
+
+
+def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Where it begins, and how many bytes it has. Raises RangeInvalid."""
+    if start is None:
+        length = size if end is None else min(end, size)
+        if end == 0:
+            raise RangeInvalid(size)
+        return size - length, length
+    last = size - 1 if end is None else min(end, size - 1)
+    if start > last:
+        raise RangeInvalid(size)
+    return start, last - start + 1
+
+
+def _progress(view: View) -> tuple[str, ...]:
+    names = ("status", "received_chunks", "uploaded_chunks", "total_chunks", "error_message")
+    return tuple(view.fields.get(name, "") for name in names)
+
+
+@asynccontextmanager
+async def _serving(host: Host) -> AsyncGenerator[UploadService]:
+    options: UploadsOptions = host.options
+    async with AsyncExitStack() as stack:
+        store = new_store(options)
+        if store is not None:
+            await stack.enter_async_context(store)
+        url = options.chunks_url
+        other = await stack.enter_async_context(Engine(url).tolerant()) if url else None
+        yield UploadService(
+            Lifecycle(
+                engine=host.engine,
+                chunks=lambda: other or host.engine(),
+                ledger=lambda: host.ledger,
+                store=store,
+                options=options,
+            )
+        )
+
+
+def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:
+    """The application in a server."""
+    return _serving(host)

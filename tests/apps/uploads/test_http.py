@@ -1,0 +1,361 @@
+"""Uploads over HTTP: every path, every refusal with its status, and bodies that are cut."""
+
+import asyncio
+import base64
+import json
+import random
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.server.messaging import client_of, key_of, listening, started
+from tests.waiting import eventually_async
+from towpath import Towpath
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.tables import TABLES
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.server.build import Parts, build
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
+
+C = 4 * MIB
+ROOT = "/api/v1/uploads"
+ORIGIN = "https://files.example"
+
+
+@pytest.fixture
+async def app(
+    server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
+) -> AsyncIterator[FastAPI]:
+    ledger = Ledger(prepared_file_url, tables=[TABLES])
+    async with ledger:
+        await ledger.migrate()
+    options = UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB, origins=(ORIGIN,))
+    parts = Parts(
+        connect=lambda limits: Engine(server.url, limits=limits),
+        ledger=ledger,
+        limits=ServerLimits(),
+        metrics=Metrics(),
+        log=Log(),
+        version="0",
+        options={"uploads": options},
+        app=lambda: Towpath(server.url, ledger=ledger),
+    )
+    async with started(build(parts)) as app:
+        yield app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(app, await key_of(app, "read", "submit")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    """Three chunks and two parts."""
+    return random.Random(7).randbytes(2 * C + 7)
+
+
+async def start(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    body = {"name": "a.bin", "chunk_size": C, **fields}
+    answer = await client.post(ROOT, json=body)
+    assert answer.status_code == 201, answer.text
+    return answer.json()
+
+
+async def put(
+    client: httpx.AsyncClient, upload: dict[str, Any], number: int | str, data: bytes, **more: Any
+) -> httpx.Response:
+    path = f"{ROOT}/{upload['upload_id']}/chunks/{number}"
+    return await client.put(path, content=data, **more)
+
+
+async def finished(client: httpx.AsyncClient, upload: dict[str, Any]) -> dict[str, Any]:
+    """The upload once it has ended."""
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        found.update((await client.get(f"{ROOT}/{upload['upload_id']}")).json())
+        return found["status"] in ("COMPLETED", "FAILED")
+
+    await eventually_async(ended)
+    return found
+
+
+async def uploaded(client: httpx.AsyncClient, data: bytes, **fields: Any) -> dict[str, Any]:
+    upload = await start(client, size=len(data), **fields)
+    for number, at in enumerate(range(0, len(data), C)):
+        assert (await put(client, upload, number, data[at : at + C])).status_code == 200
+    return await finished(client, upload)
+
+
+class TestAnUpload:
+    async def test_from_start_to_content(self, client: httpx.AsyncClient, data: bytes) -> None:
+        checksum = {"algorithm": "sha256", "value": sha256(data).hexdigest()}
+        found = await uploaded(client, data, checksum=checksum, connector_id="c1", path="docs/")
+        assert found["status"] == "COMPLETED"
+        assert (found["final_size"], found["total_chunks"]) == (len(data), 3)
+        assert found["s3_key"] == f"connectors/c1/{found['node_id']}"
+        content = await client.get(f"{ROOT}/{found['upload_id']}/content")
+        assert content.content == data
+        listed = (await client.get(ROOT, params={"status": "COMPLETED"})).json()
+        assert [it["upload_id"] for it in listed["uploads"]] == [found["upload_id"]]
+
+    async def test_answers_a_chunk_as_the_document_says(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=len(data))
+        answer = await put(
+            client, upload, 1, data[C : 2 * C], headers={"Content-Type": "text/html"}
+        )
+        assert answer.json() == {
+            "node_id": upload["node_id"],
+            "state": "UPLOADING",
+            "chunk_number": 1,
+            "received_chunks": 1,
+            "duplicate": False,
+            "safety": "memory",
+        }
+        again = await put(client, upload, 1, data[C : 2 * C])
+        assert (again.status_code, again.json()["duplicate"]) == (200, True)
+        other = await put(client, upload, 1, data[:C])
+        assert (other.status_code, other.json()["type"].rpartition("/")[2]) == (
+            409,
+            "chunk-differs",
+        )
+        missing = await client.get(f"{ROOT}/{upload['upload_id']}/missing")
+        assert missing.json() == {"missing": [[0, 0], [2, 2]]}
+
+    async def test_under_the_same_idempotency_key_is_the_same(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        headers = {"Idempotency-Key": "one"}
+        body = {"name": "a", "size": 5}
+        first = await client.post(ROOT, json=body, headers=headers)
+        again = await client.post(ROOT, json=body, headers=headers)
+        assert (first.status_code, again.status_code) == (201, 200)
+        assert first.json()["upload_id"] == again.json()["upload_id"]
+        other = await client.post(ROOT, json={"name": "b"}, headers=headers)
+        assert other.status_code == 409
+
+    async def test_of_unknown_size_ends_with_is_last(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client)
+        await put(client, upload, 1, b"end", params={"is_last": "true"})
+        await put(client, upload, 0, data[:C])
+        found = await finished(client, upload)
+        content = await client.get(f"{ROOT}/{found['upload_id']}/content")
+        assert content.content == data[:C] + b"end"
+
+    async def test_can_be_aborted(self, client: httpx.AsyncClient, data: bytes) -> None:
+        upload = await start(client, size=len(data))
+        await put(client, upload, 0, data[:C])
+        path = f"{ROOT}/{upload['upload_id']}"
+        assert (await client.delete(path)).json()["status"] == "ABORTED"
+        assert (await put(client, upload, 1, data[C : 2 * C])).status_code == 410
+        for answer in (
+            await client.get(f"{path}/missing"),
+            await client.get(f"{path}/content"),
+            await client.post(f"{path}/complete"),
+            await client.post(f"{path}/resume"),
+        ):
+            assert answer.status_code == 410
+
+    async def test_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
+        async with client_of(app) as nobody:
+            assert (await nobody.post(ROOT, json={"name": "a"})).status_code == 401
+        async with client_of(app, await key_of(app, "read")) as reader:
+            assert (await reader.post(ROOT, json={"name": "a"})).status_code == 403
+            assert (await reader.get(ROOT)).status_code == 200
+        async with client_of(app, await key_of(app, "submit", queues=("mails",))) as other:
+            assert (await other.post(ROOT, json={"name": "a"})).status_code == 403
+
+
+class TestARefusal:
+    async def test_of_a_start_that_can_t_be(self, client: httpx.AsyncClient) -> None:
+        for fields in (
+            {"name": ""},
+            {"name": "a\0b"},
+            {"name": "x" * 1025},
+            {"size": -1},
+            {"size": "5"},
+            {"chunk_size": 1},
+            {"chunk_size": 65 * MIB},
+            {"connector_id": "../x"},
+            {"mime_type": "nonsense"},
+            {"drive": "a/b"},
+            {"checksum": {"algorithm": "md5", "value": "00"}},
+            {"checksum": {"algorithm": "crc32c", "value": "zz"}},
+            {"unknown": 1},
+        ):
+            answer = await client.post(ROOT, json={"name": "a", "size": 5, **fields})
+            assert answer.status_code == 422, fields
+        for fields in ({"chunk_size": 17 * MIB}, {"size": 2**43}):
+            answer = await client.post(ROOT, json={"name": "a", **fields})
+            assert answer.status_code == 413, fields
+
+    async def test_of_a_chunk_whose_number_or_length_can_t_be(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=len(data))
+        for number in ("-1", "3", "99999999999999999999", "x", "1.5"):
+            assert (await put(client, upload, number, b"x")).status_code == 422, number
+        for size in (0, 1, C - 1, C + 1):
+            assert (await put(client, upload, 0, data[:size])).status_code == 422, size
+        assert (await put(client, upload, 0, data[:C])).status_code == 200
+
+    async def test_of_a_chunk_that_is_not_its_digest(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=len(data))
+        for digest, status in ((sha256(b"").digest(), 422), (sha256(data[:C]).digest(), 200)):
+            header = f"sha-256=:{base64.b64encode(digest).decode()}:"
+            answer = await put(client, upload, 0, data[:C], headers={"Content-Digest": header})
+            assert answer.status_code == status
+        answer = await put(client, upload, 1, b"", headers={"Content-Digest": "nonsense"})
+        assert answer.status_code == 422
+
+    async def test_of_a_chunk_that_is_to_be_safer_than_it_can_be(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=len(data))
+        answer = await put(client, upload, 0, data[:C], params={"safety": "replica"})
+        assert answer.status_code == 422
+        answer = await put(client, upload, 0, data[:C], params={"safety": "nonsense"})
+        assert answer.status_code == 422
+
+    async def test_for_want_of_room_says_what_to_send_first(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=50 * MIB)
+        for part in range(4):
+            assert (await put(client, upload, part * 2, data[:C])).status_code == 200
+        answer = await put(client, upload, 8, data[:C])
+        assert answer.status_code == 429
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert answer.json()["missing"] == [[1, 1], [3, 3], [5, 5], [7, 7]]
+
+    async def test_of_what_is_not_there(self, client: httpx.AsyncClient) -> None:
+        for path in ("nobody", "nobody/missing", "nobody/content", "nobody/events"):
+            assert (await client.get(f"{ROOT}/{path}")).status_code == 404
+        assert (await put(client, {"upload_id": "nobody"}, 0, b"x")).status_code == 404
+
+    async def test_of_a_body_that_is_cut_leaves_nothing(
+        self, app: FastAPI, client: httpx.AsyncClient, data: bytes, server: EmbeddedServer
+    ) -> None:
+        upload = await start(client, size=len(data))
+        async with listening(app) as url:
+            reader, writer = await asyncio.open_connection(
+                urlsplit(url).hostname, urlsplit(url).port
+            )
+            head = (
+                f"PUT {ROOT}/{upload['upload_id']}/chunks/0 HTTP/1.1\r\nHost: x\r\n"
+                f"X-API-Key: {client.headers['X-API-Key']}\r\nContent-Length: {C}\r\n\r\n"
+            )
+            writer.write(head.encode() + data[: 3 * MIB])
+            await writer.drain()
+            await eventually_async(lambda: _some(server, "upload:*:staging:*"))
+            writer.close()
+            await eventually_async(lambda: _none(server, "upload:*:staging:*"))
+            assert reader is not None
+        missing = await client.get(f"{ROOT}/{upload['upload_id']}/missing")
+        assert missing.json() == {"missing": [[0, 2]]}
+
+
+async def _some(server: EmbeddedServer, pattern: str) -> bool:
+    return bool(server.ask("KEYS", pattern))
+
+
+async def _none(server: EmbeddedServer, pattern: str) -> bool:
+    return not server.ask("KEYS", pattern)
+
+
+class TestTheContent:
+    async def test_of_an_html_file_is_an_attachment_that_can_run_nothing(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        page = b"<script>alert(1)</script>"
+        found = await uploaded(client, page, name='../"ü.html', mime_type="text/html")
+        answer = await client.get(f"{ROOT}/{found['upload_id']}/content")
+        assert answer.content == page
+        assert answer.headers["content-disposition"].startswith("attachment; filename*=UTF-8''")
+        assert ".." not in answer.headers["content-disposition"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-security-policy"].startswith("sandbox")
+
+    async def test_has_ranges(self, client: httpx.AsyncClient) -> None:
+        found = await uploaded(client, b"0123456789")
+        path = f"{ROOT}/{found['upload_id']}/content"
+        for asked, status, part in (
+            ("bytes=0-3", 206, b"0123"),
+            ("bytes=5-", 206, b"56789"),
+            ("bytes=-4", 206, b"6789"),
+            ("bytes=0-999", 206, b"0123456789"),
+            ("bytes=3-2", 200, b"0123456789"),
+            ("bytes=0-1,3-4", 200, b"0123456789"),
+            ("lines=1-2", 200, b"0123456789"),
+        ):
+            answer = await client.get(path, headers={"Range": asked})
+            assert (answer.status_code, answer.content) == (status, part), asked
+        answer = await client.get(path, headers={"Range": "bytes=10-"})
+        assert (answer.status_code, answer.headers["Content-Range"]) == (416, "bytes */10")
+
+    async def test_is_not_there_before_the_end(self, client: httpx.AsyncClient) -> None:
+        upload = await start(client, size=5)
+        answer = await client.get(f"{ROOT}/{upload['upload_id']}/content")
+        assert answer.status_code == 409
+
+
+class TestWatching:
+    async def test_ends_with_the_end_for_those_who_come_late_too(
+        self, app: FastAPI, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=len(data))
+        path = f"{ROOT}/{upload['upload_id']}/events"
+        watching = asyncio.create_task(client.get(path))
+        for number, at in enumerate(range(0, len(data), C)):
+            await put(client, upload, number, data[at : at + C])
+        early = (await watching).text
+        late = (await client.get(path)).text
+        for told in (early, late):
+            last = told.replace("\r\n", "\n").strip().split("\n\n")[-1]
+            name, message = last.split("\n")
+            assert name == "event: completed"
+            assert json.loads(message.removeprefix("data: ")) == {
+                "uploaded_chunks": 3,
+                "total_chunks": 3,
+                "bytes_uploaded": len(data),
+                "total_bytes": len(data),
+                "percent": 100.0,
+                "status": "COMPLETED",
+            }
+
+
+class TestOtherOrigins:
+    async def test_may_ask_without_a_key_whether_they_may_upload(self, app: FastAPI) -> None:
+        asked = {
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "PUT",
+            "Access-Control-Request-Headers": "x-api-key,content-digest",
+        }
+        async with client_of(app) as browser:
+            answer = await browser.options(f"{ROOT}/x/chunks/0", headers=asked)
+            assert answer.status_code == 200
+            assert answer.headers["access-control-allow-origin"] == ORIGIN
+            other = await browser.options(
+                f"{ROOT}/x/chunks/0", headers={**asked, "Origin": "https://evil.example"}
+            )
+            assert "access-control-allow-origin" not in other.headers
+            elsewhere = await browser.options("/api/v1/queues", headers=asked)
+            assert "access-control-allow-origin" not in elsewhere.headers
