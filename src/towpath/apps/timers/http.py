@@ -300,9 +300,14 @@ def _answered(
 
 
 def _place(timer: Timer) -> str:
-    path = "/".join(quote(part, safe="") for part in (timer.task_type, timer.task_id))
+    path = "/".join(_segment(part) for part in (timer.task_type, timer.task_id))
     query = "" if timer.app is None else f"?app={quote(timer.app, safe='')}"
     return f"{router.prefix}/{path}{query}"
+
+
+def _segment(name: str) -> str:
+    """A name as a part of a path. Clients take `.` and `..` for something else, as it is."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 MOUNT = Mount(

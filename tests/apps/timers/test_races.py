@@ -1,0 +1,219 @@
+"""Timers that are changed in the moment they fall due, and by many at once."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from tests.server.messaging import app_on, client_of, key_of, started
+from tests.waiting import eventually_async
+from towpath import Context
+from towpath.apps.timers.plugin import Timers
+from towpath.clock import wall_ms
+from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+
+ROOT = "/api/v1/timers"
+ROUNDS, AT_ONCE = 200, 20
+T = TypeVar("T")
+
+
+@pytest.fixture
+async def client(
+    server: EmbeddedServer, prepared_file_url: str
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        started(app_on(server.url, Ledger(prepared_file_url))) as app,
+        client_of(app, await key_of(app, "submit", "read", "work")) as client,
+    ):
+        yield client
+
+
+Ran = dict[str, list[int]]
+
+
+@pytest.fixture
+async def ran(server: EmbeddedServer) -> AsyncIterator[Ran]:
+    """When each timer of type `t` ran, ms."""
+    timers, times = Timers(server.url), Ran()
+
+    @timers.worker("t")
+    async def _(ctx: Context) -> None:
+        times.setdefault(ctx.id, []).append(wall_ms())
+
+    async with timers.working():
+        yield times
+
+
+async def in_turn(one: Callable[[str], Awaitable[tuple[str, T]]]) -> dict[str, T]:
+    """What became of so many rounds, some at once."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def when_there_is_room(id: str) -> tuple[str, T]:
+        async with room:
+            return await one(id)
+
+    return dict(await asyncio.gather(*(when_there_is_room(f"x{n}") for n in range(ROUNDS))))
+
+
+async def submit(client: httpx.AsyncClient, id: str, **more: Any) -> Any:
+    answer = await client.post(ROOT, json={"task_type": "t", "task_id": id, **more})
+    assert answer.status_code in (200, 201), answer.text
+    return answer.json()
+
+
+async def state(client: httpx.AsyncClient, id: str) -> str:
+    return (await client.get(f"{ROOT}/t/{id}")).json()["state"]
+
+
+async def all_in(client: httpx.AsyncClient, *states: str) -> None:
+    async def so() -> bool:
+        page = (await client.get(ROOT, params={"size": 1000, "task_type": "t"})).json()["timers"]
+        return {it["state"] for it in page} <= set(states)
+
+    await eventually_async(so)
+
+
+class TestInTheMomentItFallsDue:
+    async def test_a_move_counts_or_is_refused(
+        self, client: httpx.AsyncClient, ran: Ran, seed: int
+    ) -> None:
+        """It runs once, and never before the time that the answer promised."""
+        chance = random.Random(seed)
+
+        async def one(id: str) -> tuple[str, int]:
+            due = wall_ms() + chance.randrange(100)
+            await submit(client, id, delay_time=due)
+            at = due + chance.randrange(-40, 40)
+
+            async def now() -> bool:
+                return wall_ms() >= at
+
+            await eventually_async(now)
+            moved = {"delay_time": wall_ms() + chance.randrange(-50, 600)}
+            answer = await client.patch(f"{ROOT}/t/{id}", json=moved)
+            assert answer.status_code in (200, 409), answer.text
+            return id, answer.json()["delay_time"] if answer.status_code == 200 else due
+
+        promises = await in_turn(one)
+        await all_in(client, "done")
+        assert {id: len(times) for id, times in ran.items()} == dict.fromkeys(promises, 1)
+        assert [id for id, [at] in ran.items() if at < promises[id]] == []
+
+    async def test_a_cancelled_one_never_runs(
+        self, client: httpx.AsyncClient, ran: Ran, seed: int
+    ) -> None:
+        chance = random.Random(seed)
+
+        async def one(id: str) -> tuple[str, str]:
+            due = wall_ms() + chance.randrange(100)
+            await submit(client, id, delay_time=due)
+            at = due + chance.randrange(-30, 30)
+
+            async def now() -> bool:
+                return wall_ms() >= at
+
+            await eventually_async(now)
+            answer = await client.delete(f"{ROOT}/t/{id}")
+            assert answer.status_code in (200, 409), answer.text
+            return id, answer.json().get("state", "ended")
+
+        said = await in_turn(one)
+        await all_in(client, "done", "cancelled")
+        assert [id for id, word in said.items() if word == "cancelled" and id in ran] == []
+        assert [id for id, word in said.items() if word == "ended" and len(ran[id]) != 1] == []
+
+    async def test_one_that_is_set_then_runs_once_or_twice_on_purpose(
+        self, client: httpx.AsyncClient, ran: Ran, seed: int
+    ) -> None:
+        """201: it had run, and runs again. 200: it is another timer now. 409: it ran."""
+        chance = random.Random(seed)
+
+        async def one(id: str) -> tuple[str, int]:
+            due = wall_ms() + chance.randrange(100)
+            await submit(client, id, delay_time=due)
+            at = due + chance.randrange(-30, 30)
+
+            async def now() -> bool:
+                return wall_ms() >= at
+
+            await eventually_async(now)
+            answer = await client.put(f"{ROOT}/t/{id}", json={"delay": 0.2})
+            assert answer.status_code in (200, 201, 409), answer.text
+            return id, answer.status_code
+
+        said = await in_turn(one)
+        await all_in(client, "done")
+        expected = {200: 1, 201: 2, 409: 1}
+        assert {id: len(ran[id]) for id in said} == {id: expected[it] for id, it in said.items()}
+
+
+class TestManyAtOnce:
+    async def test_the_same_submit_is_one_timer(self, client: httpx.AsyncClient, ran: Ran) -> None:
+        body = {"task_type": "t", "task_id": "x", "delay": 0.3, "params": [1]}
+        answers = await asyncio.gather(*(client.post(ROOT, json=body) for _ in range(20)))
+        assert sorted(it.status_code for it in answers) == [200] * 19 + [201]
+        assert len({it.json()["delay_time"] for it in answers}) == 1
+        await all_in(client, "done")
+        assert len(ran["x"]) == 1
+
+    async def test_of_different_ones_under_an_id_one_is_in(self, client: httpx.AsyncClient) -> None:
+        bodies = [{"task_type": "u", "task_id": "x", "delay": 60, "params": n} for n in range(20)]
+        answers = await asyncio.gather(*(client.post(ROOT, json=body) for body in bodies))
+        assert sorted(it.status_code for it in answers) == [201] + [409] * 19
+        [made] = [it.json() for it in answers if it.status_code == 201]
+        assert (await client.get(f"{ROOT}/u/x")).json()["params"] == made["params"]
+
+
+ODD = [
+    "a/b",
+    "a%2Fb",
+    "%2F",
+    "%",
+    "%00",
+    "\u202eabc",
+    "e\u0301",
+    "é",
+    " ",
+    ".",
+    "..",
+    "a\\b",
+    "?#&=;",
+    "{x}:y",
+    "取" * 42 + "ab",
+    "x" * 128,
+    "timers.t",
+    "T",
+    "t ",
+    "ﬃ",
+]
+
+
+def quoted(name: str) -> str:
+    part = quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
+    return f"{ROOT}/{part}/{part}"
+
+
+async def test_types_of_any_text_are_told_apart(client: httpx.AsyncClient) -> None:
+    for n, name in enumerate(ODD):
+        body = {"task_type": name, "task_id": name, "delay": 60, "params": n}
+        answer = await client.post(ROOT, json=body)
+        assert answer.status_code == 201, (name, answer.text)
+        where = answer.headers["location"]
+        moved = await client.patch(where, json={"delay": 120})
+        assert moved.status_code == 200, (name, moved.text)
+    for n, name in enumerate(ODD):
+        path = quoted(name)
+        found = await client.get(path)
+        assert found.status_code == 200, (name, found.text)
+        assert (found.json()["task_type"], found.json()["params"]) == (name, n)
+        assert (await client.get(path + "/explain")).status_code == 200
+        listed = (await client.get(ROOT, params={"task_type": name})).json()["timers"]
+        assert [it["task_id"] for it in listed] == [name]
+    types = (await client.get(f"{ROOT}/types")).json()["types"]
+    assert sorted(it["task_type"] for it in types) == sorted(ODD)
+    assert len({it["queue"] for it in types}) == len(ODD)
