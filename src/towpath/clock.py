@@ -12,11 +12,50 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from towpath.errors import InvalidOption
 
 Duration = timedelta
+DurationLike = timedelta | float | str
+"""How callers say a duration: `timedelta(seconds=10)`, `10` (seconds) or `"10s"`."""
+
+if TYPE_CHECKING:
+    Read = TypeVar("Read")
+    Said = TypeVar("Said")
+
+    class Converted(Generic[Read, Said]):
+        """A field that is set to anything that says its value, and read as that."""
+
+        @overload
+        def __get__(self, it: None, owner: type) -> Self: ...
+        @overload
+        def __get__(self, it: object, owner: type) -> Read: ...
+        def __get__(self, it: object, owner: type) -> Any: ...
+        def __set__(self, it: object, value: Said) -> None: ...
+
+    DurationField = Converted[Duration, DurationLike]
+    OptionalDuration = Converted[Duration | None, DurationLike | None]
+
+    def usually(value: Read) -> Converted[Read, Any]: ...  # pyright: ignore[reportUnusedParameter] -- only its type is used
+
+else:
+    DurationField, OptionalDuration = timedelta, timedelta | None
+
+    def usually(value: Duration | None) -> Duration | None:
+        """The default of such a field."""
+        return value
+
 
 ZERO = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -44,15 +83,53 @@ def days(n: float) -> Duration:
     return timedelta(days=n)
 
 
-def duration_ms(option: str, value: Duration, *, least: Duration = ZERO) -> int:
+def duration(option: str, value: DurationLike, *, least: Duration = ZERO) -> Duration:
+    """*value* as a timedelta. Raises InvalidOption, naming *option*, for what says no duration,
+    is below *least*, or is over a century.
+    """
+    if type(value) is timedelta:
+        span = value
+    elif isinstance(value, str):
+        span = parse_duration(option, value)
+    else:
+        span = _span(option, value)
+    if not least <= span <= _LONGEST:
+        raise InvalidOption(option, value, rule=_bounds(least))
+    return span
+
+
+def _span(option: str, value: timedelta | float) -> Duration:
+    if isinstance(value, timedelta):
+        return value
+    if not isinstance(value, int | float) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption(option, value, rule=_KINDS)
+    try:
+        return timedelta(seconds=value)
+    except ValueError as error:  # NaN
+        raise InvalidOption(option, value, rule=_KINDS) from error
+    except OverflowError as error:
+        raise InvalidOption(option, value, rule=_bounds(ZERO)) from error
+
+
+_KINDS = 'must be a timedelta, a number of seconds, or text with a unit: seconds(30), 30 or "30s"'
+
+
+def _bounds(least: Duration) -> str:
+    longest = f"at most {_LONGEST.days} days"
+    return (
+        f"must be at least {spelled(least)} and {longest}"
+        if least
+        else f"must be 0 or more, {longest}"
+    )
+
+
+def duration_ms(option: str, value: DurationLike, *, least: Duration = ZERO) -> int:
     """The duration in whole milliseconds, rounded up: nothing happens before its time.
 
-    Raises InvalidOption for what is not a timedelta, below *least*, or over a century.
+    Raises what `duration` raises.
     """
-    if not isinstance(value, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise InvalidOption(option, value, rule="must be a timedelta, e.g. seconds(30)")
-    if not least <= value <= _LONGEST:
-        raise InvalidOption(option, value, rule=f"must be from {least} to {_LONGEST.days} days")
+    if type(value) is not timedelta or not least <= value <= _LONGEST:
+        value = duration(option, value, least=least)
     return -(-value // _MILLISECOND)
 
 
@@ -133,7 +210,7 @@ class ManualClock:
     def now(self) -> datetime:
         return instant(self._now)
 
-    def advance(self, duration: Duration = ZERO, **units: Unpack[Units]) -> None:
+    def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
         """Let time pass, `advance(hours(3))` or `advance(hours=3)`; who has slept enough wakes."""
         self._now += duration_ms("advance", duration) + duration_ms("advance", timedelta(**units))
         for tell in list(self._watchers):

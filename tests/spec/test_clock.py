@@ -1,15 +1,18 @@
 """Time: durations that are rounded up, instants with a zone, and a clock that waits to be told."""
 
 import asyncio
+import math
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
 from towpath.clock import (
+    DurationLike,
     ManualClock,
     ServerClock,
     days,
+    duration,
     duration_ms,
     hours,
     instant,
@@ -40,11 +43,31 @@ class TestADuration:
         """Nothing happens before its time."""
         assert duration_ms("delay", duration) == ms
 
-    @pytest.mark.parametrize("value", [5, 5.0, "5s", None, -seconds(1), days(36_526)])
+    @pytest.mark.parametrize("value", [timedelta(seconds=90), 90, 90.0, "90s", "1m30s", "1.5m"])
+    def test_is_said_in_three_ways(self, value: DurationLike) -> None:
+        """A timedelta, a number of seconds, or text with a unit."""
+        assert duration("delay", value) == seconds(90)
+        assert duration_ms("delay", value) == 90_000
+
+    @pytest.mark.parametrize("nothing", [timedelta(0), 0, 0.0, "0", "0s"])
+    def test_of_nothing_is_one_where_that_makes_sense(self, nothing: DurationLike) -> None:
+        assert duration("delay", nothing) == seconds(0)
+        with pytest.raises(InvalidOption, match="must be at least 1ms"):
+            duration("lease", nothing, least=milliseconds(1))
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(None, True, b"5s", [5], "", "5", "-5s", "5 fortnights", "5 s", "s", "nan", "1e3s"),
+            *(math.nan, math.inf, -math.inf, 1e300, 2**2000),
+            *(-1, -0.001, -seconds(1), days(36_526), 36_526 * 86_400, "36526d"),
+        ],
+    )
     def test_that_can_not_be_right_is_refused_by_name(self, value: Any) -> None:
-        with pytest.raises(InvalidOption) as refusal:
-            duration_ms("delay", value)
-        assert refusal.value.option == "delay"
+        for read in (duration, duration_ms):
+            with pytest.raises(InvalidOption, match="must be") as refusal:
+                read("delay", value)
+            assert refusal.value.option == "delay"
 
     def test_may_have_a_least(self) -> None:
         assert duration_ms("lease", milliseconds(1), least=milliseconds(1)) == 1

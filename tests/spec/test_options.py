@@ -301,7 +301,7 @@ class TestOptionsThatCanNotBeRight:
             ("max_payload", LARGEST_PAYLOAD + 1),
             ("events", -1),
             ("keep", -seconds(1)),
-            ("keep", 3600),
+            ("keep", "3600"),
             ("keep_dead", days(40_000)),
             ("remember", None),
             ("lanes", "sideways"),

@@ -44,7 +44,7 @@ class TestExponential:
         ("option", "value"),
         [
             ("first", -seconds(1)),
-            ("first", 1),
+            ("first", "1"),
             ("longest", days(40_000)),
             ("factor", 0.5),
             ("factor", 101),

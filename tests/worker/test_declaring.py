@@ -83,7 +83,7 @@ def test_a_method_may_be_one() -> None:
         {"processes": -1},
         {"weight": 0},
         {"time_limit": seconds(0)},
-        {"time_limit": 5},
+        {"time_limit": "5"},
         {"keep": Duration(-1)},
         {"retry": "often"},
     ],

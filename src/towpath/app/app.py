@@ -32,7 +32,7 @@ from towpath.app.blocking import BlockingEngine
 from towpath.app.connection import Connection
 from towpath.app.decorator import Decorator
 from towpath.app.submitting import NOTHING, AppHandler
-from towpath.clock import Clock, Duration
+from towpath.clock import Clock, DurationLike
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -64,8 +64,8 @@ class Options(TypedDict, total=False):
     name: str | None
     retry: RetryPolicy | None
     max_attempts: int | None
-    keep: Duration | None
-    time_limit: Duration
+    keep: DurationLike | None
+    time_limit: DurationLike
     processes: int
     concurrency: int | None
     weight: int

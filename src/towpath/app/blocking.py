@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack
 
-from towpath.clock import Clock, Duration
+from towpath.clock import Clock, DurationLike
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.engine import Engine
@@ -138,7 +138,7 @@ class BlockingEngine:
         return self._run(self._engine.cancel(job))
 
     def move(
-        self, job: JobRef, *, due: datetime | None = None, delay: Duration | None = None
+        self, job: JobRef, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> State:
         """Like Engine.move."""
         return self._run(self._engine.move(job, due=due, delay=delay))
@@ -178,7 +178,7 @@ class BlockingEngine:
         """How many jobs are where."""
         return self._run(self._engine.counts(queue))
 
-    def ended(self, job: JobRef, *, within: Duration) -> Job:
+    def ended(self, job: JobRef, *, within: DurationLike) -> Job:
         """The job once it has ended, with its result. Raises StillOpen when the time is over."""
         return self._run(self._engine.ended(job, within=within))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, c
 import msgspec
 
 from towpath.app.connection import Connection
-from towpath.clock import Duration, seconds, steady
+from towpath.clock import DurationLike, duration, seconds, steady
 from towpath.engine.model import Job, JobRef, Submitted
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, JobNotFound, JobUnfinished, ServerError, StillOpen
@@ -53,7 +53,9 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
         """End it: CANCELLED, or LEASED if its worker was asked to stop."""
         return await self._connection.engine.cancel(self.job)
 
-    async def move(self, *, due: datetime | None = None, delay: Duration | None = None) -> State:
+    async def move(
+        self, *, due: datetime | None = None, delay: DurationLike | None = None
+    ) -> State:
         """Give it another due time while it waits: *due*, or *delay* from now.
 
         Raises JobNotFound, and JobNotWaiting once it is worked on or has ended; for a job with a
@@ -61,7 +63,7 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
         """
         return await self._connection.engine.move(self.job, due=due, delay=delay)
 
-    async def result(self, *, within: Duration) -> R:
+    async def result(self, *, within: DurationLike) -> R:
         """What its handler returned, once it has.
 
         Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
@@ -69,7 +71,7 @@ class Ticket(msgspec.Struct, Generic[R], frozen=True):
         """
         return self._value(await self._connection.engine.ended(self.job, within=within))
 
-    def wait(self, *, within: Duration) -> R:
+    def wait(self, *, within: DurationLike) -> R:
         """The same for code without an event loop."""
         return self._value(self._connection.blocking.ended(self.job, within=within))
 
@@ -133,7 +135,9 @@ class RecordTicket(Ticket[R], frozen=True):
         record = await self._connection.ledger.jobs.cancel(self.job.queue, self._record_id)
         return STATES[record.state]
 
-    async def move(self, *, due: datetime | None = None, delay: Duration | None = None) -> State:
+    async def move(
+        self, *, due: datetime | None = None, delay: DurationLike | None = None
+    ) -> State:
         await self._check_committed()
         moved = self._connection.ledger.jobs.move
         record = await moved(self.job.queue, self._record_id, due=due, delay=delay)
@@ -143,12 +147,13 @@ class RecordTicket(Ticket[R], frozen=True):
         if self._pending is not None and await self.record() is self._pending:
             raise RecordUncommitted(self.job.queue, self._record_id)
 
-    async def result(self, *, within: Duration) -> R:
-        until = steady() + within.total_seconds()
+    async def result(self, *, within: DurationLike) -> R:
+        limit = duration("within", within)
+        until = steady() + limit.total_seconds()
         while (record := await self.record()).open:
             left = until - steady()
             if left <= 0:
-                raise StillOpen(self.job, within)
+                raise StillOpen(self.job, limit)
             if record is self._pending:
                 await asyncio.sleep(min(left, _LOOK_EVERY))
             else:
@@ -168,7 +173,7 @@ class RecordTicket(Ticket[R], frozen=True):
         except (JobNotFound, ServerError):
             await asyncio.sleep(min(wait, _LOOK_EVERY))
 
-    def wait(self, *, within: Duration) -> R:
+    def wait(self, *, within: DurationLike) -> R:
         raise EngineClosed("a record is waited for in its app's event loop: `await .result(…)`")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Unpack
 
-from towpath.clock import Duration, duration_ms, instant_ms
+from towpath.clock import DurationLike, duration_ms, instant_ms
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, submits, with_refusals
 from towpath.engine.durability import Durability
@@ -28,7 +28,7 @@ class Changing(Spaces):
         job: JobRef,
         *,
         due: datetime | None = None,
-        delay: Duration | None = None,
+        delay: DurationLike | None = None,
         call: Call | None = None,
     ) -> State:
         """Give a job that waits another due time: *due*, or *delay* from now.
@@ -48,7 +48,7 @@ class Changing(Spaces):
         return state
 
     async def move_many(
-        self, queue: str, moves: Mapping[str, datetime | Duration], *, call: Call | None = None
+        self, queue: str, moves: Mapping[str, datetime | DurationLike], *, call: Call | None = None
     ) -> list[State | TowpathError]:
         """Give each of these jobs another due time, an instant or a delay from now, by its id.
 
@@ -136,11 +136,11 @@ class Changing(Spaces):
         return answers
 
 
-def _when_of(time: datetime | Duration) -> tuple[int, int]:
+def _when_of(time: datetime | DurationLike) -> tuple[int, int]:
     return when(time, None) if isinstance(time, datetime) else when(None, time)
 
 
-def when(due: datetime | None, delay: Duration | None) -> tuple[int, int]:
+def when(due: datetime | None, delay: DurationLike | None) -> tuple[int, int]:
     """The instant in ms, or BY_DELAY and the delay. Raises InvalidOption unless one of both is
     given.
     """

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
-from towpath.clock import Clock, Duration, seconds, steady
+from towpath.clock import Clock, Duration, DurationField, duration, seconds, steady, usually
 from towpath.engine.connect import KEYS, Line, Link, Wire
 from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
 from towpath.engine.keys import PROBE, Declared, probe_key
@@ -49,14 +49,17 @@ _LEFT = "the engine was left"
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the engine waits for its server."""
 
-    answer: Duration = seconds(5)
+    answer: DurationField = usually(seconds(5))
     """For one reply; then the call is sent again."""
-    give_up: Duration = seconds(15)
+    give_up: DurationField = usually(seconds(15))
     """For a call with all its repeats; then ServerUnreachable."""
     channels: int = 4
     """Calls in flight at once; on a cluster, to each master."""
 
     def __post_init__(self) -> None:
+        for name in ("answer", "give_up"):
+            value = duration(f"limits.{name}", getattr(self, name))
+            msgspec.structs.force_setattr(self, name, value)
         if not seconds(0) < self.answer <= self.give_up:
             raise InvalidOption("limits.answer", self.answer, rule="must be above 0, up to give_up")
         if not 1 <= self.channels <= 1000:

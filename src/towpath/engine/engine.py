@@ -10,7 +10,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Self, TypeVar, Unpack
 
-from towpath.clock import ZERO, Clock, Duration, ServerClock, duration_ms, milliseconds
+from towpath.clock import (
+    ZERO,
+    Clock,
+    Duration,
+    DurationLike,
+    ServerClock,
+    duration,
+    duration_ms,
+    milliseconds,
+)
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
 from towpath.engine.change import Changing
@@ -207,10 +216,10 @@ class Engine(Changing):
         queue: str,
         *,
         worker: str,
-        lease: Duration,
+        lease: DurationLike,
         count: int = 1,
         lane: str | None = None,
-        wait: Duration = ZERO,
+        wait: DurationLike = ZERO,
         call: Call | None = None,
     ) -> list[Lease]:
         """Lease up to *count* jobs to *worker*, highest priority first, oldest first within it.
@@ -257,14 +266,14 @@ class Engine(Changing):
         """Let somebody else look who waits for work: this caller was called and can't."""
         self._waker.hand_on(queue_name(queue))
 
-    async def renew(self, lease: Lease, ttl: Duration, *, call: Call | None = None) -> Lease:
+    async def renew(self, lease: Lease, ttl: DurationLike, *, call: Call | None = None) -> Lease:
         """Hold the job for another *ttl*, counted from now on the server's clock.
 
         The token stays the same, so work already begun under it remains valid. The answer's
         `cancel_requested` says that somebody wants the job to stop. Raises LeaseLost once
         another worker holds the job; the caller must then stop and discard. One round trip.
         """
-        return await self._one(Renew(lease, ttl), Lease, call)
+        return await self._one(Renew(lease, duration("ttl", ttl)), Lease, call)
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Leave a note on the job in place of the last one. Raises LeaseLost."""
@@ -287,24 +296,25 @@ class Engine(Changing):
         lease: Lease,
         reason: str,
         *,
-        delay: Duration | None = None,
+        delay: DurationLike | None = None,
         call: Call | None = None,
     ) -> State:
         """End this attempt: DELAYED until the next, or DEAD after the last.
 
         Without *delay* the retry policy of the job or its queue decides. Raises LeaseLost.
         """
-        return await self._one(Fail(lease, reason, delay), State, call)
+        wait = None if delay is None else duration("delay", delay)
+        return await self._one(Fail(lease, reason, wait), State, call)
 
     async def bury(self, lease: Lease, reason: str, *, call: Call | None = None) -> State:
         """End the job as DEAD now, whatever attempts are left. Raises LeaseLost."""
         return await self._one(Bury(lease, reason), State, call)
 
     async def release(
-        self, lease: Lease, *, delay: Duration = ZERO, call: Call | None = None
+        self, lease: Lease, *, delay: DurationLike = ZERO, call: Call | None = None
     ) -> State:
         """Give the job back, at its old place or after *delay*; the attempt does not count."""
-        return await self._one(Release(lease, delay), State, call)
+        return await self._one(Release(lease, duration("delay", delay)), State, call)
 
     async def exchange(
         self,
@@ -312,7 +322,7 @@ class Engine(Changing):
         settlements: Sequence[Settlement],
         *,
         worker: str,
-        lease: Duration,
+        lease: DurationLike,
         count: int,
         call: Call | None = None,
     ) -> Exchanged:

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
-from towpath.clock import ZERO, Duration, duration_ms, instant, instant_ms, milliseconds
+from towpath.clock import (
+    ZERO,
+    Duration,
+    DurationLike,
+    duration_ms,
+    instant,
+    instant_ms,
+    milliseconds,
+)
 from towpath.engine.check import whole
 from towpath.engine.retry import RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
@@ -43,7 +51,7 @@ class Span(NamedTuple):
 
     least: Duration = ZERO
 
-    def kept(self, name: str, value: Duration) -> int:
+    def kept(self, name: str, value: DurationLike) -> int:
         return duration_ms(name, value, least=self.least)
 
     def read(self, kept: int) -> Duration:

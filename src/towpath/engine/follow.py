@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Any
 
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, DurationLike, duration, seconds
 from towpath.engine.check import whole
 from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
 from towpath.engine.inspect import Inspector, ended_job
@@ -91,7 +91,7 @@ class Following(Inspector):
         async with self._feeds.listening(name, listener):
             yield
 
-    async def ended(self, job: JobRef, *, within: Duration) -> Job:
+    async def ended(self, job: JobRef, *, within: DurationLike) -> Job:
         """The job once it has ended: done with its result, dead with its reason, or cancelled.
 
         Raises StillOpen when the time is over, JobNotFound if it is gone: with the queue's
@@ -99,6 +99,7 @@ class Following(Inspector):
         at once. While the server is away it waits on, and raises ServerUnreachable if the time is
         over by then.
         """
+        limit = duration("within", within)
         await self.require_events(job.queue)
         ends = self._ends.get(job.queue)
         if ends is None:
@@ -106,7 +107,7 @@ class Following(Inspector):
             self._feeds.enter(job.queue, ends)
         wait = ends.enter(job.id)
         try:
-            return await wait.end(job, within)
+            return await wait.end(job, limit)
         finally:
             ends.leave(wait)
             if ends.nobody:

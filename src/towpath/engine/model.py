@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from towpath.clock import ZERO, Duration, instant, milliseconds
+from towpath.clock import ZERO, Duration, DurationLike, instant, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.fields import Moment, Number, Pairs, Policy, Span, Text, declared
 from towpath.engine.retry import RetryPolicy, own_attempts
@@ -67,7 +67,7 @@ class JobOptions(TypedDict, total=False):
 
     id: Annotated[str | None, Text(job_id), "Your own id: the same one twice is one job."]
     priority: Annotated[int, Number(0, 100), "0 to 100: higher runs first."]
-    delay: Annotated[Duration, Span(), "How long until it may run; give this or a due time."]
+    delay: Annotated[DurationLike, Span(), "How long until it may run; give this or a due time."]
     due: Annotated[datetime | None, Moment(), "The instant from which it may run."]
     lane: Annotated[
         str | None,
@@ -77,11 +77,11 @@ class JobOptions(TypedDict, total=False):
     max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before it is dead."]
     retry: Annotated[RetryPolicy | None, Policy(), "How long to wait before the next attempt."]
     lease: Annotated[
-        Duration | None,
+        DurationLike | None,
         Span(milliseconds(1)),
         "How long its worker may be silent; decides over the lease time that a claim names.",
     ]
-    keep: Annotated[Duration | None, Span(), "How long it can be looked at after its end."]
+    keep: Annotated[DurationLike | None, Span(), "How long it can be looked at after its end."]
     headers: Annotated[
         Mapping[str, str] | None,
         Pairs(),

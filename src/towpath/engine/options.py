@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from towpath.clock import ZERO, Duration, days, duration_ms, hours
+from towpath.clock import (
+    ZERO,
+    Duration,
+    DurationField,
+    days,
+    duration,
+    duration_ms,
+    hours,
+    usually,
+)
 from towpath.engine.check import whole
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
@@ -39,15 +48,15 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before the next attempt: Exponential, Fixed, Listed or Never."""
     lanes: LanePolicy = LanePolicy.BLOCK
     """What a lane does when its head fails: block, skip or park."""
-    keep: Duration = ZERO
+    keep: DurationField = usually(ZERO)
     """How long a finished job and its result can be looked at."""
     keep_most: int = 100_000
     """At most so many finished jobs are kept; the oldest go first."""
-    keep_dead: Duration = days(30)
+    keep_dead: DurationField = usually(days(30))
     """How long a dead job stays, unless it parks its lane."""
     keep_dead_most: int = 100_000
     """At most so many dead jobs are kept; the oldest go first."""
-    remember: Duration = hours(1)
+    remember: DurationField = usually(hours(1))
     """How long an id that a caller chose is known after its job is gone."""
     remember_most: int = 1_000_000
     """At most so many ids are remembered; `counts` tells how many are."""
@@ -69,9 +78,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         retry_policy(self.retry)
         if not isinstance(self.lanes, LanePolicy):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("lanes", self.lanes, rule="must be a LanePolicy")
-        duration_ms("keep", self.keep)
-        duration_ms("keep_dead", self.keep_dead)
-        duration_ms("remember", self.remember)
+        for name in ("keep", "keep_dead", "remember"):
+            msgspec.structs.force_setattr(self, name, duration(name, getattr(self, name)))
 
     def packed(self) -> bytes:
         """The form the scripts read: what they go by, in the order of SCRIPTED."""

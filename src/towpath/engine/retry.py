@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from towpath.clock import Duration, duration_ms, hours, seconds
+from towpath.clock import Duration, DurationField, DurationLike, duration, hours, seconds, usually
 from towpath.errors import InvalidOption
+
+_set = msgspec.structs.force_setattr
 
 
 class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
@@ -17,14 +21,14 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
     come back together.
     """
 
-    first: Duration = seconds(1)
+    first: DurationField = usually(seconds(1))
     factor: float = 2.0
-    longest: Duration = hours(1)
+    longest: DurationField = usually(hours(1))
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        duration_ms("retry.first", self.first)
-        duration_ms("retry.longest", self.longest)
+        _set(self, "first", duration("retry.first", self.first))
+        _set(self, "longest", duration("retry.longest", self.longest))
         _between("retry.factor", self.factor, 1, 100)
         _between("retry.jitter", self.jitter, 0, 1)
 
@@ -38,10 +42,10 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
     """Wait the same time before every attempt."""
 
-    every: Duration = seconds(10)
+    every: DurationField = usually(seconds(10))
 
     def __post_init__(self) -> None:
-        duration_ms("retry.every", self.every)
+        _set(self, "every", duration("retry.every", self.every))
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         return self.every
@@ -56,9 +60,12 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
 
     waits: tuple[Duration, ...]
 
+    if TYPE_CHECKING:
+
+        def __init__(self, waits: Sequence[DurationLike]) -> None: ...
+
     def __post_init__(self) -> None:
-        for wait in self.waits:
-            duration_ms("retry.waits", wait)
+        _set(self, "waits", tuple(duration("retry.waits", it) for it in self.waits))
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         return self.waits[attempt - 1] if attempt <= len(self.waits) else None

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from towpath.clock import Duration, duration_ms, instant, instant_ms, minutes, seconds
+from towpath.clock import DurationField, duration, instant, instant_ms, minutes, seconds
 from towpath.engine.model import JobOptions, NewJob, new_job
 from towpath.errors import InvalidOption
 from towpath.ids import queue_name, recurrence_name
@@ -106,11 +106,12 @@ class Every(msgspec.Struct, frozen=True):
     days and hours by the wall clock of some place, take `Cron`. Raises InvalidOption.
     """
 
-    interval: Duration
+    interval: DurationField
     anchor: datetime = instant(0)
 
     def __post_init__(self) -> None:
-        duration_ms("every", self.interval, least=seconds(1))
+        interval = duration("every", self.interval, least=seconds(1))
+        msgspec.structs.force_setattr(self, "interval", interval)
         instant_ms("anchor", self.anchor)
         if self.interval % _MILLISECOND or self.anchor.microsecond % 1000:
             raise InvalidOption("every", self, rule="must be whole milliseconds")

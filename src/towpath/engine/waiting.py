@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from towpath.clock import Clock, Duration, seconds
+from towpath.clock import Clock, Duration, DurationLike, seconds
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import whole
@@ -87,7 +87,7 @@ class Looks:
 
 
 def wish_of(
-    worker: str, lease: Duration, count: int, lane: str | None, *, least: int = 1
+    worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
 ) -> list[Any]:
     """What a claim asks for: the arguments of its script."""
     return [

@@ -24,7 +24,7 @@ import msgspec
 
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
-from towpath.clock import ZERO, Duration, ManualClock, Units, days, seconds
+from towpath.clock import ZERO, DurationLike, ManualClock, Units, days, duration, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import (
@@ -128,12 +128,12 @@ class Bench:
         """Where the app is now."""
         return self.app.url
 
-    def advance(self, duration: Duration = ZERO, **units: Unpack[Units]) -> None:
+    def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
         """Let time pass: `advance(hours=3)`. What falls due runs with the next `drain`."""
         self.clock.advance(duration, **units)
 
     async def drain(
-        self, *, concurrency: int = DEFAULTS.concurrency, within: Duration = _PATIENCE
+        self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _PATIENCE
     ) -> list[Ran]:
         """Run everything that can run now, and what comes of it, with a worker in this process.
 
@@ -143,7 +143,7 @@ class Bench:
         after the other, in the order that is promised. Raises NotDrained after *within* of real
         time.
         """
-        before = len(self._notes.ran)
+        before, limit = len(self._notes.ran), duration("within", within)
         worker = Worker(
             self.app,
             concurrency=concurrency,
@@ -153,11 +153,11 @@ class Bench:
             signals=(),  # Ctrl-C is for those who run the tests
         )
         try:
-            async with asyncio.timeout(within.total_seconds()):
+            async with asyncio.timeout(limit.total_seconds()):
                 await fire_due(self.app.engine, self.app.recurrences)
                 await worker.drain()
         except TimeoutError as error:
-            raise NotDrained(within, len(self._notes.ran) - before) from error
+            raise NotDrained(limit, len(self._notes.ran) - before) from error
         return self._notes.ran[before:]
 
     def submitted(self, handler: AppHandler[T, Any, Any]) -> list[T]:
@@ -185,7 +185,7 @@ class Bench:
         ]
         return sorted(found, key=lambda it: (it.job.submitted_at, it.id))
 
-    def worker_process(self, app: str, *, lease: Duration = DEFAULTS.lease) -> WorkerProcess:
+    def worker_process(self, app: str, *, lease: DurationLike = DEFAULTS.lease) -> WorkerProcess:
         """A worker of the app at `module:name` in a process of its own, on this bench's clock."""
         ledger = self.app.ledger_url
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
-from towpath.clock import Duration, ManualClock, duration_ms, seconds, steady
+from towpath.clock import DurationLike, ManualClock, duration, duration_ms, seconds, steady
 from towpath.embedded.process import Running, ServerProcess, wait_until
 from towpath.telemetry.events import WORKER_STARTED
 from towpath.testing.errors import NeverHappened, WorkerEnded
@@ -42,7 +42,7 @@ class WorkerProcess(Running):
         *,
         url: str,
         clock: ManualClock | None = None,
-        lease: Duration = DEFAULTS.lease,
+        lease: DurationLike = DEFAULTS.lease,
         ledger: str | None = None,
     ) -> None:
         self.app = app
@@ -100,18 +100,21 @@ class WorkerProcess(Running):
         """SIGCONT: it goes on as if nothing had happened."""
         self._alive().send(signal.SIGCONT)
 
-    async def wait_for(self, fact: Callable[[], object], *, within: Duration = _PATIENCE) -> None:
+    async def wait_for(
+        self, fact: Callable[[], object], *, within: DurationLike = _PATIENCE
+    ) -> None:
         """Return as soon as *fact* holds; it may be a coroutine function.
 
         Raises WorkerEnded if the process ends first, NeverHappened when the (real) time is over;
         both with the worker's log.
         """
-        end = steady() + within.total_seconds()
+        limit = duration("within", within)
+        end = steady() + limit.total_seconds()
         while not await _answer(fact):
             if not self.running:
                 raise WorkerEnded(self.app, self.exit_code, self.log)
             if steady() >= end:
-                raise NeverHappened(within, self.log)
+                raise NeverHappened(limit, self.log)
             await asyncio.sleep(_PAUSE)
 
     # -- facts -----------------------------------------------------------------------------------

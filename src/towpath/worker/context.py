@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, days, duration_ms, instant_ms, milliseconds, seconds, wall_ms
+from towpath.clock import (
+    Duration,
+    DurationLike,
+    days,
+    duration,
+    instant_ms,
+    milliseconds,
+    seconds,
+    wall_ms,
+)
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import PayloadInvalid
@@ -137,12 +146,11 @@ class Retry(Verdict):
         self,
         reason: str = "the handler asked for another attempt",
         *,
-        after: Duration | None = None,
+        after: DurationLike | None = None,
     ) -> None:
         super().__init__(reason)
-        if after is not None:
-            duration_ms("after", after)
-        self.reason, self.after = str(reason or ""), after
+        self.reason = str(reason or "")
+        self.after = None if after is None else duration("after", after)
 
 
 class Discard(Verdict):
@@ -156,13 +164,13 @@ class Discard(Verdict):
 class Snooze(Verdict):
     """Not now: come back at this time, or after this long. The attempt does not count."""
 
-    def __init__(self, until: datetime | Duration) -> None:
+    def __init__(self, until: datetime | DurationLike) -> None:
         super().__init__(f"until {until}")
         if isinstance(until, datetime):
             instant_ms("until", until)
+            self.until: datetime | Duration = until
         else:
-            duration_ms("until", until)
-        self.until = until
+            self.until = duration("until", until)
 
 
 class HandOver(Verdict):
@@ -173,10 +181,9 @@ class HandOver(Verdict):
     if nobody does in time, the attempt has failed and the job comes back.
     """
 
-    def __init__(self, lease: Duration) -> None:
+    def __init__(self, lease: DurationLike) -> None:
         super().__init__(f"for {lease}")
-        duration_ms("lease", lease, least=milliseconds(1))
-        self.lease = lease
+        self.lease = duration("lease", lease, least=milliseconds(1))
 
 
 class AttemptStopped(Exception):

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from towpath.clock import Duration, duration_ms, hours, milliseconds
+from towpath.clock import DurationField, OptionalDuration, duration, hours, milliseconds, usually
 from towpath.engine.check import whole
 from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
@@ -45,10 +45,10 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     """Deliveries before a job is dead; None = as many as a Listed policy is made for, else the
     queue's limit."""
-    keep: Duration | None = None
+    keep: OptionalDuration = usually(None)
     """How long a finished job and its result can be looked at; None = an hour, or what the
     queue has."""
-    time_limit: Duration = hours(1)
+    time_limit: DurationField = usually(hours(1))
     """How long one attempt may take."""
     processes: int = 0
     """Run in so many processes of its own instead of threads: for plain functions that compute."""
@@ -72,8 +72,9 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
         whole("processes", self.processes, 0, 1_000)
         whole("weight", self.weight, 1, 1_000)
         if self.keep is not None:
-            duration_ms("keep", self.keep)
-        duration_ms("time_limit", self.time_limit, least=milliseconds(1))
+            msgspec.structs.force_setattr(self, "keep", duration("keep", self.keep))
+        limit = duration("time_limit", self.time_limit, least=milliseconds(1))
+        msgspec.structs.force_setattr(self, "time_limit", limit)
 
     def completed(self) -> HandlerOptions:
         """The same, with the limit that the retry policy is made for where none is given."""

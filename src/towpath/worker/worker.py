@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
 
-from towpath.clock import Duration, duration_ms, milliseconds, seconds, steady
+from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
 from towpath.errors import ServerError
 from towpath.ids import QueueName, worker_name
@@ -66,8 +66,8 @@ class Worker:
         *,
         concurrency: int = DEFAULTS.concurrency,
         queues: Mapping[str, int] | Iterable[str] | None = None,
-        lease: Duration = DEFAULTS.lease,
-        grace: Duration = DEFAULTS.grace,
+        lease: DurationLike = DEFAULTS.lease,
+        grace: DurationLike = DEFAULTS.grace,
         middleware: Sequence[Middleware] = (),
         name: str | None = None,
         metrics: Metrics | None = None,

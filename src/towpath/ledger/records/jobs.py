@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from sqlalchemy import delete, select
 from sqlalchemy.engine import Connection
 
-from towpath.clock import Duration, days, duration_ms, seconds
+from towpath.clock import DurationLike, days, duration_ms, seconds
 from towpath.engine.change import when
 from towpath.engine.check import whole
 from towpath.engine.model import JobRef, Lease
@@ -207,7 +207,7 @@ class Jobs:
         return await self._queued_anew(*map(as_record, rows))
 
     async def move(
-        self, queue: str, id: str, *, due: datetime | None = None, delay: Duration | None = None
+        self, queue: str, id: str, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> Record:
         """Give a record that waits another due time: *due*, or *delay* from now.
 
@@ -279,7 +279,7 @@ class Jobs:
         name = queue_name(queue)
         return await self._ledger.read(lambda connection: counted(connection, name))
 
-    async def prune(self, *, keep: Duration = KEEP, limit: int = 1000) -> int:
+    async def prune(self, *, keep: DurationLike = KEEP, limit: int = 1000) -> int:
         """Remove records that ended longer ago than *keep*, at most *limit*; how many it were."""
         most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
         ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
