@@ -11,6 +11,7 @@ APPLICATION = Application(
     errors="towpath.apps.uploads.errors:ANSWERS",
     own="towpath.apps.uploads.stores.options:with_own",
     service="towpath.apps.uploads.service:serving",
+    tasks="towpath.apps.uploads.service:tasks",
     handlers="towpath.apps.uploads.parts:Consumers",
     http="towpath.apps.uploads.http:MOUNT",
     probe="towpath.apps.uploads.service:UploadService.probe",

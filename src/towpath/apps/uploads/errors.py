@@ -21,6 +21,7 @@ TowpathError
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           there is no room for another part now
     ├── QuotaReached         the key has as much under way as it may
+    ├── ChunkLost            Redis was lost while the chunk came
     ├── StoreAway            the object store does not answer
     └── UploadsOff           nothing says where files should go
 """
@@ -266,6 +267,21 @@ class QuotaReached(UploadError):
         return 10
 
 
+class ChunkLost(UploadError):
+    """Redis lost the bytes of the chunk while it came; nothing of it counts."""
+
+    code = "chunk_lost"
+    remedy = "Send the chunk again, and what `missing` lists."
+    retry = RetryAdvice.SAFE
+
+    def __init__(self, upload: str, what: str) -> None:
+        super().__init__(upload, f"{what}: its bytes were lost on their way")
+
+    @property
+    def after_s(self) -> int:
+        return 1
+
+
 class StoreAway(UploadError):
     """The object store does not answer, or can't do this now."""
 
@@ -293,6 +309,7 @@ ANSWERS: Mapping[type[TowpathError], Answered] = {
     BudgetFull: Answered(503, 75),
     ShareFull: Answered(429, 75),
     QuotaReached: Answered(429, 75),
+    ChunkLost: Answered(503, 75),
     StoreAway: Answered(503, 75),
     UploadsOff: Answered(503, 75),
     StoreError: Answered(503, 75),

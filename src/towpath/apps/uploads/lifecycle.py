@@ -23,13 +23,16 @@ from towpath.apps.uploads.states import UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.port import UPLOAD, Multipart, Part, Store
-from towpath.clock import wall_ms
+from towpath.clock import steady, wall_ms
 from towpath.engine.engine import Engine
-from towpath.errors import ServerError
+from towpath.engine.states import State
+from towpath.errors import JobError, ServerError
 from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
 _ERROR_LONGEST = 500
+_OTHERS_HAVE, _LOOK_EVERY = 1.0, 0.05
+"""Seconds that another has to rebuild a state after it has said so in the row."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -96,14 +99,24 @@ class Lifecycle:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, work: Work) -> None:
-        """Have a part stored, or an upload completed; the same again is the same job."""
-        await self._engine().submit(
+        """Have a part stored, or an upload completed; the same again is the same job.
+
+        Where that has died, because workers did or because Redis or the database were away for too
+        long, the upload fails: resumed, it has new jobs.
+        """
+        submitted = await self._engine().submit(
             UPLOADS,
             msgspec.json.encode(work),
             id=work.id,
             max_attempts=ATTEMPTS,
             retry=RETRY,
         )
+        if submitted.existed and submitted.state is State.DEAD:
+            with suppress(JobError):
+                job = await self._engine().job(submitted.job)
+                reason = f"a job for it died: {job.reason}"
+                await self.fail(work.upload, work.generation, reason)
+                await self._engine().delete(submitted.job)
 
     # ── rebuilding ───────────────────────────────────────────────────────────────────────
 
@@ -113,11 +126,19 @@ class Lifecycle:
         Chunks that were only in Redis are missing again. Raises UploadNotFound, StoreAway; and
         UploadEnded, UploadFailed, UploadGone for an upload that has ended.
         """
+        state, until = self.records.state(upload_id), steady() + _OTHERS_HAVE
         while True:
             upload = await self.row(upload_id)
             if not upload.status.open:
                 raise not_open(upload_id, upload.status)
-            if (opened := await self.reopen(upload)) is not None:
+            with suppress(UploadUnknown):
+                fields, _ = await state.look()
+                if int(fields["generation"]) >= upload.generation:
+                    return upload
+            moved = wall_ms() - round(upload.updated_at.timestamp() * 1000)
+            if 0 <= moved < _OTHERS_HAVE * 1000 and steady() < until:
+                await asyncio.sleep(_LOOK_EVERY)  # another is at it
+            elif (opened := await self.reopen(upload)) is not None:
                 return opened
 
     async def reopen(self, upload: Upload) -> Upload | None:
@@ -136,9 +157,9 @@ class Lifecycle:
         if upload.generation != generation or not upload.status.open:
             return None
         state = self.records.state(upload.upload_id)
+        await self.records.chunks(upload.upload_id).clear()
         with suppress(UploadUnknown):
             begun = (await state.chart()).fill
-            await self.records.chunks(upload.upload_id).clear()
             await self.records.budget.release(upload.upload_id, begun)
         await state.open(upload, parts or {})
         if upload.size is not None and len(parts or {}) == upload.plan.total_parts:
@@ -242,19 +263,23 @@ class Lifecycle:
         await self.remove(upload, status)
         return True
 
-    async def remove(self, upload: Upload, status: Status) -> None:
-        """Remove what an upload that was given up has left. Again does no harm."""
-        with suppress(UploadsOff):
+    async def remove(self, upload: Upload, status: Status) -> bool:
+        """Remove what an upload that was given up has left; False if the store did not let go of
+        it. Again does no harm.
+        """
+        gone = False
+        with suppress(UploadsOff, StoreError):
             store, multipart = self.store_of(upload.bucket), self.multipart(upload)
-            with suppress(StoreError):
-                if multipart is not None:
-                    await store.abort(multipart)
-                await store.delete(upload.s3_key)
+            if multipart is not None:
+                await store.abort(multipart)
+            await store.delete(upload.s3_key)
+            gone = True
         state = self.records.state(upload.upload_id)
         begun = await state.settle(upload.generation, status, drop=True)
         await self.records.chunks(upload.upload_id).clear()
         await self.records.budget.release(upload.upload_id, begun)
         await self.tell_progress(upload.upload_id)
+        return gone
 
     async def expire(self, upload: Upload) -> bool:
         """Expire *upload* if nobody has heard of it for its time; False if somebody has."""

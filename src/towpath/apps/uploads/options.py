@@ -36,6 +36,8 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """How long a chunk stays in Redis after its upload was last heard of."""
     expiry: Duration = hours(24)
     """After how long without a chunk an upload is given up."""
+    sweep_every: Duration = seconds(30)
+    """How often a server looks for what stands still, was given up or was left behind."""
     suffix: str = ""
     """What object keys end with: connectors/{connector_id}/{node_id}{suffix}."""
     drives: Mapping[str, str] = {}
@@ -51,6 +53,7 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
         super().__post_init__()
         duration_ms("chunk_expiry", self.chunk_expiry, least=seconds(10))
         duration_ms("expiry", self.expiry, least=self.chunk_expiry)
+        duration_ms("sweep_every", self.sweep_every, least=seconds(1))
         if _SUFFIX.fullmatch(self.suffix) is None:
             rule = "up to 32 of A-Z, a-z, 0-9, '.', '_', '-'"
             raise InvalidOption("suffix", self.suffix, rule=rule)

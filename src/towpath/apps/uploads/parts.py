@@ -162,7 +162,7 @@ class Storing:
                 await self._left_behind(await self._own.row(upload.upload_id))
                 return
         await self._records.chunks(upload.upload_id).discard(
-            range(taken.first, taken.first + taken.chunks)
+            range(taken.first, taken.first + taken.chunks), taken.tokens
         )
         await self._records.budget.release(upload.upload_id, [part])
         if last:
@@ -247,9 +247,16 @@ class Storing:
         plan = chart.plan
         if plan.size is None or len(chart.parts) != plan.total_parts:
             return  # it was begun anew
+        if upload.size is None:  # so that the object is known for this upload's without Redis
+            await self._own.ledger.write(tables.sized(upload, plan.size))
         store = self._own.store_of(upload.bucket)
         parts = [part_of(number, entry) for number, entry in sorted(chart.parts.items())]
-        made = await self._made(upload, store, parts, plan.size)
+        try:
+            made = await self._made(upload, store, parts, plan.size)
+        except (ObjectNotFound, PartsDiffer) as error:
+            # What the store has is the truth: what is gone or differs is sent again.
+            await self._own.reopen(upload)
+            raise PartStale from error
         if made.size != plan.size:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, f"{plan.size} bytes", f"{made.size} bytes")
@@ -273,10 +280,6 @@ class Storing:
             return await store.complete(
                 multipart, parts, checksum=wanted if wanted and wanted.algorithm.combines else None
             )
-        except PartsDiffer as error:
-            # What the store has is the truth: what differs is sent again.
-            await self._own.reopen(upload)
-            raise PartStale from error
         except MultipartNotFound:
             found = await self._found(upload, store)
             if found is None:

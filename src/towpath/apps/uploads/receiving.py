@@ -20,6 +20,7 @@ from towpath.apps.uploads.errors import (
     ChunkCut,
     ChunkDiffers,
     ChunkInvalid,
+    ChunkLost,
     DigestMismatch,
     ShareFull,
     UploadError,
@@ -31,7 +32,7 @@ from towpath.apps.uploads.records import DIGEST, PIECE, Chunks, renewed_parts
 from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
 from towpath.clock import steady
 from towpath.engine.durability import Disk, Durability
-from towpath.errors import ServerError
+from towpath.errors import DurabilityUnavailable, InvalidInput, MemoryFull, ServerError
 
 _KEEP_EVERY = 60.0
 """Seconds between two signs that a slow body is still coming."""
@@ -59,6 +60,10 @@ _ASKED = {
     Safety.DISK: Durability(disk=Disk.DISK),
     Safety.REPLICA: Durability(replicas=1),
 }
+
+
+_REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
+"""Nothing was written. After other errors a chunk may count."""
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +197,11 @@ class Receiving:
         self._check_whole(incoming, digesting, length)
         if known.digest and known.digest != digesting.own[:DIGEST]:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
-        return await self._put(incoming, digesting, length, token="", plan=plan)
+        put = await self._counted(incoming, digesting, length, token="", plan=plan)
+        if put.token:
+            await self._placed(incoming, put, plan)
+        await self._follow(incoming, put, plan)
+        return put
 
     async def _stored(self, incoming: Incoming, body: AsyncIterator[bytes], plan: Plan) -> Put:
         chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
@@ -200,19 +209,38 @@ class Receiving:
             digesting, length = await self._staged(incoming, chunks, token, body, plan)
             self._check_whole(incoming, digesting, length)
             _check_length(incoming, plan, length)
-            put = await self._put(incoming, digesting, length, token=token, plan=plan)
         except BaseException:
             await asyncio.shield(self._dropped(chunks, token))
             raise
+        try:
+            put = await self._counted(incoming, digesting, length, token=token, plan=plan)
+        except _REFUSED:
+            await self._dropped(chunks, token)
+            raise
+        # From here on the chunk counts, or may: whatever fails now, its bytes stay.
         if put.token != token:
             await self._dropped(chunks, token)
-            return put
-        part = plan.part_of(incoming.number)
-        durability = _ASKED.get(incoming.safety) if incoming.safety else None
-        renewed = await chunks.place(incoming.number, token, durability=durability)
-        await self._records.budget.renew(incoming.upload_id, renewed_parts(plan, renewed) | {part})
-        await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+        elif await self._placed(incoming, put, plan):
+            await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+        await self._follow(incoming, put, plan)
         return put
+
+    async def _placed(self, incoming: Incoming, put: Put, plan: Plan) -> bool:
+        """Bytes that count are in their place; False if their part is in the store by now.
+
+        Raises ChunkLost if they are nowhere: then the chunk does not count any more.
+        """
+        chunks = self._records.chunks(incoming.upload_id)
+        durability = _ASKED.get(incoming.safety) if incoming.safety else None
+        renewed = await chunks.place(incoming.number, put.token, durability=durability)
+        if renewed is None:
+            gone = {incoming.number: put.token}
+            if await self._records.state(incoming.upload_id).lose(put.generation, gone):
+                raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}")
+            return False
+        parts = renewed_parts(plan, [*renewed, incoming.number])
+        await self._records.budget.renew(incoming.upload_id, parts)
+        return True
 
     async def _staged(
         self,
@@ -252,24 +280,34 @@ class Receiving:
 
     # ── behind it ────────────────────────────────────────────────────────────────────────
 
-    async def _put(
+    async def _counted(
         self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: Plan
     ) -> Put:
-        state = self._records.state(incoming.upload_id)
-        put = await state.put(
-            incoming.number,
-            length=length,
-            digest=digesting.own[:DIGEST],
-            token=token,
-            last=incoming.last,
-            most=plan.most_chunks,
-            durability=_ASKED.get(incoming.safety) if incoming.safety else None,
-        )
+        """The chunk counts. Raises ChunkLost where Redis knows nothing of the upload any more."""
+        try:
+            return await self._records.state(incoming.upload_id).put(
+                incoming.number,
+                length=length,
+                digest=digesting.own[:DIGEST],
+                token=token,
+                last=incoming.last,
+                most=plan.most_chunks,
+                durability=_ASKED.get(incoming.safety) if incoming.safety else None,
+            )
+        except UploadUnknown as error:
+            raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from error
+
+    async def _follow(self, incoming: Incoming, put: Put, plan: Plan) -> None:
+        """Have done what can be done with this chunk. Whoever sends it again does so again."""
         if put.turn is not None:
             await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))
         if incoming.last and plan.size is None:
-            await self.follow_up(incoming.upload_id, await state.close(incoming.number + 1))
-        return put
+            state = self._records.state(incoming.upload_id)
+            try:
+                closed = await state.close(incoming.number + 1)
+            except UploadUnknown as error:
+                raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from error
+            await self.follow_up(incoming.upload_id, closed)
 
     async def follow_up(self, upload_id: str, closed: Closed) -> None:
         """Have done what can be done now that the size is known, and let the row know it."""

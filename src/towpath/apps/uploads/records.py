@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
-from towpath.apps.uploads.errors import ChunkInvalid
+from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import Chart, State
@@ -23,12 +23,24 @@ from towpath.engine.space import Record
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
 """Bytes that go to Redis at once, and come from there."""
+STAGED = minutes(5)
+"""How long bytes stay that came and don't count yet."""
 _BEFORE_FIRST = minutes(2)
 """How long a part has its room while nothing of it has come whole."""
+_COUNTED = minutes(10)
+"""How long the count of a sweep is told."""
 _LONGER = minutes(1)
 """By how much a reservation outlives the bytes that it is for."""
 DIGEST = 16
 """Bytes of a chunk's SHA-256 that are kept: enough to tell chunks apart."""
+
+
+def _stay(chunk_expiry: Duration) -> int:
+    """How long bytes stay, ms. It is renewed once a sixtieth of it is over (`place.lua`): none goes
+    before its upload was silent for all of its time.
+    """
+    return duration_ms("chunk_expiry", chunk_expiry) * 60 // 59
+
 
 # ── the bytes ────────────────────────────────────────────────────────────────────────────
 
@@ -36,26 +48,35 @@ DIGEST = 16
 class Chunks:
     """The bytes of one upload's chunks that are in no part yet."""
 
-    def __init__(self, record: Record, options: UploadsOptions) -> None:
-        self._record = record
-        self._expiry = duration_ms("chunk_expiry", options.chunk_expiry)
+    def __init__(self, record: Record, upload_id: str, options: UploadsOptions) -> None:
+        self._record, self._id = record, upload_id
+        self._expiry = _stay(options.chunk_expiry)
 
-    async def append(self, token: str, offset: int, piece: bytes | memoryview) -> None:
-        """Stage a piece of a chunk behind those that came before it."""
+    async def append(
+        self, token: str, offset: int, piece: bytes | memoryview, *, stays: Duration = STAGED
+    ) -> None:
+        """Stage a piece of a chunk behind those that came before it; it *stays* for so long.
+
+        Raises ChunkLost if those are gone.
+        """
+        expiry = duration_ms("stays", stays)
         answer = await self._record.run(
-            "append", token=token, offset=offset, piece=piece, expiry=self._expiry
+            "append", token=token, offset=offset, piece=piece, expiry=expiry
         )
         if not isinstance(answer, int):
-            raise ChunkInvalid("what came before of this chunk has expired")
+            raise ChunkLost(self._id, "a chunk")
 
     async def place(
         self, number: int, token: str, *, durability: Durability | None = None
-    ) -> list[int]:
-        """Staged bytes become the chunk's; the chunks whose time was renewed by that, if any."""
-        _, renewed = await self._record.run(
+    ) -> list[int] | None:
+        """Staged bytes become the chunk's; the chunks whose time was renewed by that, if any.
+
+        None = the bytes are gone: their part was stored, or they were lost. Again does no harm.
+        """
+        word, renewed = await self._record.run(
             "place", durability=durability, number=number, token=token, expiry=self._expiry
         )
-        return [int(other) for other in renewed]
+        return [int(other) for other in renewed] if word == b"placed" else None
 
     async def fetch(self, number: int, token: str) -> list[bytes]:
         """The bytes of a chunk, in pieces; none = they are gone."""
@@ -101,7 +122,7 @@ class Budget:
 
     def __init__(self, record: Record, *, most: int, chunk_expiry: Duration) -> None:
         self._record, self._most = record, most
-        self._expiry = duration_ms("chunk_expiry", chunk_expiry + _LONGER)
+        self._expiry = _stay(chunk_expiry) + duration_ms("longer", _LONGER)
 
     async def reserve(self, upload_id: str, part: int, *, holder: str, size: int) -> Refusal | None:
         """Room for a part, before its first byte comes; None = it has it, for some minutes."""
@@ -135,9 +156,36 @@ class Budget:
         total, _ = await self._record.read("usage")
         return int(total)
 
+    async def settled(self) -> dict[str, set[int]]:
+        """Parts by upload that have room for their bytes, not only for those that may come."""
+        beyond = duration_ms("beyond", _BEFORE_FIRST)
+        found: Sequence[bytes] = await self._record.read("reservations", beyond=beyond, most=10_000)
+        parts: dict[str, set[int]] = {}
+        for member in found:
+            upload_id, _, part = member.decode().rpartition("/")
+            parts.setdefault(upload_id, set()).add(int(part))
+        return parts
+
     async def _renewed(self, upload_id: str, parts: Iterable[int], expiry: int) -> None:
         members = [_member(upload_id, part) for part in parts]
         await self._record.run("renew", members=members, expiry=expiry)
+
+
+class Turns:
+    """Whose turn it is to sweep, and what was counted when somebody did."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    async def take(self, holder: str, *, lasts: Duration) -> tuple[bool, int]:
+        """Whether it is the *holder*'s turn; and how many chunks waited when it was last swept."""
+        expiry = duration_ms("lasts", lasts)
+        mine, queued = await self._record.run("turn", holder=holder, expiry=expiry)
+        return bool(mine), int(queued)
+
+    async def note(self, chunks: int) -> None:
+        """Tell the others how many chunks wait."""
+        await self._record.run("swept", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
 
 
 def _member(upload_id: str, part: int) -> str:
@@ -158,13 +206,17 @@ class Records:
 
     def chunks(self, upload_id: str) -> Chunks:
         record = self._chunks().space("upload", SCRIPTS).at(upload_id)
-        return Chunks(record, self._options)
+        return Chunks(record, upload_id, self._options)
 
     @property
     def budget(self) -> Budget:
         record = self._engine().space("uploads", SCRIPTS).at("budget")
         options = self._options
         return Budget(record, most=options.budget, chunk_expiry=options.chunk_expiry)
+
+    @property
+    def turns(self) -> Turns:
+        return Turns(self._engine().space("uploads", SCRIPTS).at("sweep"))
 
     async def sync(self, upload_id: str) -> Chart:
         """Which chunks and parts are where, after those whose bytes are gone became missing again.

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
@@ -32,6 +39,7 @@ from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
 from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.options import new_store
+from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import wall_ms
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
@@ -73,6 +81,7 @@ class UploadService:
         self._own, self._records = lifecycle, lifecycle.records
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
+        self.sweeping = Sweep(lifecycle)
         self._plans: dict[str, tuple[str, Plan]] = {}
 
     # ── starting ─────────────────────────────────────────────────────────────────────────
@@ -319,13 +328,18 @@ class UploadService:
         except StoreError as error:
             raise StoreAway(upload_id, str(error)) from error
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the options name a store."""
+        with suppress(UploadsOff):
+            self._own.store_of("")
+            return True
+        return False
+
     async def probe(self) -> None:
         """See that the store can be used, if there is one. Raises StoreError."""
-        try:
-            store = self._own.store_of("")
-        except UploadsOff:
-            return
-        await store.check()
+        if self.is_on:
+            await self._own.store_of("").check()
 
 
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -364,6 +378,11 @@ async def _serving(host: Host) -> AsyncGenerator[UploadService]:
                 options=options,
             )
         )
+
+
+def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    """What runs beside the requests."""
+    return {"sweep": service.sweeping.keep_on} if service.is_on else {}
 
 
 def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:

@@ -23,7 +23,7 @@ redis.call('HSET', HELD, number, token)
 redis.call('PEXPIRE', CHUNKS .. number, expiry)
 redis.call('PEXPIRE', HELD, expiry)
 local last = tonumber(redis.call('GET', RENEWED) or 0)
-if now - last < expiry / 10 then return { 'placed', {} } end
+if now - last < expiry / 60 then return { 'placed', {} } end
 redis.call('SET', RENEWED, int(now), 'PX', expiry)
 if last == 0 then return { 'placed', {} } end
 local numbers = redis.call('HKEYS', HELD)

@@ -32,7 +32,6 @@ local part = math.floor(number / upload.per_part)
 local known = redis.call('HGET', DIGESTS, number)
 if known and known ~= digest then return { 'CHUNK_DIFFERS' } end
 if redis.call('GETBIT', RECEIVED, number) == 1 then
-  if not known then redis.call('HSET', DIGESTS, number, digest) end
   local count = redis.call('HGET', STATE, 'received_chunks')
   local before = redis.call('HGET', PENDING, number) or ''
   return { 'duplicate', upload.status, count, part, whole_turn(part), upload.generation, before }
@@ -47,6 +46,10 @@ redis.call('HSET', PENDING, number, token)
 redis.call('HINCRBY', FILL, part, 1)
 redis.call('HSET', STATE, 'status', 'UPLOADING', 'updated_at', int(now))
 if number > (upload.highest or -1) then redis.call('HSET', STATE, 'highest', number) end
+if (upload.highest or -1) < 0 then redis.call('HSET', STATE, 'first_chunk_at', int(now)) end
+if last == 1 or upload.sized == 1 and number == upload.total_chunks - 1 then
+  redis.call('HSET', STATE, 'is_last_received', 'true')
+end
 if length < upload.chunk_size then
   redis.call('HSET', STATE, 'short', number, 'last_length', length)
 end

@@ -72,6 +72,7 @@ documents = Table(
     Column("created_at", BigInteger, nullable=False, doc="When it was begun."),
     Column("updated_at", BigInteger, nullable=False, doc="When the row was last changed."),
     Column("deadline", BigInteger, nullable=False, doc="When it is given up."),
+    Column("removed_at", BigInteger, doc="When all was gone of one that was given up."),
     UniqueConstraint("owner", "idempotency_key"),
     info={"about": "Documents that are uploaded, or were."},
 )
@@ -79,6 +80,7 @@ Index(None, documents.c.status, documents.c.deadline)
 Index(None, documents.c.owner, documents.c.status)
 
 _OPEN = [str(status) for status in Status if status.open]
+_GIVEN_UP = [str(Status.ABORTED), str(Status.EXPIRED)]
 _d = documents.c
 
 
@@ -191,6 +193,28 @@ def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
     return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
 
 
+def under_way(after: str, size: int) -> Callable[[Connection], Sequence[Upload]]:
+    """Uploads under way, oldest first, behind the id *after*."""
+    query = select(documents).where(_d.status.in_(_OPEN), _d.upload_id > after)
+    query = query.order_by(_d.upload_id).limit(size)
+    return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
+
+
+def left_behind(before: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
+    """Uploads given up *before*, of which something may be left."""
+    query = select(documents).where(_d.status.in_(_GIVEN_UP), _d.removed_at.is_(None))
+    query = query.where(_d.updated_at <= before).order_by(_d.updated_at).limit(size)
+    return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
+
+
+def of_nodes(nodes: Sequence[str]) -> Callable[[Connection], Mapping[str, Upload]]:
+    """Uploads by their documents' ids."""
+    query = select(documents).where(_d.node_id.in_(nodes))
+    return lambda connection: {
+        row["node_id"]: _upload(row) for row in connection.execute(query).mappings()
+    }
+
+
 # ── changing ─────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,6 +268,17 @@ def extended(upload: Upload, deadline: int) -> Write[bool]:
             update(documents)
             .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
             .values(deadline=deadline)
+        ).rowcount
+    )
+
+
+def removed(upload: Upload) -> Write[bool]:
+    """Note that nothing is left of *upload*, which was given up."""
+    return lambda connection: bool(
+        connection.execute(
+            update(documents)
+            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .values(removed_at=wall_ms())
         ).rowcount
     )
 

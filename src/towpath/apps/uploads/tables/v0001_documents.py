@@ -35,6 +35,7 @@ _COLUMNS = (
     ("created_at", sa.BigInteger()),
     ("updated_at", sa.BigInteger()),
     ("deadline", sa.BigInteger()),
+    ("removed_at", sa.BigInteger()),
 )
 _MAY_BE_NONE = {
     "idempotency_key",
@@ -47,6 +48,7 @@ _MAY_BE_NONE = {
     "etag",
     "final_size",
     "error",
+    "removed_at",
 }
 
 

@@ -1,0 +1,213 @@
+"""The sweep: what was given up goes, what stands still goes on, and nothing is left in the store.
+
+Each step of an upload can be the last one of the process that does it. What is left then between
+two steps is found here, from the rows: jobs that nobody submitted, bytes that are gone, room that
+nobody needs, states that Redis has lost, parts that no row knows. Doing it twice, or in two
+servers at once, does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.errors import UploadError, UploadsOff
+from towpath.apps.uploads.lifecycle import Lifecycle
+from towpath.apps.uploads.model import Status, Upload
+from towpath.apps.uploads.states import UploadUnknown
+from towpath.apps.uploads.stores.errors import StoreError
+from towpath.clock import Duration, duration_ms, hours, minutes, steady, wall_ms
+
+if TYPE_CHECKING:
+    from towpath.apps.uploads.stores.port import Multipart, Store
+
+_PAGE = 200
+_SETTLED = hours(1)
+"""After which nobody works any more on what was given up, or writes down what was begun."""
+_QUIET = 30_000
+"""Milliseconds without a sign of life, after which somebody looks after an upload."""
+_LIST_EVERY = minutes(15)
+"""How often the store is asked for all that was begun there."""
+_NODE = re.compile(
+    r"connectors/[A-Za-z0-9_-]{1,128}/"
+    r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})[A-Za-z0-9._-]{0,32}"
+)
+"""The key of an object of ours, and in it the document's id."""
+
+
+class Swept(msgspec.Struct, kw_only=True):
+    """What a sweep has done."""
+
+    looked_at: int = 0
+    """Uploads under way."""
+    expired: int = 0
+    """Uploads that were silent for too long, and were given up."""
+    removed: int = 0
+    """Uploads given up before, of which nothing is left now."""
+    released: int = 0
+    """Parts that had room and did not need it."""
+    orphans: int = 0
+    """Multipart uploads in the store that belonged to nothing, and were aborted."""
+    chunks_queued: int = 0
+    """Chunks in Redis that wait for their part to be stored."""
+    troubles: int = 0
+    """Uploads and buckets that could not be looked after now; the next sweep tries again."""
+
+
+class Sweep:
+    """Sweeps, once or again and again."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._own, self._records = lifecycle, lifecycle.records
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
+        self._listed: float | None = None
+        self.queued = 0
+        """Chunks that waited in Redis when somebody swept last."""
+
+    async def keep_on(self) -> None:
+        """Sweep whenever it is this one's turn, until cancelled."""
+        every = self._own.options.sweep_every
+        while True:
+            mine, self.queued = await self._records.turns.take(self._name, lasts=every * 3)
+            if mine:
+                listed = self._listed
+                lists = listed is None or steady() - listed >= _LIST_EVERY.total_seconds()
+                if lists:
+                    self._listed = steady()
+                swept = await self.once(store_too=lists)
+                self.queued = swept.chunks_queued
+                await self._records.turns.note(swept.chunks_queued)
+            await asyncio.sleep(every.total_seconds())
+
+    async def once(self, *, older: Duration | None = None, store_too: bool = True) -> Swept:
+        """Look after all uploads, and with *store_too* after what the store has.
+
+        What was given up, or begun in the store without a row that says so, is removed if it is
+        *older*; None = an hour, and as long as an upload may be silent for what no row knows.
+        Raises ServerError, LedgerError.
+        """
+        swept = Swept()
+        await self._expire(swept)
+        await self._look_after(swept, quiet=_QUIET if older is None else 0)
+        await self._release(swept)
+        await self._remove(swept, _SETTLED if older is None else older)
+        if store_too:
+            for store in self._stores():
+                try:
+                    await self._abort_orphans(store, swept, older)
+                except StoreError:
+                    swept.troubles += 1
+        return swept
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────
+
+    async def _expire(self, swept: Swept) -> None:
+        """What was silent for too long is given up; what was not has more time."""
+        while found := await self._own.ledger.read(tables.overdue(wall_ms(), _PAGE)):
+            for upload in found:
+                swept.expired += await self._own.expire(upload)
+            if len(found) < _PAGE:
+                return
+
+    async def _look_after(self, swept: Swept, *, quiet: int) -> None:
+        """What is under way and stands still goes on: jobs are submitted, states rebuilt."""
+        async for upload in self._under_way():
+            swept.looked_at += 1
+            state = self._records.state(upload.upload_id)
+            try:
+                fields, _ = await state.look()
+                swept.chunks_queued += int(fields["received_chunks"]) - int(
+                    fields["uploaded_chunks"]
+                )
+                if wall_ms() - int(fields["updated_at"]) >= quiet:
+                    await self._own.push(upload.upload_id)
+            except UploadUnknown:
+                await self._restore(upload, swept)
+            except (UploadError, StoreError):  # it has ended meanwhile, or the store is away
+                swept.troubles += 1
+
+    async def _restore(self, upload: Upload, swept: Swept) -> None:
+        try:
+            await self._own.restore(upload.upload_id)
+        except (UploadError, StoreError):
+            swept.troubles += 1
+
+    async def _under_way(self) -> AsyncGenerator[Upload]:
+        after = ""
+        while found := await self._own.ledger.read(tables.under_way(after, _PAGE)):
+            for upload in found:
+                yield upload
+            after = found[-1].upload_id
+
+    async def _release(self, swept: Swept) -> None:
+        """Room goes that was for parts which are stored by now, or begun anew."""
+        for upload_id, parts in (await self._records.budget.settled()).items():
+            begun: set[int] = set()
+            with suppress(UploadUnknown):
+                begun |= set((await self._records.state(upload_id).chart()).fill)
+            if idle := parts - begun:
+                await self._records.budget.release(upload_id, idle)
+                swept.released += len(idle)
+
+    async def _remove(self, swept: Swept, older: Duration) -> None:
+        """What was given up is removed once more: parts and objects may have come behind it."""
+        before = wall_ms() - duration_ms("older", older)
+        while found := await self._own.ledger.read(tables.left_behind(before, _PAGE)):
+            gone = 0
+            for upload in found:
+                if await self._own.remove(upload, upload.status):
+                    await self._own.ledger.write(tables.removed(upload))
+                    gone += 1
+                else:
+                    swept.troubles += 1
+            swept.removed += gone
+            if not gone or len(found) < _PAGE:
+                return
+
+    # ── the store ────────────────────────────────────────────────────────────────────────
+
+    def _stores(self) -> list[Store]:
+        """That of each bucket that the options name."""
+        buckets = sorted({"", *self._own.options.drives.values()})
+        with suppress(UploadsOff):
+            return [self._own.store_of(bucket) for bucket in buckets]
+        return []
+
+    async def _abort_orphans(self, store: Store, swept: Swept, older: Duration | None) -> None:
+        """Multipart uploads that no row knows, or whose row has another, are aborted."""
+        found = [one async for one in store.list_multiparts() if _NODE.fullmatch(one.key)]
+        for at in range(0, len(found), _PAGE):
+            some = found[at : at + _PAGE]
+            rows = await self._own.ledger.read(tables.of_nodes([_node_of(one) for one in some]))
+            for one in some:
+                upload = rows.get(_node_of(one))
+                usual = _SETTLED if upload else self._own.options.expiry
+                if not _belongs(one, upload) and _is_older(one, usual if older is None else older):
+                    await store.abort(one)
+                    swept.orphans += 1
+
+
+def _node_of(multipart: Multipart) -> str:
+    match = _NODE.fullmatch(multipart.key)
+    return match[1] if match else ""
+
+
+def _belongs(multipart: Multipart, upload: Upload | None) -> bool:
+    """Whether *upload* goes on with it, or may when it is resumed."""
+    if upload is None or not (upload.status.open or upload.status is Status.FAILED):
+        return False
+    return upload.s3_upload_id == multipart.id
+
+
+def _is_older(multipart: Multipart, age: Duration) -> bool:
+    if multipart.begun is None:
+        return True
+    return wall_ms() - multipart.begun.timestamp() * 1000 >= duration_ms("older", age)
