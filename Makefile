@@ -10,6 +10,7 @@ TO_RUN  := server,embedded,fast
 TO_TEST := dev,embedded
 BIN    := $(VENV)/bin
 REDIS  := $(VENV)/redis-tls
+GITHUB := $(VENV)/github-openapi.json
 JOBS   ?= 4
 PROGRAMS ?= 5000
 
@@ -45,7 +46,7 @@ types: $(STAMP) ## pyright's strict mode, by basedpyright
 contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-unit: $(STAMP) $(REDIS) ## the whole test suite; JOBS=n processes
+unit: $(STAMP) $(REDIS) $(GITHUB) ## the whole test suite; JOBS=n processes
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
@@ -89,6 +90,10 @@ endef
 # into $(VENV); where that can't be, the tests of TLS are skipped and say so.
 $(REDIS): | $(VENV)/pyvenv.cfg
 	@sh tests/bring_redis.sh $(REDIS) || true
+
+# GitHub's description of its API: the tests hold requests to it. Where npm is away, they say so.
+$(GITHUB): tests/bring_github.sh | $(VENV)/pyvenv.cfg
+	@sh tests/bring_github.sh $(GITHUB) || true
 
 # What `towpath up` runs on, and no more.
 $(RUNTIME): pyproject.toml | $(VENV)/pyvenv.cfg

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.calls.receivers import Receiver, receiving
+from tests.forges.github_description import github_description
 from tests.forges.serving import ForgeServer, running_forge
 from tests.postgres import PostgresServer
 from tests.servers import oldest
@@ -25,6 +26,7 @@ from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.engine import Engine
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
+from towpath.testing.github.double import GitHubDouble
 from towpath.testing.proxy import Faults, Proxy
 
 SEED = "TOWPATH_TEST_SEED"
@@ -280,3 +282,12 @@ async def forge() -> AsyncIterator[ForgeServer]:
     """A GitHub or a GitLab."""
     async with running_forge() as server:
         yield server
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubDouble]:
+    """A GitHub that keeps state. A request that GitHub does not describe fails the test."""
+    description = github_description()
+    with GitHubDouble(check=description.misfits if description else None) as double:
+        yield double
+    assert double.misfits == []

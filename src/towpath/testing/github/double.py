@@ -1,0 +1,334 @@
+"""A GitHub on this machine: its API over HTTP, webhooks, and failures when a test asks for them.
+
+It needs nothing but the standard library, and runs in threads of its own, so that tests with and
+without an event loop can use it, and `towpath` as a process can call it.
+
+    with GitHubDouble() as github:
+        github.listen("http://127.0.0.1:8080/api/v1/webhooks/github", secret="…")
+        issue = github.at("octo/repo").open("Repair the lock", labels=["P1", "backend"])
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from towpath.clock import wall_ms
+from towpath.testing.github.exchange import Asked, Reply
+from towpath.testing.github.hooks import Delivery, Hook, Hooks
+from towpath.testing.github.paths import Api
+from towpath.testing.github.people import People
+from towpath.testing.github.shown import Shown
+from towpath.testing.github.state import HUMAN, Issue, Repository
+from towpath.testing.github.trouble import LIMIT, HangUp, Trouble
+
+TOKEN = "github-double-token"  # noqa: S105 -- of no forge
+_HOUR = 3600
+_LOOPBACK = "127.0.0.1"
+
+
+class GitHubDouble:
+    """A GitHub at `url`, with one token. It serves from `start` to `stop`, or in a `with` block.
+
+    *check* is asked about every request: what it says is wrong with one is kept in `misfits`, and
+    the request is refused. With *live*, webhooks are sent as things happen; else `deliveries` keeps
+    them for the test to send. *limit* is how many requests there may be before 403.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str = TOKEN,
+        live: bool = True,
+        limit: int = LIMIT,
+        port: int = 0,
+        check: Callable[[Asked], Iterable[str]] | None = None,
+    ) -> None:
+        self.token, self.limit = token, limit
+        self.asked: list[Asked] = []
+        self.misfits: list[str] = []
+        self.troubles: list[Trouble] = []
+        self._waited_for: list[threading.Event] = []
+        self.used = 0
+        """Requests that counted: those that were answered 304 do not."""
+        self._check = check
+        self._lock = threading.RLock()
+        self._hooks = Hooks(live=live)
+        self._repositories: dict[str, Repository] = {}
+        self._moved: dict[str, str] = {}
+        self._server = _Server((_LOOPBACK, port), self._handler())
+        self.url = f"http://{_LOOPBACK}:{self._server.server_port}"
+        self._shown = Shown(self.url)
+        self._api = Api(self._shown, self._repositories, self._moved, self._happened)
+        self._serving: threading.Thread | None = None
+
+    # ── its life ─────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> GitHubDouble:
+        """Answer requests from now on."""
+        if self._serving is None:
+            self._serving = threading.Thread(
+                target=self._server.serve_forever, args=(0.05,), name="github", daemon=True
+            )
+            self._serving.start()
+        return self
+
+    def stop(self) -> None:
+        """Answer no more; open connections are closed. Twice does no harm."""
+        for until in self._waited_for:
+            until.set()
+        if self._serving is not None:
+            self._server.shutdown()
+            self._serving.join()
+            self._serving = None
+        self._server.close_all()
+        self._hooks.stop()
+
+    def __enter__(self) -> GitHubDouble:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ── what a test does ─────────────────────────────────────────────────────────────────
+
+    def at(self, full_name: str) -> People:
+        """What people do in the repository, which is made at the first use."""
+        with self._lock:
+            found = self._repositories.get(full_name.lower())
+            if found is None:
+                found = Repository(len(self._repositories) + 1, full_name)
+                self._repositories[full_name.lower()] = found
+            return People(found, self._lock, self._happened)
+
+    def rename(self, full_name: str, new: str) -> None:
+        """Rename or transfer a repository: requests for its old name are redirected."""
+        with self._lock:
+            repository = self._repositories.pop(full_name.lower())
+            repository.full_name = new
+            self._repositories[new.lower()] = repository
+            self._moved[full_name.lower()] = new
+            self._happened("repository", "renamed", repository, None)
+
+    def delete(self, full_name: str) -> None:
+        """Delete a repository: it is 404 from now on."""
+        with self._lock:
+            repository = self._repositories.pop(full_name.lower())
+            self._happened("repository", "deleted", repository, None)
+
+    def transfer(self, full_name: str, number: int, to: str) -> int:
+        """Transfer an issue to another repository: its number there."""
+        with self._lock:
+            there, here = self.at(to).repository, self.at(full_name).repository
+            old = here.issues[number]
+            new = there.add(old.title, old.body, labels=old.labels, author=old.author)
+            old.moved = f"{to}#{new.number}"
+            here.changed(old)
+            self._happened("issues", "transferred", here, old)
+            self._happened("issues", "opened", there, new)
+            return new.number
+
+    def trouble(self, *troubles: Trouble) -> None:
+        """Let requests that fit fail; the first trouble that fits counts."""
+        with self._lock:
+            self.troubles += troubles
+            self._waited_for += [it.until for it in troubles if it.until is not None]
+
+    def calm(self) -> None:
+        """No trouble any more."""
+        with self._lock:
+            self.troubles.clear()
+
+    def listen(self, url: str, *, secret: str, events: Collection[str] = ()) -> None:
+        """Tell *url* of all that happens from now on, or of these *events*."""
+        with self._lock:
+            self._hooks.all.append(Hook(url, secret, tuple(events)))
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """All that was to be told, the oldest first."""
+        with self._lock:
+            return list(self._hooks.deliveries)
+
+    @property
+    def requests(self) -> list[str]:
+        """What was asked, in short: `GET /repos/octo/repo/issues`."""
+        with self._lock:
+            return [f"{it.method} {it.path}" for it in self.asked]
+
+    # ── webhooks ─────────────────────────────────────────────────────────────────────────
+
+    def _happened(
+        self,
+        event: str,
+        action: str,
+        repository: Repository,
+        issue: Issue | None,
+        *,
+        sender: str = HUMAN,
+        **more: Any,
+    ) -> None:
+        if not self._hooks.all:
+            return
+        shown, told = self._shown, dict[str, Any]()
+        told["action"] = action
+        if issue is not None and event in ("issues", "issue_comment"):
+            told["issue"] = shown.issue(repository, issue)
+        elif issue is not None:
+            told["number"] = issue.number
+            told["pull_request"] = shown.pull(repository, issue)
+        if "label" in more:
+            told["label"] = shown.label(repository, more["label"])
+        if "assignee" in more:
+            told["assignee"] = shown.user(more["assignee"])
+        if "comment" in more and issue is not None:
+            told["comment"] = shown.comment(repository, issue, more["comment"])
+        if "review" in more and issue is not None:
+            review = shown.review(repository, issue, more["review"])
+            told["review"] = {**review, "state": review["state"].lower()}
+        if "before" in more:
+            told |= {"before": more["before"], "after": more["after"]}
+        told["repository"] = shown.repository(repository)
+        told["sender"] = shown.user(sender)
+        self._hooks.tell(event, told)
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        double = self
+
+        class Handler(_Handler):
+            def answered(self, asked: Asked) -> Reply | None:
+                return double.answered(asked)
+
+        return Handler
+
+    def answered(self, asked: Asked) -> Reply | None:
+        """The answer to a request; None = the connection is to be closed instead."""
+        with self._lock:
+            self.asked.append(asked)
+            trouble = self._trouble_for(asked)
+        if trouble is not None:
+            if trouble.until is not None:
+                trouble.until.wait()
+            if trouble.hang_up is HangUp.BEFORE:
+                return None
+            if trouble.status:
+                return Reply(trouble.status, {"message": trouble.message}, trouble.headers)
+        with self._lock:
+            reply = self._answer(asked)
+        return None if trouble is not None and trouble.hang_up is HangUp.AFTER else reply
+
+    def _trouble_for(self, asked: Asked) -> Trouble | None:
+        for trouble in self.troubles:
+            if trouble.fits(asked):
+                if trouble.times is not None:
+                    trouble.times -= 1
+                    if not trouble.times:
+                        self.troubles.remove(trouble)
+                return trouble
+        return None
+
+    def _answer(self, asked: Asked) -> Reply:
+        if asked.headers.get("authorization") not in (
+            f"Bearer {self.token}",
+            f"token {self.token}",
+        ):
+            return Reply(401, {"message": "Bad credentials", "status": "401"})
+        if misfits := list(self._check(asked)) if self._check else []:
+            self.misfits += misfits
+            return Reply(400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"})
+        if self.used >= self.limit:
+            return _with_limit(Reply(403, {"message": "API rate limit exceeded"}), self)
+        reply = self._api.answer(asked)
+        if reply.status == 501:
+            self.misfits.append(str(reply.content["message"]))
+        if asked.method == "GET" and reply.status == 200:
+            etag = f'W/"{hashlib.sha256(json.dumps(reply.content).encode()).hexdigest()}"'
+            if asked.headers.get("if-none-match") == etag:
+                return _with_limit(Reply(304, None, {"etag": etag}), self)
+            reply.headers["etag"] = etag
+        self.used += 1
+        return _with_limit(reply, self)
+
+
+def _with_limit(reply: Reply, double: GitHubDouble) -> Reply:
+    reply.headers.update(
+        {
+            "x-ratelimit-limit": str(double.limit),
+            "x-ratelimit-used": str(double.used),
+            "x-ratelimit-remaining": str(max(0, double.limit - double.used)),
+            "x-ratelimit-reset": str((wall_ms() // 1000 // _HOUR + 1) * _HOUR),
+        }
+    )
+    return reply
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows its connections, so that they end with it."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._connections: set[socket.socket] = set()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that leave are no news."""
+
+    def close_all(self) -> None:
+        self.server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def answered(self, asked: Asked) -> Reply | None:
+        raise NotImplementedError
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        query = parse_qs(parts.query, keep_blank_values=True)
+        path = parts.path.removeprefix("/api/v3")
+        reply = self.answered(Asked(self.command, path, query, headers, body))
+        if reply is None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        content = b"" if reply.content is None else json.dumps(reply.content).encode()
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if reply.status not in (204, 304):
+            self.send_header("content-type", "application/json; charset=utf-8")
+            self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 -- the library's names
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""

@@ -1,0 +1,380 @@
+"""The paths of GitHub's API that the double has."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+from urllib.parse import unquote, urlencode
+
+from towpath.testing.github.exchange import DOCUMENTED, Answered, Asked, Reply, invalid, refused
+from towpath.testing.github.shown import Json, Shown
+from towpath.testing.github.state import ROBOT, Issue, Pull, Repository, Review, sha_of
+
+_PAGE_MOST, _PAGE = 100, 30
+_REPOSITORY = r"/repos/(?P<owner>[^/]+)/(?P<name>[^/]+)"
+_BY_ID = re.compile(r"/repositories/(?P<id>[0-9]+)(?P<rest>/.*)?")
+
+Happened = Callable[..., None]
+"""`(event, action, repository, issue, **more)`: whoever listens to webhooks is told."""
+
+
+class Api:
+    """Answers requests from what the repositories hold. Its caller sees to it that one comes after
+    the other.
+    """
+
+    def __init__(
+        self,
+        shown: Shown,
+        repositories: dict[str, Repository],
+        moved: dict[str, str],
+        happened: Happened,
+    ) -> None:
+        self._shown, self._repositories, self._moved = shown, repositories, moved
+        self._happened = happened
+        self._lists: dict[tuple[Any, ...], list[Issue]] = {}
+
+    def answer(self, asked: Asked) -> Reply:
+        """The answer; 404 for what is not there, 501 for what the double does not know."""
+        path = asked.path
+        try:
+            if by_id := _BY_ID.fullmatch(path):
+                path = f"/repos/{self._by_id(int(by_id['id']))}{by_id['rest'] or ''}"
+            for method, pattern, answer in _PATHS:
+                if method == asked.method and (found := pattern.fullmatch(path)):
+                    parts = {name: unquote(part) for name, part in found.groupdict().items()}
+                    name = f"{parts.pop('owner')}/{parts.pop('name')}"
+                    return answer(self, asked, self._repository(asked, name), **parts)
+        except Answered as early:
+            return early.reply
+        return Reply(501, {"message": f"the double has no {asked.method} {asked.path}"})
+
+    # ── what requests are about ──────────────────────────────────────────────────────────
+
+    def _by_id(self, id: int) -> str:
+        for it in self._repositories.values():
+            if it.id == id:
+                return it.full_name
+        raise refused(404, "Not Found")
+
+    def _repository(self, asked: Asked, name: str) -> Repository:
+        found = self._repositories.get(name.lower())
+        if found is not None:
+            return found
+        if (new := self._moved.get(name.lower())) is not None:
+            there = self._repositories.get(new.lower())
+            if there is not None:
+                rest = "/".join(asked.path.split("/")[4:])
+                raise self._elsewhere(asked, f"/repositories/{there.id}/{rest}".rstrip("/"))
+        raise refused(404, "Not Found")
+
+    def _elsewhere(self, asked: Asked, path: str) -> Answered:
+        url = self._shown.api + path
+        if asked.query:
+            url += "?" + urlencode([(name, it) for name, all in asked.query.items() for it in all])
+        status, message = (301, "Moved Permanently") if asked.method == "GET" else (
+            307,
+            "Temporary Redirect",
+        )  # fmt: skip
+        told = {"message": message, "url": url, "documentation_url": DOCUMENTED}
+        return Answered(Reply(status, told, {"location": url}))
+
+    def _issue(self, asked: Asked, repository: Repository, number: str) -> Issue:
+        found = repository.issues.get(int(number))
+        if found is None:
+            raise refused(404, "Not Found")
+        if found.moved is not None:
+            if not found.moved:
+                raise refused(410, "This issue was deleted")
+            where, _, new = found.moved.partition("#")
+            rest = "/".join(asked.path.split("/")[6:])
+            path = f"/repositories/{self._repositories[where.lower()].id}/issues/{new}/{rest}"
+            raise self._elsewhere(asked, path.rstrip("/"))
+        return found
+
+    def _pull(self, repository: Repository, number: str) -> tuple[Issue, Pull]:
+        found = repository.issues.get(int(number))
+        if found is None or found.pull is None:
+            raise refused(404, "Not Found")
+        return found, found.pull
+
+    def _page(self, asked: Asked, entries: list[Any], show: Callable[[Any], Json]) -> Reply:
+        size = min(int(asked.one("per_page", str(_PAGE))), _PAGE_MOST)
+        page = int(asked.one("page", "1"))
+        last = max(1, -(-len(entries) // size))
+        links = {"prev": page - 1, "next": page + 1, "last": last, "first": 1}
+        shown = {"prev": page > 1, "next": page < last, "last": page < last, "first": page > 1}
+        kept = [(name, it) for name, all in asked.query.items() for it in all if name != "page"]
+        at = self._shown.api + asked.path
+        found = [
+            f'<{at}?{urlencode([*kept, ("page", links[name])])}>; rel="{name}"'
+            for name in links
+            if shown[name]
+        ]
+        headers = {"link": ", ".join(found)} if found else {}
+        return Reply(200, [show(it) for it in entries[size * (page - 1) : size * page]], headers)
+
+    # ── repositories and branches ────────────────────────────────────────────────────────
+
+    def repository(self, _: Asked, repository: Repository) -> Reply:
+        return Reply(200, self._shown.repository(repository))
+
+    def branch(self, _: Asked, repository: Repository, branch: str) -> Reply:
+        if f"refs/heads/{branch}" not in repository.refs:
+            raise refused(404, "Branch not found")
+        return Reply(200, self._shown.branch(repository, branch))
+
+    def ref(self, _: Asked, repository: Repository, ref: str) -> Reply:
+        if f"refs/{ref}" not in repository.refs:
+            raise refused(404, "Not Found")
+        return Reply(200, self._shown.ref(repository, f"refs/{ref}"))
+
+    def make_ref(self, asked: Asked, repository: Repository) -> Reply:
+        name, sha = str(asked.content["ref"]), str(asked.content["sha"])
+        if not name.startswith("refs/") or name.count("/") < 2:
+            raise invalid("Reference", "ref", "Reference name must start with 'refs'")
+        if sha not in repository.refs.values():
+            raise invalid("Reference", "sha", "Object does not exist")
+        if name in repository.refs:
+            raise refused(422, "Reference already exists")
+        repository.refs[name] = sha
+        repository.changed()
+        return Reply(201, self._shown.ref(repository, name))
+
+    def delete_ref(self, _: Asked, repository: Repository, ref: str) -> Reply:
+        if repository.refs.pop(f"refs/{ref}", None) is None:
+            raise refused(422, "Reference does not exist")
+        repository.changed()
+        return Reply(204)
+
+    # ── issues ───────────────────────────────────────────────────────────────────────────
+
+    def issues(self, asked: Asked, repository: Repository) -> Reply:
+        # Made once for all pages of one list.
+        kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
+        key = (repository.id, repository.revision, json.dumps(kept, sort_keys=True))
+        if key not in self._lists:
+            self._lists.clear()
+            self._lists[key] = _selected(asked, repository.issues.values())
+        return self._page(asked, self._lists[key], lambda it: self._shown.issue(repository, it))
+
+    def issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        found = self._issue(asked, repository, number)
+        return Reply(200, self._shown.issue(repository, found))
+
+    def change_issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it, wish = self._issue(asked, repository, number), _fields(asked)
+        for name in ("title", "body"):
+            if name in wish and wish[name] != getattr(it, name):
+                setattr(it, name, wish[name])
+                repository.changed(it)
+                self._happened("issues", "edited", repository, it, sender=ROBOT)
+        if "labels" in wish:
+            self._set_labels(repository, it, _names(wish["labels"]))
+        if "state" in wish and repository.set_open(it, is_open=wish["state"] == "open"):
+            action = "closed" if it.closed_at else "reopened"
+            self._happened("issues", action, repository, it, sender=ROBOT)
+        return Reply(200, self._shown.issue(repository, it))
+
+    # ── labels ───────────────────────────────────────────────────────────────────────────
+
+    def issue_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        return self._page(asked, it.labels, lambda name: self._shown.label(repository, name))
+
+    def add_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        for name in repository.add_labels(it, _names(asked.content)):
+            self._happened("issues", "labeled", repository, it, label=name, sender=ROBOT)
+        return Reply(200, self._shown.labels(repository, it))
+
+    def set_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        self._set_labels(repository, it, _names(asked.content))
+        return Reply(200, self._shown.labels(repository, it))
+
+    def take_label(self, asked: Asked, repository: Repository, number: str, label: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        if not repository.take_labels(it, [label]):
+            raise refused(404, "Label does not exist")
+        self._happened("issues", "unlabeled", repository, it, label=label, sender=ROBOT)
+        return Reply(200, self._shown.labels(repository, it))
+
+    def _set_labels(self, repository: Repository, it: Issue, names: list[str]) -> None:
+        kept = {name.lower() for name in names}
+        gone = [name for name in it.labels if name.lower() not in kept]
+        for name in repository.take_labels(it, gone):
+            self._happened("issues", "unlabeled", repository, it, label=name, sender=ROBOT)
+        for name in repository.add_labels(it, names):
+            self._happened("issues", "labeled", repository, it, label=name, sender=ROBOT)
+
+    def labels(self, asked: Asked, repository: Repository) -> Reply:
+        names = [it.name for it in repository.labels.values()]
+        return self._page(asked, names, lambda name: self._shown.label(repository, name))
+
+    def label(self, _: Asked, repository: Repository, label: str) -> Reply:
+        if label.lower() not in repository.labels:
+            raise refused(404, "Not Found")
+        return Reply(200, self._shown.label(repository, label))
+
+    def make_label(self, asked: Asked, repository: Repository) -> Reply:
+        wish = asked.content
+        if wish["name"].lower() in repository.labels:
+            raise invalid("Label", "name")
+        made = repository.label(wish["name"])
+        made.color, made.description = wish.get("color", made.color), wish.get("description", "")
+        return Reply(201, self._shown.label(repository, made.name))
+
+    # ── comments ─────────────────────────────────────────────────────────────────────────
+
+    def comments(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        return self._page(
+            asked, it.comments, lambda each: self._shown.comment(repository, it, each)
+        )
+
+    def make_comment(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it = self._issue(asked, repository, number)
+        made = repository.comment(it, str(asked.content["body"]), ROBOT)
+        self._happened("issue_comment", "created", repository, it, comment=made, sender=ROBOT)
+        return Reply(201, self._shown.comment(repository, it, made))
+
+    # ── pull requests ────────────────────────────────────────────────────────────────────
+
+    def pulls(self, asked: Asked, repository: Repository) -> Reply:
+        state = asked.one("state", "open")
+        found = [
+            it
+            for it in sorted(repository.issues.values(), key=lambda it: -it.number)
+            if it.pull
+            and state in ("all", it.state)
+            and asked.one("head", "") in ("", it.pull.head)
+        ]
+        return self._page(asked, found, lambda it: self._shown.pull(repository, it))
+
+    def pull(self, _: Asked, repository: Repository, number: str) -> Reply:
+        it, _pull = self._pull(repository, number)
+        return Reply(200, self._shown.pull(repository, it))
+
+    def make_pull(self, asked: Asked, repository: Repository) -> Reply:
+        wish = asked.content
+        refs = [repository.refs.get(f"refs/heads/{wish[side]}") for side in ("head", "base")]
+        if refs[0] is None or refs[1] is None:
+            raise invalid("PullRequest", "base" if refs[0] else "head")
+        pull = Pull(wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft")))
+        made = repository.add(wish["title"], wish.get("body"), author=ROBOT, pull=pull)
+        self._happened("pull_request", "opened", repository, made, sender=ROBOT)
+        return Reply(201, self._shown.pull(repository, made))
+
+    def reviews(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it, pull = self._pull(repository, number)
+        return self._page(
+            asked, pull.reviews, lambda each: self._shown.review(repository, it, each)
+        )
+
+    def make_review(self, asked: Asked, repository: Repository, number: str) -> Reply:
+        it, pull = self._pull(repository, number)
+        wish = _fields(asked)
+        state = {
+            "APPROVE": "APPROVED",
+            "REQUEST_CHANGES": "CHANGES_REQUESTED",
+            "COMMENT": "COMMENTED",
+        }
+        made = Review(
+            repository.next_id(),
+            state.get(wish.get("event", ""), "PENDING"),
+            wish.get("body", ""),
+            ROBOT,
+            wish.get("commit_id", pull.sha),
+        )
+        pull.reviews.append(made)
+        repository.changed(it)
+        self._happened(
+            "pull_request_review", "submitted", repository, it, review=made, sender=ROBOT
+        )
+        return Reply(200, self._shown.review(repository, it, made))
+
+    def make_status(self, asked: Asked, repository: Repository, sha: str) -> Reply:
+        wish, id = asked.content, repository.next_id()
+        told = {name: wish.get(name) for name in ("state", "description", "target_url")}
+        user = self._shown.user(ROBOT)
+        return Reply(
+            201,
+            {
+                **told,
+                "url": f"{self._shown.api}/repos/{repository.full_name}/statuses/{sha}",
+                "avatar_url": user["avatar_url"],
+                "id": id,
+                "node_id": sha_of(str(id)),
+                "context": wish.get("context", "default"),
+                "created_at": repository.created_at,
+                "updated_at": repository.created_at,
+                "creator": user,
+            },
+        )
+
+
+def _fields(asked: Asked) -> dict[str, Any]:
+    return asked.content or {}
+
+
+def _names(wish: Any) -> list[str]:
+    """Labels as people write them: a list, or an object with one; of texts, or of objects."""
+    given = cast("dict[str, Any]", wish)["labels"] if isinstance(wish, dict) else wish
+    return [it if isinstance(it, str) else it["name"] for it in given]
+
+
+def _selected(asked: Asked, issues: Iterable[Issue]) -> list[Issue]:
+    """The list of issues that a query asks for, in its order."""
+    state, since = asked.one("state", "open"), asked.one("since")
+    labels = {it.lower() for it in asked.one("labels").split(",") if it}
+    found = [
+        it
+        for it in issues
+        if it.moved is None
+        and state in ("all", it.state)
+        and it.updated_at >= since
+        and labels <= {name.lower() for name in it.labels}
+    ]
+    by: dict[str, Callable[[Issue], Any]] = {
+        "created": lambda it: it.number,
+        "updated": lambda it: (it.updated_at, it.number),
+        "comments": lambda it: len(it.comments),
+    }
+    key = by[asked.one("sort", "created")]
+    return sorted(found, key=key, reverse=asked.one("direction", "desc") == "desc")
+
+
+def _paths() -> list[tuple[str, re.Pattern[str], Callable[..., Reply]]]:
+    issue, pull = "/issues/(?P<number>[0-9]+)", "/pulls/(?P<number>[0-9]+)"
+    listed = [
+        ("GET", "", Api.repository),
+        ("GET", "/branches/(?P<branch>.+)", Api.branch),
+        ("GET", "/git/ref/(?P<ref>.+)", Api.ref),
+        ("POST", "/git/refs", Api.make_ref),
+        ("DELETE", "/git/refs/(?P<ref>.+)", Api.delete_ref),
+        ("GET", "/issues", Api.issues),
+        ("GET", issue, Api.issue),
+        ("PATCH", issue, Api.change_issue),
+        ("GET", f"{issue}/labels", Api.issue_labels),
+        ("POST", f"{issue}/labels", Api.add_labels),
+        ("PUT", f"{issue}/labels", Api.set_labels),
+        ("DELETE", f"{issue}/labels/(?P<label>[^/]+)", Api.take_label),
+        ("GET", f"{issue}/comments", Api.comments),
+        ("POST", f"{issue}/comments", Api.make_comment),
+        ("GET", "/labels", Api.labels),
+        ("POST", "/labels", Api.make_label),
+        ("GET", "/labels/(?P<label>[^/]+)", Api.label),
+        ("GET", "/pulls", Api.pulls),
+        ("POST", "/pulls", Api.make_pull),
+        ("GET", pull, Api.pull),
+        ("GET", f"{pull}/reviews", Api.reviews),
+        ("POST", f"{pull}/reviews", Api.make_review),
+        ("POST", "/statuses/(?P<sha>[0-9a-f]+)", Api.make_status),
+    ]
+    return [(method, re.compile(_REPOSITORY + path), answer) for method, path, answer in listed]
+
+
+_PATHS = _paths()

@@ -1,0 +1,287 @@
+"""What the GitHub double knows, as GitHub's API and its webhooks show it.
+
+All fields that GitHub's description asks for are there; those that nobody reads are plausible.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towpath.testing.github.state import Comment, Issue, Pull, Repository, Review, sha_of
+
+Json = dict[str, Any]
+
+_OF_USER = (
+    "events", "followers", "following", "gists", "organizations", "received_events", "repos",
+    "starred", "subscriptions",
+)  # fmt: skip
+_OF_REPOSITORY = (
+    "archive", "assignees", "blobs", "branches", "collaborators", "comments", "commits",
+    "compare", "contents", "contributors", "deployments", "downloads", "events", "forks",
+    "git_commits", "git_refs", "git_tags", "hooks", "issue_comment", "issue_events", "issues",
+    "keys", "labels", "languages", "merges", "milestones", "notifications", "pulls", "releases",
+    "stargazers", "statuses", "subscribers", "subscription", "tags", "teams", "trees",
+)  # fmt: skip
+_OF_ISSUE = (
+    "id", "number", "title", "body", "user", "labels", "state", "locked", "assignee",
+    "assignees", "milestone", "created_at", "updated_at", "closed_at", "author_association",
+    "active_lock_reason",
+)  # fmt: skip
+_NONE = (
+    "forks", "forks_count", "size", "stargazers_count", "watchers", "watchers_count",
+    "network_count", "subscribers_count",
+)  # fmt: skip
+_NOT = (
+    "private", "fork", "has_projects", "has_wiki", "has_pages", "has_discussions",
+    "has_downloads", "archived", "disabled",
+)  # fmt: skip
+_UNKNOWN = (
+    "description", "mirror_url", "homepage", "language", "license",
+)  # fmt: skip
+
+
+def node(kind: str, id: int) -> str:
+    return f"{kind}_{id:012x}"
+
+
+def number_of(login: str) -> int:
+    return int(sha_of(login)[:7], 16)
+
+
+class Shown:
+    """Everything under the addresses of one double."""
+
+    def __init__(self, api: str) -> None:
+        self.api = api
+        self.page = api
+        """Of the pages for people: the double has none, and answers its API there."""
+
+    def user(self, login: str) -> Json:
+        url = f"{self.api}/users/{login}"
+        id = number_of(login)
+        return {
+            "login": login,
+            "id": id,
+            "node_id": node("U", id),
+            "avatar_url": f"{self.page}/avatars/{id}",
+            "gravatar_id": "",
+            "url": url,
+            "html_url": f"{self.page}/{login}",
+            **{f"{name}_url": f"{url}/{name}" for name in _OF_USER},
+            "type": "Bot" if login.endswith("-bot") else "User",
+            "site_admin": False,
+        }
+
+    def repository(self, it: Repository) -> Json:
+        url = f"{self.api}/repos/{it.full_name}"
+        html = f"{self.page}/{it.full_name}"
+        opened = sum(each.closed_at is None for each in it.issues.values())
+        return {
+            "id": it.id,
+            "node_id": node("R", it.id),
+            "name": it.name,
+            "full_name": it.full_name,
+            "owner": self.user(it.owner),
+            "html_url": html,
+            "url": url,
+            **{f"{name}_url": f"{url}/{name}" for name in _OF_REPOSITORY},
+            **dict.fromkeys(("clone_url", "git_url", "ssh_url", "svn_url"), f"{html}.git"),
+            **dict.fromkeys(_NONE, 0),
+            **dict.fromkeys(_NOT, False),
+            **dict.fromkeys(_UNKNOWN),
+            "default_branch": it.default_branch,
+            "open_issues": opened,
+            "open_issues_count": opened,
+            "has_issues": True,
+            "topics": [],
+            "visibility": "public",
+            **dict.fromkeys(("pushed_at", "created_at", "updated_at"), it.created_at),
+        }
+
+    def label(self, repository: Repository, name: str) -> Json:
+        it = repository.label(name)
+        return {
+            "id": it.id,
+            "node_id": node("LA", it.id),
+            "url": f"{self.api}/repos/{repository.full_name}/labels/{it.name}",
+            "name": it.name,
+            "color": it.color,
+            "default": False,
+            "description": it.description,
+        }
+
+    def labels(self, repository: Repository, issue: Issue) -> list[Json]:
+        return [self.label(repository, name) for name in issue.labels]
+
+    def issue(self, repository: Repository, it: Issue) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}"
+        html = f"{self.page}/{repository.full_name}"
+        own = f"{url}/issues/{it.number}"
+        assignees = [self.user(login) for login in it.assignees]
+        kind = "pull" if it.pull else "issues"
+        shown = {
+            "url": own,
+            "repository_url": url,
+            "labels_url": f"{own}/labels{{/name}}",
+            "comments_url": f"{own}/comments",
+            "events_url": f"{own}/events",
+            "html_url": f"{html}/{kind}/{it.number}",
+            "id": it.id,
+            "node_id": node("I", it.id),
+            "number": it.number,
+            "title": it.title,
+            "user": self.user(it.author),
+            "labels": self.labels(repository, it),
+            "state": it.state,
+            "locked": False,
+            "assignee": assignees[0] if assignees else None,
+            "assignees": assignees,
+            **dict.fromkeys(("milestone", "active_lock_reason", "performed_via_github_app")),
+            "comments": len(it.comments),
+            "created_at": it.created_at,
+            "updated_at": it.updated_at,
+            "closed_at": it.closed_at,
+            "author_association": "MEMBER",
+            "body": it.body,
+            "state_reason": "completed" if it.closed_at else None,
+            "reactions": self._reactions(own),
+        }
+        if it.pull:
+            pull, page = f"{url}/pulls/{it.number}", f"{html}/pull/{it.number}"
+            links = {"url": pull, "html_url": page, "diff_url": f"{page}.diff"}
+            shown["pull_request"] = {**links, "patch_url": f"{page}.patch"}
+            shown["draft"] = it.pull.draft
+        return shown
+
+    def _reactions(self, own: str) -> Json:
+        kinds = ("+1", "-1", "laugh", "confused", "heart", "hooray", "eyes", "rocket")
+        return {"url": f"{own}/reactions", "total_count": 0, **dict.fromkeys(kinds, 0)}
+
+    def comment(self, repository: Repository, issue: Issue, it: Comment) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}/issues"
+        html = f"{self.page}/{repository.full_name}/issues/{issue.number}"
+        own = f"{url}/comments/{it.id}"
+        return {
+            "id": it.id,
+            "node_id": node("IC", it.id),
+            "url": own,
+            "html_url": f"{html}#issuecomment-{it.id}",
+            "issue_url": f"{url}/{issue.number}",
+            "body": it.body,
+            "user": self.user(it.author),
+            "created_at": it.at,
+            "updated_at": it.at,
+            "author_association": "MEMBER",
+            "performed_via_github_app": None,
+            "reactions": self._reactions(own),
+        }
+
+    def ref(self, repository: Repository, name: str) -> Json:
+        url, sha = f"{self.api}/repos/{repository.full_name}/git", repository.refs[name]
+        target = {"type": "commit", "sha": sha, "url": f"{url}/commits/{sha}"}
+        return {
+            "ref": name,
+            "node_id": node("REF", number_of(name)),
+            "url": f"{url}/{name}",
+            "object": target,
+        }
+
+    def branch(self, repository: Repository, name: str) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}/branches/{name}"
+        html = f"{self.page}/{repository.full_name}/tree/{name}"
+        return {
+            "name": name,
+            "commit": self._commit(repository, repository.refs[f"refs/heads/{name}"]),
+            "_links": {"self": url, "html": html},
+            "protected": False,
+            "protection": {"enabled": False},
+            "protection_url": f"{url}/protection",
+        }
+
+    def _commit(self, repository: Repository, sha: str) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}"
+        person = {"name": "O", "email": "o@example.com", "date": repository.created_at}
+        tree = {"sha": sha_of(sha), "url": f"{url}/git/trees/{sha_of(sha)}"}
+        return {
+            "url": f"{url}/commits/{sha}",
+            "sha": sha,
+            "node_id": node("C", int(sha[:7], 16)),
+            "html_url": f"{self.page}/{repository.full_name}/commit/{sha}",
+            "comments_url": f"{url}/commits/{sha}/comments",
+            "commit": {
+                "url": f"{url}/git/commits/{sha}",
+                "author": person,
+                "committer": person,
+                "message": "a commit",
+                "comment_count": 0,
+                "tree": tree,
+            },
+            "author": self.user(repository.owner),
+            "committer": self.user(repository.owner),
+            "parents": [],
+        }
+
+    def pull(self, repository: Repository, it: Issue) -> Json:
+        assert it.pull is not None  # noqa: S101 -- whoever asks has looked
+        plain, places = self.issue(repository, it), self._places(repository, it, it.pull)
+        return {
+            **{name: plain[name] for name in _OF_ISSUE},
+            "node_id": node("PR", it.id),
+            "url": places["self"],
+            **{f"{name}_url": place for name, place in places.items() if name != "self"},
+            "diff_url": f"{places['html']}.diff",
+            "patch_url": f"{places['html']}.patch",
+            "_links": {name: {"href": place} for name, place in places.items()},
+            "merged_at": it.pull.merged_at,
+            "merged": it.pull.merged_at is not None,
+            "draft": it.pull.draft,
+            **dict.fromkeys(("merge_commit_sha", "auto_merge", "merged_by")),
+            "requested_reviewers": [],
+            "requested_teams": [],
+            "mergeable": True,
+            "mergeable_state": "clean",
+            "rebaseable": True,
+            "maintainer_can_modify": False,
+            **dict.fromkeys(("comments", "review_comments", "deletions"), 0),
+            **dict.fromkeys(("commits", "additions", "changed_files"), 1),
+            **self._sides(repository, it.pull),
+        }
+
+    def _places(self, repository: Repository, it: Issue, pull: Pull) -> dict[str, str]:
+        url = f"{self.api}/repos/{repository.full_name}"
+        own, issue = f"{url}/pulls/{it.number}", f"{url}/issues/{it.number}"
+        return {
+            "self": own,
+            "html": f"{self.page}/{repository.full_name}/pull/{it.number}",
+            "issue": issue,
+            "comments": f"{issue}/comments",
+            "review_comments": f"{own}/comments",
+            "review_comment": f"{url}/pulls/comments{{/number}}",
+            "commits": f"{own}/commits",
+            "statuses": f"{url}/statuses/{pull.sha}",
+        }
+
+    def _sides(self, repository: Repository, pull: Pull) -> Json:
+        sides = {"head": (pull.head, pull.sha), "base": (pull.base, pull.base_sha)}
+        shared = {"repo": self.repository(repository), "user": self.user(repository.owner)}
+        return {
+            side: {"label": f"{repository.owner}:{ref}", "ref": ref, "sha": sha, **shared}
+            for side, (ref, sha) in sides.items()
+        }
+
+    def review(self, repository: Repository, issue: Issue, it: Review) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}/pulls/{issue.number}"
+        html = f"{self.page}/{repository.full_name}/pull/{issue.number}#pullrequestreview-{it.id}"
+        return {
+            "id": it.id,
+            "node_id": node("PRR", it.id),
+            "user": self.user(it.author),
+            "body": it.body,
+            "state": it.state,
+            "html_url": html,
+            "pull_request_url": url,
+            "author_association": "MEMBER",
+            "_links": {"html": {"href": html}, "pull_request": {"href": url}},
+            "submitted_at": it.at,
+            "commit_id": it.commit,
+        }

@@ -1,0 +1,187 @@
+"""What the GitHub double knows: repositories, issues, labels, branches, pull requests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from towpath.clock import wall_ms
+
+HUMAN, ROBOT = "octocat", "towpath-bot"
+"""Who does what the test does, and who owns the token."""
+
+
+def now() -> str:
+    """The time as GitHub writes it: in whole seconds."""
+    return datetime.fromtimestamp(wall_ms() // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def sha_of(text: str) -> str:
+    """The id of a commit that nobody looks into."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass
+class Comment:
+    id: int
+    body: str
+    author: str
+    at: str = field(default_factory=now)
+
+
+@dataclass
+class Review:
+    id: int
+    state: str
+    body: str
+    author: str
+    commit: str
+    at: str = field(default_factory=now)
+
+
+@dataclass
+class Pull:
+    """What a pull request has beside what an issue has."""
+
+    head: str
+    base: str
+    sha: str
+    base_sha: str
+    draft: bool = False
+    merged_at: str | None = None
+    reviews: list[Review] = field(default_factory=list[Review])
+
+
+@dataclass
+class Issue:
+    """An issue; with `pull`, a pull request: GitHub numbers both together."""
+
+    id: int
+    number: int
+    title: str
+    body: str | None
+    author: str
+    labels: list[str] = field(default_factory=list[str])
+    assignees: list[str] = field(default_factory=list[str])
+    comments: list[Comment] = field(default_factory=list[Comment])
+    pull: Pull | None = None
+    created_at: str = field(default_factory=now)
+    updated_at: str = field(default_factory=now)
+    closed_at: str | None = None
+    moved: str | None = None
+    """Where it was transferred to; empty = it was deleted."""
+
+    @property
+    def state(self) -> str:
+        return "closed" if self.closed_at else "open"
+
+
+@dataclass
+class Label:
+    id: int
+    name: str
+    color: str = "ededed"
+    description: str = ""
+
+
+@dataclass
+class Repository:
+    """One repository. Names of labels are the same whatever their case, as on GitHub."""
+
+    id: int
+    full_name: str
+    default_branch: str = "main"
+    issues: dict[int, Issue] = field(default_factory=dict[int, Issue])
+    labels: dict[str, Label] = field(default_factory=dict[str, Label])
+    refs: dict[str, str] = field(default_factory=dict[str, str])
+    created_at: str = field(default_factory=now)
+    revision: int = 0
+    """Grows with every change."""
+    numbers: int = 0
+    ids: int = 0
+
+    def __post_init__(self) -> None:
+        self.refs[f"refs/heads/{self.default_branch}"] = sha_of(f"{self.full_name} 1")
+
+    @property
+    def owner(self) -> str:
+        return self.full_name.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.full_name.partition("/")[2]
+
+    @property
+    def branches(self) -> list[str]:
+        return [it.removeprefix("refs/heads/") for it in self.refs if it.startswith("refs/heads/")]
+
+    def next_id(self) -> int:
+        """An id that no other thing here has."""
+        self.ids += 1
+        return self.id * 1_000_000 + self.ids
+
+    def changed(self, issue: Issue | None = None) -> None:
+        """Note that something here, or *issue*, is not as it was."""
+        self.revision += 1
+        if issue is not None:
+            issue.updated_at = now()
+
+    # ── what can be done to it ───────────────────────────────────────────────────────────
+
+    def add(
+        self,
+        title: str,
+        body: str | None,
+        *,
+        labels: Iterable[str] = (),
+        author: str = HUMAN,
+        pull: Pull | None = None,
+    ) -> Issue:
+        self.numbers += 1
+        issue = Issue(self.next_id(), self.numbers, title, body, author, pull=pull)
+        self.issues[issue.number] = issue
+        issue.labels = [self.label(it).name for it in dict.fromkeys(labels)]
+        self.changed(issue)
+        return issue
+
+    def label(self, name: str) -> Label:
+        """The label; made if there is none."""
+        found = self.labels.get(name.lower())
+        if found is None:
+            found = self.labels[name.lower()] = Label(self.next_id(), name)
+            self.changed()
+        return found
+
+    def add_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
+        """Those that the issue did not have."""
+        new = [name for it in names if (name := self.label(it).name) not in issue.labels]
+        new = list(dict.fromkeys(new))
+        if new:
+            issue.labels += new
+            self.changed(issue)
+        return new
+
+    def take_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
+        """Those that the issue had."""
+        gone = {it.lower() for it in names}
+        old = [it for it in issue.labels if it.lower() in gone]
+        if old:
+            issue.labels = [it for it in issue.labels if it not in old]
+            self.changed(issue)
+        return old
+
+    def set_open(self, issue: Issue, *, is_open: bool) -> bool:
+        """Whether that changed anything."""
+        if is_open == (issue.closed_at is None):
+            return False
+        issue.closed_at = None if is_open else now()
+        self.changed(issue)
+        return True
+
+    def comment(self, issue: Issue, body: str, author: str) -> Comment:
+        made = Comment(self.next_id(), body, author)
+        issue.comments.append(made)
+        self.changed(issue)
+        return made
