@@ -38,13 +38,11 @@ class TestMigrate:
     def test_makes_the_schema_and_says_so(self, towpath: Command) -> None:
         where = f"sqlite:///{towpath.directory}/ledger.db"
         first = towpath("migrate", "--database", where)
-        assert (first.code, first.out) == (
-            0,
-            f"{where}  ledger migrated: no schema, now {SCHEMA}\n",
-        )
+        assert first.code == 0, first.err
+        assert f"{where}  ledger migrated: no schema, now {SCHEMA}\n" in first.out
         again = towpath("migrate", "--json", DATABASE_URL=where)
         told = {"database": where, "line": "ledger", "before": SCHEMA, "after": SCHEMA}
-        assert again.object == told
+        assert told in again.objects
 
     def test_wants_to_know_where(self, towpath: Command) -> None:
         ran = towpath("migrate", "--json")

@@ -82,16 +82,13 @@ class TestMigrating:
         lending.release(FIRST)
         first = towpath("migrate")
         assert first.code == 0, first.err
-        assert first.out.splitlines() == [
-            f"{lending.url}  ledger migrated: no schema, now {SCHEMA}",
-            f"{lending.url}  lending migrated: no schema, now 0001",
-        ]
+        told = first.out.splitlines()
+        assert told[0] == f"{lending.url}  ledger migrated: no schema, now {SCHEMA}"
+        assert told[-1] == f"{lending.url}  lending migrated: no schema, now 0001"
         lending.release(FIRST, SECOND)
         again = towpath("migrate", "--json")
-        assert [(it["line"], it["before"], it["after"]) for it in again.objects] == [
-            ("ledger", SCHEMA, SCHEMA),
-            ("lending", "0001", "0002"),
-        ]
+        lines = {it["line"]: (it["before"], it["after"]) for it in again.objects}
+        assert (lines["ledger"], lines["lending"]) == ((SCHEMA, SCHEMA), ("0001", "0002"))
 
     def test_that_fails_says_why_and_keeps_the_server_from_starting(
         self, towpath: Command, lending: Lending

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from threading import Event
 
 import pytest
 
@@ -109,10 +110,12 @@ def stream_opens(narrow: Serving) -> bool:
 class TestAKeyThatEnds:
     """Machines are busy: how soon is said by the server's own interval, not here."""
 
-    def until_its_end(self, api: Api) -> list[str]:
+    def until_its_end(self, api: Api, opened: Event | None = None) -> list[str]:
         """All lines of a stream that ends by itself."""
         with api.client.stream("GET", f"{api.root}/events") as answer:
             assert answer.status_code == 200
+            if opened is not None:
+                opened.set()
             began, lines = time.monotonic(), list[str]()
             for line in answer.iter_lines():  # a ping comes every 15 s
                 lines.append(line)
@@ -128,7 +131,9 @@ class TestAKeyThatEnds:
         id, secret = running.make_key("read")
         api, other = running.api(queue, secret), running.api(queue)
         with following(other) as events, ThreadPoolExecutor(1) as beside:
-            ending = beside.submit(self.until_its_end, api)
+            opened = Event()
+            ending = beside.submit(self.until_its_end, api, opened)
+            assert opened.wait(60)
             running.revoke(id)
             ending.result(60)
             other.submit(1, id="goes-on")

@@ -107,7 +107,8 @@ class TestTheSchema:
     async def test_the_command_says_so(self, url: str, tmp_path: Path) -> None:
         ran = run([COMMAND, "migrate", "--json", "--database", url], cwd=tmp_path)
         assert ran.code == 0, ran.err
-        assert ran.object["before"] == "0006"
+        before = {it["line"]: it["before"] for it in ran.objects}
+        assert before["ledger"] == "0006"
 
     def test_records_of_every_state_are_there(self, facts: dict[str, Any]) -> None:
         states = {record["state"] for record in facts["database"]["records"]}

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.meanwhile import meanwhile
 from tests.worker.running import SOON, Lines, ended, looked_at, until_slots, working
 from towpath.app.app import Towpath
-from towpath.clock import Duration, milliseconds, minutes, seconds
+from towpath.clock import Duration, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.leases import lease_by_token
 from towpath.engine.model import Complete, Lease
@@ -112,7 +112,8 @@ class TestHandingOver:
 
         @app.handler("shop")
         async def sell(n: int) -> None:
-            await asyncio.sleep(0.3 + n / 200)
+            over = steady() + 0.3 + n / 200
+            await meanwhile(lambda: steady() >= over)
             raise HandOver(minutes(10))
 
         async with working(app, lease=seconds(1)):

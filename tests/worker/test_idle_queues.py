@@ -1,11 +1,9 @@
 """Many idle queues are cheap, and none of them is forgotten."""
 
-import asyncio
-
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.worker.running import Lines, working
 from towpath.app.app import Towpath
-from towpath.clock import seconds
+from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
 from towpath.worker.context import Context
@@ -42,7 +40,8 @@ class TestManyIdleQueues:
             await _all_wait(server)
             before = _scripts(server)
             # As long as it takes for ten glances' worth of claims, if there were any.
-            await asyncio.sleep(6)
+            over = steady() + 6
+            await meanwhile(lambda: steady() >= over)
             assert _scripts(server) - before < 150
             clients = ask_fields(server.address, "INFO", "clients")["connected_clients"]
             assert int(clients) < 60
