@@ -64,9 +64,9 @@ class Walk:
         moves = (
             self.put, self.change, self.pause, self.resume, self.remove, self.fire, self.both,
             self.time_passes, self.time_passes, self.fire_due, self.fire_due, self.be_slow,
-            self.come_late, self.overwrite_code, self.change_before_a_firing,
-            self.fire_before_a_firing, self.fire_before_a_firing, self.hear_in_between,
-            self.pause_for_a_while, self.pause_for_a_while,
+            self.come_late, self.overwrite_code, self.overwrite_a_change,
+            self.change_before_a_firing, self.fire_before_a_firing, self.fire_before_a_firing,
+            self.hear_in_between, self.pause_for_a_while, self.pause_for_a_while,
         )  # fmt: skip
         for _ in range(steps):
             before = self.outline()
@@ -210,10 +210,20 @@ class Walk:
         with pytest.raises(ScheduleDeclared):
             await self.engine.schedules.set(REVIEWS, DECLARED, Every(hours(1)))
         # By one who looked before the code declared it.
+        assert await self._schedule(DECLARED, "") == [b"SCHEDULE_DECLARED"]
+
+    async def overwrite_a_change(self) -> None:
+        """By one who looked before somebody else changed it."""
+        if (name := self.any_name()) in self.kept:
+            version = await self._version(name)
+            self.kept[name].payload += b"0"
+            await self.engine.schedules.change(REVIEWS, name, payload=self.kept[name].payload)
+            assert (await self._schedule(name, version))[0] == b"SCHEDULE_CHANGED"
+
+    async def _schedule(self, name: str, over: str) -> list[bytes]:
         store = self.engine._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the script alone
-        item = [DECLARED, "", "v", "", "{}", b"", 0, 9]
-        answer = await store.write("schedule", queue_name(REVIEWS), lambda _: item)
-        assert answer == [b"SCHEDULE_DECLARED"]
+        item = [name, over, "v", "", "{}", b"", 0, 9]
+        return await store.write("schedule", queue_name(REVIEWS), lambda _: item)
 
     # ── what must be so ──────────────────────────────────────────────────────────────────
 
