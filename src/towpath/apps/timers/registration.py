@@ -41,7 +41,7 @@ class ServerAnswered(TowpathError):
         problem = _problem(answer.body)
         super().__init__(f"{what}: the server answered {answer.status}: {problem.detail}")
         self.status = answer.status
-        self.told = problem.type.rpartition("/")[2]
+        self.problem = problem.type.rpartition("/")[2]
         """The code of the problem: `lease-lost`, `instance-not-found`, …"""
         self.later = advice(answer).next is Next.LATER
         """Whether the same may work later."""
@@ -152,7 +152,7 @@ class Registration:
             else:
                 self._server.post(f"{self._path()}/heartbeat")
         except ServerAnswered as error:
-            if error.told == _FORGOTTEN and self.instance_id is not None:
+            if error.problem == _FORGOTTEN and self.instance_id is not None:
                 self.instance_id = None  # it was forgotten: another Redis, or a long silence
                 return 0.0
             _log.warning("%s", error)
