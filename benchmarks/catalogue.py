@@ -27,11 +27,16 @@ from benchmarks import (
     submit_bulk,
     submit_concurrent,
     submit_single,
+    timers_accuracy,
+    timers_idle,
+    timers_scale,
+    timers_service,
+    timers_storm,
 )
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison, crash
-from benchmarks.report import FIGURES, REVIEWS, Marks
+from benchmarks.report import FIGURES, REVIEWS, TIMERS, Marks
 
 Run = Callable[[Plan], Awaitable[list[Figure]]]
 
@@ -55,6 +60,13 @@ _ENGINE: tuple[ModuleType, ...] = (
     idle_queues,
 )
 _REVIEWS: tuple[ModuleType, ...] = (reviews_webhook, reviews_outage, reviews_end_to_end)
+_TIMERS: tuple[ModuleType, ...] = (
+    timers_accuracy,
+    timers_storm,
+    timers_scale,
+    timers_service,
+    timers_idle,
+)
 
 
 def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
@@ -62,13 +74,13 @@ def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
 
 
 PARTS: Mapping[Marks, Mapping[str, ModuleType]] = MappingProxyType(
-    {FIGURES: _by_name(_ENGINE), REVIEWS: _by_name(_REVIEWS)}
+    {FIGURES: _by_name(_ENGINE), REVIEWS: _by_name(_REVIEWS), TIMERS: _by_name(_TIMERS)}
 )
-"""What is measured and written together: the engine with the server on it, and reviews. Each of
-the other benchmarks is a part of docs/benchmarks.md of its own."""
+"""What is measured and written together: the engine with the server on it, reviews, and timers.
+Each of the other benchmarks is a part of docs/benchmarks.md of its own."""
 
 BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
-    {**PARTS[FIGURES], **PARTS[REVIEWS], "peers": comparison, "crash": crash}
+    {**PARTS[FIGURES], **PARTS[REVIEWS], **PARTS[TIMERS], "peers": comparison, "crash": crash}
 )
 
 

@@ -37,6 +37,19 @@ function drained ({ run, of: jobs }) {
   if (one.count > jobs) tell({ kind: 'excess', run, jobs: one.count })
 }
 
+const storms = new Map()
+
+function stormed ({ run, of: jobs, at }) {
+  const now = Date.now()
+  const one = storms.get(run) ?? { ran: 0, latest: 0, behind: 0, early: 0 }
+  storms.set(run, one)
+  one.ran += 1
+  if (at < one.latest) one.behind += 1
+  if (now < at) one.early += 1
+  one.latest = Math.max(one.latest, at)
+  if (one.ran === jobs) tell({ kind: 'storm', at: now, behind: one.behind, early: one.early })
+}
+
 async function handle ({ data }) {
   if (data.kind === 'drain') {
     drained(data)
@@ -44,6 +57,8 @@ async function handle ({ data }) {
     tell({ kind: 'pickup', ms: steadyMs() - data.at })
   } else if (data.kind === 'delayed') {
     tell({ kind: 'delayed', ms: Date.now() - data.at })
+  } else if (data.kind === 'storm') {
+    stormed(data)
   } else if (data.kind === 'long') {
     tell({ kind: 'long', pid: process.pid, at: steadyMs() / 1000 })
     await new Promise(resolve => setTimeout(resolve, data.of * 1000))
@@ -89,6 +104,23 @@ const orders = {
       await queue.add('work', payload, { ...keepNothing, delay: now + delay - Date.now() })
     }
     return {}
+  },
+  async storm (queue, { run, count, lead_s: lead, span_s: span }) {
+    const first = Date.now() + lead * 1000
+    const dues = Array.from({ length: count }, (_, n) => Math.round(first + span * 1000 * n / count))
+    for (let i = count - 1; i > 0; i--) {
+      const j = Math.floor(Math.random() * (i + 1))
+      ;[dues[i], dues[j]] = [dues[j], dues[i]]
+    }
+    for (let from = 0; from < count; from += BATCH) {
+      const now = Date.now()
+      await queue.addBulk(dues.slice(from, from + BATCH).map(due => ({
+        name: 'work',
+        data: payloadOf('storm', { run, of: count, at: due }),
+        opts: { ...keepNothing, timestamp: now, delay: Math.max(0, due - now) }
+      })))
+    }
+    return { first_ms: first, in_time: Date.now() < first }
   },
   async long (queue, { seconds }) {
     await queue.add('work', payloadOf('long', { of: seconds }), keepNothing)

@@ -11,13 +11,28 @@ import json
 import os
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 REPORT = "BENCH_REPORT"
 """The variable that names the file."""
 
+
+@dataclass
+class Storm:
+    """What was seen so far of many jobs that fall due together."""
+
+    ran: int = 0
+    latest: float = 0.0
+    """The highest due time of those that ran."""
+    behind: int = 0
+    """Those that ran after one that was due later."""
+    early: int = 0
+
+
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
 _began: dict[str, tuple[float, float]] = {}
+_storms: dict[str, Storm] = {}
 
 
 def handled(payload: dict[str, Any]) -> float:
@@ -29,6 +44,8 @@ def handled(payload: dict[str, Any]) -> float:
         _tell(kind, ms=time.monotonic() * 1000 - payload["at"])
     elif kind == "delayed":
         _tell(kind, ms=time.time() * 1000 - payload["at"])
+    elif kind == "storm":
+        _stormed(payload["run"], payload["of"], payload["at"])
     elif kind == "long":
         _tell(kind, pid=os.getpid(), at=time.monotonic())
         return payload["of"]
@@ -46,6 +63,17 @@ def _drained(run: str, jobs: int) -> None:
         _tell("drain", run=run, jobs=jobs, seconds=seconds, cpu=used)
     if count > jobs:
         _tell("excess", run=run, jobs=count)
+
+
+def _stormed(run: str, jobs: int, due_ms: float) -> None:
+    """One of many that fall due together; told when the last of them runs."""
+    now, storm = time.time() * 1000, _storms.setdefault(run, Storm())
+    storm.ran += 1
+    storm.behind += due_ms < storm.latest
+    storm.early += now < due_ms
+    storm.latest = max(storm.latest, due_ms)
+    if storm.ran == jobs:
+        _tell("storm", at=now, behind=storm.behind, early=storm.early)
 
 
 def _tell(kind: str, **facts: object) -> None:

@@ -2,7 +2,8 @@
 
 Reads one order per line on stdin (JSON) and answers each with a line on stdout; ends with stdin.
 The row's module has `submit(payload)`, perhaps `submit_many(payloads)`, `submit_later(payload,
-due)` with *due* in seconds of the wall clock, and `connect()`; plain functions or async ones.
+due)` and `submit_many_later(payloads, dues)` with due times in seconds of the wall clock, and
+`connect()`; plain functions or async ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import inspect
 import json
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -64,13 +66,27 @@ class Producer:
         return {}
 
     async def delayed(self, order: Payload) -> Payload:
-        """Submit jobs that are due so many milliseconds from now."""
-        now = time.time()
+        """Submit jobs that are due so many milliseconds from now, at whole milliseconds."""
+        now = round(time.time(), 3)
         for delay in order["delays_ms"]:
-            due = now + delay / 1000
-            payload = payload_of("delayed", at=round(due * 1000, 3))
+            due = round(now + delay / 1000, 3)
+            payload = payload_of("delayed", at=round(due * 1000))
             await _done(self._row.submit_later(payload, due))
         return {}
+
+    async def storm(self, order: Payload) -> Payload:
+        """Submit jobs that fall due within a span, in any order; when the first of them is due."""
+        first, count = time.time() + order["lead_s"], order["count"]
+        dues = [round(first + order["span_s"] * n / count, 3) for n in range(count)]
+        random.Random(count).shuffle(dues)
+        for at in range(0, count, BATCH):
+            some = dues[at : at + BATCH]
+            payloads = [
+                payload_of("storm", run=order["run"], of=count, at=round(due * 1000))
+                for due in some
+            ]
+            await _done(self._row.submit_many_later(payloads, some))
+        return {"first_ms": first * 1000, "in_time": time.time() < first}
 
     async def long(self, order: Payload) -> Payload:
         """Submit one job that runs for so many seconds."""

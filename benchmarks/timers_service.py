@@ -1,0 +1,128 @@
+"""In service mode one scheduler makes at least 60 % of the calls per second that httpx makes alone.
+
+End to end at the instance: timers that are due at once, from the first call that one local instance
+gets to the last, over connections that are kept. Beside it httpx in a process of its own, with as
+many calls at once, to the same instance. The instance answers 200 and does nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from benchmarks.bench import Bench, Plan, bench
+from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.web.process import Started, started
+from benchmarks.web.serving import KEY, Serving, served_with
+from benchmarks.web.wire import client, request
+from towpath.apps.timers.model import new_timer
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.service import TimerService
+from towpath.clock import wall_ms
+
+APP = TYPE = "bench"
+SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+_WITHIN = 120.0
+
+
+class Round(msgspec.Struct):
+    """What the instance tells of a round."""
+
+    seconds: float
+    connections: int
+    """Opened so far."""
+
+
+class Callee:
+    """An instance in a process of its own."""
+
+    def __init__(self, process: Started, address: str) -> None:
+        self._process, self.address = process, address
+
+    async def round(self) -> Round:
+        """The next round that is over."""
+        async with asyncio.timeout(_WITHIN):
+            line = await self._process.said.readline()
+        return msgspec.json.decode(line, type=Round)
+
+
+@asynccontextmanager
+async def callee(calls: int) -> AsyncGenerator[Callee]:
+    words = [sys.executable, "-m", "benchmarks.web.callee", str(calls)]
+    async with started(words, {}) as process:
+        told = msgspec.json.decode(await process.said.readline())
+        yield Callee(process, told["address"])
+
+
+async def run(plan: Plan) -> list[Figure]:
+    calls = plan.count(4_000, 1_000)
+    at_once = TimersOptions().calls_per_type
+    settings = {"TOWPATH_CALLS__SECRETS": SECRET, "TOWPATH_TIMERS__ALLOW": "127.0.0.0/8"}
+    ours, alone = list[float](), list[float]()
+    cpu, opened = list[float](), list[float]()
+    with TemporaryDirectory(prefix="towpath-bench-") as folder:
+        async with (
+            bench() as it,
+            served_with(it, f"sqlite:///{folder}/ledger.db", **settings) as serving,
+            callee(calls) as instance,
+        ):
+            last = await _fired(it, serving, instance, calls)  # so that everything is warm
+            for _ in range(plan.rounds):
+                before = serving.cpu()
+                seen = await _fired(it, serving, instance, calls)
+                ours.append(calls / seen.seconds)
+                cpu.append((serving.cpu() - before) / calls * 1e6)
+                opened.append(seen.connections - last.connections)
+                last = await _alone(instance, calls, at_once)
+                alone.append(calls / last.seconds)
+    what = f"calls to one instance, {at_once} at once"
+    bound = f"a call takes {median(cpu):.0f} µs of the server process's CPU"
+    return [
+        measured(
+            "timers_service",
+            f"{what}, end to end",
+            "calls/s",
+            ours,
+            at_least(0.6, "httpx"),
+            beside=Beside("calls/s, httpx alone", alone),
+            bound=bound,
+        ),
+        measured("timers_service.cpu", f"{what}: CPU of the server process", "µs/call", cpu),
+        measured("timers_service.opened", f"{what}: connections opened anew", "", opened),
+    ]
+
+
+async def _fired(it: Bench, serving: Serving, instance: Callee, calls: int) -> Round:
+    """So many timers that are due at once; when the instance was called for all of them."""
+    await register(serving, APP, instance.address, [TYPE])
+    service = TimerService(lambda: it.engine, TimersOptions())
+    due = wall_ms() + 2_000 + calls
+    for at in range(0, calls, 500):
+        count = min(500, calls - at)
+        some = [new_timer(TYPE, {"order": 7}, app=APP, delay_time=due) for _ in range(count)]
+        await service.submit_many(some)
+    assert wall_ms() < due, "they were due before the last one was in"
+    return await instance.round()
+
+
+async def _alone(instance: Callee, calls: int, tasks: int) -> Round:
+    words = ["-m", "benchmarks.web.httpx_calls", instance.address, str(calls), str(tasks)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *words)
+    seen = await instance.round()
+    assert await process.wait() == 0
+    return seen
+
+
+async def register(serving: Serving, app: str, address: str, types: list[str]) -> str:
+    """Register an instance: its id."""
+    body = msgspec.json.encode({"address": address, "task_types": types})
+    async with client(serving.place) as one:
+        answer = await one.ask(request("POST", f"/api/v1/apps/{app}/instances", KEY, body))
+    assert answer.status == 201, answer.body
+    return msgspec.json.decode(answer.body)["instance_id"]
