@@ -13,6 +13,7 @@ TESTING = SOURCE / "testing"
 
 AWAITED = {
     "app/blocking.py": "a loop that runs until it is stopped; its calls raise where they were made",
+    "apps/issues/handing.py": "awaited to its end; by who gives back, if its caller went away",
     "apps/timers/blocking.py": "a worker, which logs its end; awaited or joined by who stops it",
     "apps/timers/client.py": "awaited to its end",
     "apps/timers/plugin.py": "awaited to its end",

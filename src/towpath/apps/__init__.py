@@ -25,6 +25,7 @@ BUILT_IN = {
         "towpath.apps.timers:APPLICATION",
         "Timers: submit, set, show, list, move, cancel, log, types.",
     ),
+    "issues": Line("towpath.apps.issues:APPLICATION"),
     "uploads": Line("towpath.apps.uploads:APPLICATION"),
 }
 """The applications that come with Towpath."""

@@ -105,6 +105,11 @@ def stream_keys(stream: StreamName) -> Declared:
     return Declared(key, f"{{{key}}}")
 
 
+def published_keys(name: str) -> Declared:
+    """A record of one key, of a name that outsiders know; its whole name is its tag."""
+    return Declared(name, f"{{{name}}}")
+
+
 # A closing brace would end the tag early: at the beginning of an id it would spread the record
 # over slots, elsewhere two records could share a key. '%' is escaped so that no two ids become one.
 _ESCAPED = str.maketrans({"}": "%7D", "%": "%25"})

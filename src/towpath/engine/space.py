@@ -22,11 +22,11 @@ from towpath.engine.channel import Channels
 from towpath.engine.check import whole
 from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
-from towpath.engine.keys import Declared, record_keys, stream_keys
+from towpath.engine.keys import Declared, published_keys, record_keys, stream_keys
 from towpath.engine.model import Call
 from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
-from towpath.errors import InvalidOption, SpaceInvalid
+from towpath.errors import InvalidName, InvalidOption, SpaceInvalid
 from towpath.ids import channel_name, record_id, space_name, stream_name
 
 MOST_KEPT = 10_000_000
@@ -113,6 +113,14 @@ class Space:
     def at(self, id: str) -> Record:
         """The record of that id, there or not. Raises InvalidName."""
         return Record(self._channels, self._scripts, record_keys(self.name, record_id(id)))
+
+    def published(self, key: str) -> Record:
+        """The record whose only key has that very name, which outsiders know: its scripts call it
+        `record`. Raises InvalidName.
+        """
+        if set(record_id(key)) & {"{", "}"}:
+            raise InvalidName("key", key, rule="must have no braces")
+        return self.record(published_keys(key))
 
     def record(self, keys: Declared) -> Record:
         """A record whose keys were published under other names than the space's."""

@@ -428,6 +428,51 @@ INSTANCE_RECOVERED = LogEvent(
     ("app", "instance", "task_type"),
 )
 
+# ── issues, handed out to agents ─────────────────────────────────────────────────────────
+
+ISSUE_HANDED_OUT = LogEvent(
+    "issue.handed_out",
+    "An agent asked for work and got an issue.",
+    ("issue", "job", "agent", "task_type"),
+)
+ISSUE_HOLD_ENDED = LogEvent(
+    "issue.hold_ended",
+    "Nobody holds an issue any more: its task was completed, failed, released or withdrawn, its "
+    "agent was silent, or GitHub refused.",
+    ("issue", "job", "agent", "how"),
+)
+ISSUE_REFUSED = LogEvent(
+    "issue.refused",
+    "GitHub refuses for good to show who holds an issue: it was released, and is offered again "
+    "later.",
+    ("issue", "agent", "error", "reason"),
+    WARNING,
+)
+ISSUE_REPAIRED = LogEvent(
+    "issue.repaired",
+    "A comparison with GitHub found a difference, and mended it: what GitHub says of the issue, or "
+    "the labels that show who holds it.",
+    ("issue", "what"),
+)
+REPOSITORY_SYNCED = LogEvent(
+    "repository.synced",
+    "The issues of a repository were compared with GitHub.",
+    ("repository", "issues", "requests", "changed", "took"),
+)
+REPOSITORY_TROUBLE = LogEvent(
+    "repository.trouble",
+    "The issues of a repository could not be compared with GitHub; it is tried again. Where it is "
+    "gone, its issues are no longer handed out.",
+    ("repository", "error", "reason"),
+    WARNING,
+)
+REPOSITORY_MOVED = LogEvent(
+    "repository.moved",
+    "A repository has another name now: its issues go by that.",
+    ("repository", "name"),
+    WARNING,
+)
+
 CATALOGUE: tuple[LogEvent, ...] = tuple(
     it for it in list(globals().values()) if isinstance(it, LogEvent)
 )

@@ -7,10 +7,10 @@ thread, and the way there and back costs more than most requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import Depends, Header, Request
@@ -22,6 +22,8 @@ from towpath.errors import TowpathError
 from towpath.web.auth import Key, Kind, Sessions
 from towpath.web.fields import Answer
 from towpath.web.streams import Followed
+
+T = TypeVar("T")
 
 # ── long polls ───────────────────────────────────────────────────────────────────────────
 
@@ -65,6 +67,26 @@ class Poll:
             if leases and left.done():
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
+
+    async def while_there(
+        self, asking: Coroutine[Any, Any, T | None], give_back: Callable[[T], Awaitable[object]]
+    ) -> T | None:
+        """What *asking* answers; None if the client leaves, its key ends or the server drains
+        before. What came for a client that has left is given back.
+        """
+        async with self._ends() as (left, drains):
+            task = asyncio.ensure_future(asking)
+            try:
+                await _first(task, left, drains)
+                if not task.done():
+                    return None
+                found = task.result()
+                if found is not None and left.done():
+                    await give_back(found)
+                    return None
+                return found
+            finally:
+                await _end(task)
 
     async def _named(
         self, wish: Wish, call: Call, left: asyncio.Future[None], drains: asyncio.Future[Any]

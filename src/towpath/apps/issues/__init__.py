@@ -1,0 +1,18 @@
+"""Issues: handed out to competing agents, one live holder each; GitHub shows who has what."""
+
+from towpath.apps.application import Application
+from towpath.apps.issues.measures import METRICS
+from towpath.apps.issues.options import IssuesOptions
+
+APPLICATION = Application(
+    name="issues",
+    options=IssuesOptions,
+    queues="towpath.apps.issues.model:QUEUES",
+    tables="towpath.apps.issues.tables:TABLES",
+    errors="towpath.apps.issues.errors:ANSWERS",
+    service="towpath.apps.issues.service:serving",
+    tasks="towpath.apps.issues.service:tasks",
+    http="towpath.apps.issues.http:MOUNT",
+    metrics=METRICS,
+    probe="towpath.apps.issues.service:Issues.probe",
+)

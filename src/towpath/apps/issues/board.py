@@ -1,0 +1,334 @@
+"""The rows of issues, and the queue that hands them out: changed together, in this order.
+
+A row is changed first, with the job that shows the change on GitHub in the same transaction; then
+the queue is told. What a crash leaves in between is found by `tend`: each row says whether the
+queue knows all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.measures import ENDED
+from towpath.apps.issues.mirrors import Mirrors
+from towpath.apps.issues.model import (
+    ISSUES,
+    PROJECTIONS,
+    QUEUES,
+    Issue,
+    IssueState,
+    Outcome,
+    Payload,
+    Source,
+)
+from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.policy import Policy
+from towpath.clock import instant, instant_ms, wall_ms
+from towpath.engine.engine import Engine
+from towpath.engine.model import Job, JobOptions, NewJob, job_ref, new_job
+from towpath.engine.states import State
+from towpath.errors import (
+    JobError,
+    JobNotFound,
+    JobNotWaiting,
+    ServerError,
+    TowpathError,
+)
+from towpath.ledger.database.writing import Write
+from towpath.ledger.ledger import Ledger
+from towpath.telemetry.events import ISSUE_HOLD_ENDED
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+
+_SOME = 200
+"""Rows that are looked after at once."""
+_OUTCOME_MOST = 500
+_ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
+
+Change = Callable[[Issue | None], Issue | None]
+
+
+class Revised(NamedTuple):
+    """A row before a change and after it; both the same = nothing was changed."""
+
+    before: Issue | None
+    after: Issue | None
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+
+class Board:
+    """All issues that are known, with the queue that hands them out."""
+
+    def __init__(
+        self,
+        *,
+        engine: Callable[[], Engine],
+        ledger: Ledger,
+        options: IssuesOptions,
+        policy: Policy,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self._engine, self.ledger = engine, ledger
+        self.options, self.policy = options, policy
+        self.metrics, self.log = metrics, log
+        self.mirrors = Mirrors(engine)
+
+    async def engine(self) -> Engine:
+        """The engine, whose queue is as it is declared."""
+        it = self._engine()
+        await it.introduce(ISSUES, replace(QUEUES[ISSUES], max_attempts=self.options.attempts))
+        return it
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────
+
+    async def revise(self, id: str, change: Change, *, show: bool = False) -> Revised:
+        """Change the row of an issue, and tell the queue. *show* = GitHub is to be looked at,
+        whatever has changed. A Redis that is away is told later. Raises LedgerError.
+        """
+
+        def judged(connection: tables.Connection, before: Issue | None) -> Issue | None:
+            after = change(before)
+            if after is None:
+                return None
+            blockers = tables.open_among(connection, self.policy.blockers(after))
+            return life.judged(after, self.policy, now=wall_ms(), open_blockers=blockers)
+
+        def beside(
+            connection: tables.Connection, before: Issue | None, after: Issue
+        ) -> Write[object] | None:
+            moved = (before.agent, before.token) != (after.agent, after.token) if before else False
+            if not self._shows(after) or not (moved or show):
+                return None
+            payload = msgspec.json.encode(Payload(after.id))
+            return self.ledger.jobs.ready(
+                connection, PROJECTIONS, payload, lane=after.id, subject=after.id
+            )
+
+        revised = Revised(*await self.ledger.decide(tables.changed(id, judged, beside)))
+        if revised.changed and revised.after is not None:
+            await self._follow_up(revised.before, revised.after)
+        return revised
+
+    def _shows(self, issue: Issue) -> bool:
+        return self.options.github_token is not None and issue.source is Source.GITHUB
+
+    async def _follow_up(self, before: Issue | None, after: Issue) -> None:
+        if not (after.settled and tables.is_known(after)):
+            with suppress(ServerError):
+                await self.settle(after)
+        if (before.found if before else 0, before and before.pr_number) != (
+            after.found,
+            after.pr_number,
+        ):
+            await self.mirrors.delayed(after)
+        closed = after.state is not IssueState.OPEN
+        if closed and before is not None and before.state is IssueState.OPEN:
+            await self._unblock()
+
+    async def _unblock(self) -> None:
+        """Look at those again that wait for others to be closed."""
+        if self.policy.blocked_by:
+            for issue in await self.ledger.read(tables.held_back("blocked", _SOME)):
+                await self.revise(issue.id, lambda it: it)
+
+    # ── telling the queue ────────────────────────────────────────────────────────────────
+
+    async def settle(self, *issues: Issue) -> None:
+        """Let the queue know what rows say. Again does no harm. Raises ServerError.
+
+        What is to be submitted is noted before, so that whoever changes the row meanwhile knows of
+        it, and again after: a crash in between is seen.
+        """
+        new: list[Issue] = []
+        for issue in issues:
+            told = issue.applied.partition(" ")[0]
+            if issue.wanted and told in ("", issue.task_id):
+                new.append(issue)
+                continue
+            if told:
+                with suppress(JobError):  # it has ended, which is as well
+                    await (await self.engine()).cancel(job_ref(ISSUES, told))
+            if issue.wanted:
+                new.append(issue)
+            else:
+                await self.ledger.write(tables.intended([(issue, "")], settled=True))
+        if new:
+            await self._submit(new)
+
+    async def _submit(self, issues: list[Issue]) -> None:
+        about = tables.intended([(it, it.wanted) for it in issues], settled=False)
+        noted = await self.ledger.write(about)
+        mine = [it for it, is_noted in zip(issues, noted, strict=True) if is_noted]
+        engine, new = await self.engine(), [it for it in mine if not it.applied]
+        if new:
+            await engine.submit_many(ISSUES, [_job(it) for it in new])
+        for issue in mine:
+            if issue.applied:
+                # Somebody may have claimed it just now: it is told when that ends.
+                with suppress(JobNotWaiting):
+                    payload = msgspec.json.encode(Payload(issue.id))
+                    await engine.set(ISSUES, payload, **_job_options(issue))
+        done = [(replace(it, revision=it.revision + 1), it.wanted) for it in mine]
+        await self.ledger.write(tables.intended(done, settled=True))
+
+    async def offer_all(self) -> None:
+        """Submit all that is offered once more: what the queue has lost is there again."""
+        engine, after = await self.engine(), ""
+        while True:
+            query = partial(tables.everything, after=after, size=_SOME)
+            some = await self.ledger.read(query)
+            if not some:
+                return
+            after = some[-1].id
+            waiting = [_job(it) for it in some if it.wanted and not it.held]
+            await engine.submit_many(ISSUES, waiting)
+            for issue in some:
+                if issue.held:
+                    await self.look_at(issue)
+
+    # ── looking after it ─────────────────────────────────────────────────────────────────
+
+    async def tend(self) -> None:
+        """Look after what nobody else does, again and again, until it is cancelled."""
+        while True:
+            with suppress(TowpathError):  # store and database tell of their trouble themselves
+                await self.tend_once()
+            await asyncio.sleep(self.options.look.total_seconds())
+
+    async def tend_once(self) -> None:
+        """Leases that have ended, rows that the queue does not know, delays that are over, and rows
+        that were judged by another policy. Raises ServerError, LedgerError.
+        """
+        engine, now = await self.engine(), wall_ms()
+        await engine.reap(ISSUES)
+        if not await self.mirrors.knows():
+            await self.offer_all()
+            await self.mirrors.know()
+        for issue in await self.ledger.read(tables.held_until(now, _SOME)):
+            await self.look_at(issue)
+        while some := await self.ledger.read(tables.unsettled(_SOME)):
+            await self.settle(*some)
+        for issue in await self.ledger.read(tables.judged_otherwise(self.policy.digest, _SOME)):
+            await self.revise(issue.id, lambda it: it)
+        for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
+            revised = await self.revise(issue.id, lambda it: _ready(it, now))
+            if revised.after is not None:
+                await self.mirrors.delayed(revised.after)
+
+    async def look_at(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
+        """See whether the hold that *issue* tells of has ended, and note it; None = it has not.
+
+        *how* and *why* say it in a word and a line, where that is known. Raises ServerError,
+        LedgerError.
+        """
+        ref = job_ref(ISSUES, issue.task_id)
+        try:
+            job = await (await self.engine()).job(ref)
+        except JobNotFound:
+            job = None
+        if job is not None and job.state is State.LEASED:
+            expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
+            await self.revise(issue.id, lambda it: _expiring(it, issue, expires))
+            return None
+        word, ended = _end_of(job, how)
+        told = why[:_OUTCOME_MOST] or ended
+        revised = await self.revise(issue.id, lambda it: _ended(it, issue, job, told))
+        if revised.changed:
+            await self._tell_end(issue, word)
+        return revised
+
+    async def _tell_end(self, issue: Issue, how: str) -> None:
+        await self.mirrors.freed(issue)
+        self.metrics.own(ENDED).labels(how).inc()
+        self.log.emit(
+            ISSUE_HOLD_ENDED, issue=issue.id, job=issue.task_id, agent=issue.agent, how=how
+        )
+
+
+def _job_options(issue: Issue) -> JobOptions:
+    options = JobOptions(id=issue.task_id, priority=issue.priority)
+    if issue.due:
+        options["due"] = instant(issue.due)
+    return options
+
+
+def _job(issue: Issue) -> NewJob:
+    return new_job(msgspec.json.encode(Payload(issue.id)), **_job_options(issue))
+
+
+def _ready(issue: Issue | None, now: int) -> Issue | None:
+    if issue is None or not issue.found or issue.review_due > now:
+        return issue
+    return replace(issue, ready_told=True)
+
+
+def _same_hold(now: Issue | None, issue: Issue) -> bool:
+    return now is not None and (now.task_id, now.token) == (issue.task_id, issue.token)
+
+
+def _expiring(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
+    if now is None or not _same_hold(now, issue):
+        return now
+    return replace(now, expires=max(expires, now.expires))
+
+
+def _end_of(job: Job | None, how: str) -> tuple[str, str]:
+    """How a hold has ended: in a word, and in one line."""
+    if job is None:
+        return how or "expired", "its task is gone"
+    match job.state:
+        case State.DONE:
+            return "completed", "completed"
+        case State.DEAD:
+            return how or "failed", f"given up: {job.reason or 'no reason'}"[:_OUTCOME_MOST]
+        case State.CANCELLED:
+            return "withdrawn", "withdrawn"
+        case _:
+            return how or "expired", (job.reason or how or "the agent was silent")[:_OUTCOME_MOST]
+
+
+def _ended(now: Issue | None, issue: Issue, job: Job | None, ended: str) -> Issue | None:
+    """The row after the hold that *issue* tells of has ended as *job* says."""
+    if now is None or not _same_hold(now, issue):
+        return now
+    state = State.GONE if job is None else job.state
+    due = job.due_at if job is not None and job.state is State.DELAYED else None
+    outcome = _outcome(job)
+    free = life.let_go(
+        now,
+        now=wall_ms(),
+        spent=state in _ENDED,
+        outcome=_told(outcome) or ended,
+        not_before=instant_ms("due_at", due) if due else 0,
+        completed=state is State.DONE,
+    )
+    if outcome is not None and outcome.pr_number is not None:
+        free = replace(free, pr_number=outcome.pr_number)
+    return life.given_up(free, ended) if state is State.DEAD else free
+
+
+def _outcome(job: Job | None) -> Outcome | None:
+    if job is None or job.state is not State.DONE or not job.result:
+        return None
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(job.result, type=Outcome)
+    return None
+
+
+def _told(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return ""
+    more = f": {outcome.result}" if outcome.result else ""
+    return f"completed by {outcome.agent}{more}"[:_OUTCOME_MOST]

@@ -1,0 +1,103 @@
+"""What issues refuse.
+
+TowpathError
+├── IssueNotFound       there is no such issue
+├── IssueInvalid        an issue whose repository, number or text can't be right
+├── PolicyInvalid       a policy file that can't be read, or says what no policy can
+├── TaskNotFound        there is no such task
+├── TaskStale           the token no longer counts: another agent has the task, or nobody
+└── NotHeld             nobody holds the issue, so there is nothing to take away
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from towpath.apps.application import Answered
+from towpath.errors import InvalidInput, LeaseError, TowpathError
+from towpath.forges.errors import FieldInvalid
+
+
+class IssueNotFound(TowpathError):
+    """There is no such issue."""
+
+    code = "issue_not_found"
+    remedy = "Check repository and number; `towpath issues list` has all issues that are known."
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"there is no issue {id}")
+        self.id = id
+
+
+class IssueInvalid(FieldInvalid):
+    """An issue whose repository, number or text can't be right; nothing was stored."""
+
+    code = "issue_invalid"
+
+
+class PolicyInvalid(InvalidInput):
+    """A policy that can't be read, or says what no policy can say."""
+
+    code = "policy_invalid"
+    remedy = "Correct the file; `towpath issues policy FILE` checks it."
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"policy {place}: {reason}")
+        self.place, self.reason = place, reason
+
+
+class TaskNotFound(TowpathError):
+    """There is no such task, or it ended long ago."""
+
+    code = "task_not_found"
+    remedy = "Use the task_id that request-task gave; ask for another task."
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"there is no task {task_id}")
+        self.task_id = task_id
+
+
+class TaskStale(LeaseError):
+    """The token no longer counts; nothing was changed."""
+
+    code = "task_stale"
+    remedy = "Stop the work and discard it; ask for another task."
+
+    def __init__(
+        self,
+        task_id: str,
+        *,
+        state: str,
+        holder: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> None:
+        who = f"held by {holder}" if holder else f"{state}, and held by nobody"
+        super().__init__(f"task {task_id} is {who}: this token no longer counts")
+        self.task_id, self.state = task_id, state
+        self.holder, self.expires_at = holder, expires_at
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        expires = self.expires_at.isoformat() if self.expires_at else None
+        return {"state": self.state, "holder": self.holder, "expires_at": expires}
+
+
+class NotHeld(TowpathError):
+    """Nobody holds the issue, so there is nothing to take away."""
+
+    code = "issue_not_held"
+    remedy = "Nothing to do; `explain` says why it is not handed out."
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"nobody holds issue {id}")
+        self.id = id
+
+
+ANSWERS: Mapping[type[TowpathError], Answered] = {
+    IssueNotFound: Answered(404, 5),
+    TaskNotFound: Answered(404, 5),
+    NotHeld: Answered(409, 4),
+}
+"""How they leave, where no base of theirs says so."""

@@ -1,0 +1,161 @@
+"""Issues over HTTP: tell of them, look at them; and for agents: ask for a task, hold it, end it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import BeforeValidator, Field
+
+from towpath.apps.issues.forms import (
+    CompleteIn,
+    EndedOut,
+    ExplanationOut,
+    FailIn,
+    HeartbeatIn,
+    HeldOut,
+    IssueIn,
+    IssueOut,
+    IssuesOut,
+    ReleaseIn,
+    RequestIn,
+    TakeAwayIn,
+    TaskOut,
+    Which,
+)
+from towpath.apps.issues.handing import Wish
+from towpath.apps.issues.model import ISSUES, NUMBER_MOST
+from towpath.apps.issues.service import Ended, Explanation, Issues
+from towpath.clock import seconds
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.auth import scoped
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Id, decoded
+from towpath.web.mount import Mount
+from towpath.web.parts import Named, ThePoll, service
+from towpath.web.problems import documented
+
+router = APIRouter(prefix="/api/v1", tags=["issues"], route_class=BodyRoute)
+
+TheIssues = Annotated[Issues, Depends(service("issues"))]
+CanSubmit = Annotated[KeyInfo, Depends(scoped(Scope.SUBMIT, queue=ISSUES))]
+CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ, queue=ISSUES))]
+CanWork = Annotated[KeyInfo, Depends(scoped(Scope.WORK, queue=ISSUES))]
+CanAdmin = Annotated[KeyInfo, Depends(scoped(Scope.ADMIN, queue=ISSUES))]
+Repository = Annotated[
+    str,
+    Field(max_length=255),
+    BeforeValidator(decoded),
+    Path(examples=["octo%2Frepo"], description="`owner/name`; its slash is written %2F."),
+]
+InPath = Annotated[int, Path(ge=1, le=NUMBER_MOST, examples=[12])]
+
+
+# ── issues ───────────────────────────────────────────────────────────────────────────────
+
+
+@router.post("/issues", response_model=IssueOut, responses=documented())
+async def put(body: IssueIn, issues: TheIssues, _: CanSubmit) -> IssueOut:
+    """Make an issue known, or say how it is now. The same again changes nothing."""
+    return IssueOut.of(await issues.put(body.facts()))
+
+
+@router.get("/issues", response_model=IssuesOut, responses=documented())
+async def list_issues(issues: TheIssues, _: CanRead, which: Annotated[Which, Query()]) -> IssuesOut:
+    """A page of issues, by repository and number: what is handed out, and who holds what."""
+    page = await issues.list(**which.model_dump())
+    return IssuesOut(issues=[IssueOut.of(it) for it in page.issues], after=page.after)
+
+
+@router.get("/issues/{repository}/{number}", response_model=IssueOut, responses=documented(404))
+async def look(repository: Repository, number: InPath, issues: TheIssues, _: CanRead) -> IssueOut:
+    """An issue as it is now."""
+    return IssueOut.of(await issues.get(repository, number))
+
+
+@router.get(
+    "/issues/{repository}/{number}/explain",
+    response_model=ExplanationOut,
+    responses=documented(404),
+)
+async def explain(
+    repository: Repository, number: InPath, issues: TheIssues, _: CanRead
+) -> Explanation:
+    """Why the issue is not handed out, or who holds it."""
+    return await issues.explain(repository, number)
+
+
+@router.post(
+    "/issues/{repository}/{number}/release",
+    response_model=IssueOut,
+    responses=documented(404, 409),
+)
+async def take_away(
+    repository: Repository, number: InPath, body: TakeAwayIn, issues: TheIssues, _: CanAdmin
+) -> IssueOut:
+    """Take the issue from whoever holds it, and offer it anew; so is one that was given up or
+    completed. 409 if there is nothing to take away.
+    """
+    return IssueOut.of(await issues.take_away(repository, number, reason=body.reason))
+
+
+# ── tasks ────────────────────────────────────────────────────────────────────────────────
+
+
+@router.post(
+    "/request-task",
+    response_model=TaskOut,
+    responses={204: {"description": "There is no task for this agent now."}, **documented(409)},
+)
+async def request_task(
+    body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, _: CanWork
+) -> TaskOut | Response:
+    """Get the best task that the agent may have, and hold it: nobody else gets it meanwhile.
+
+    With `wait`, it is waited for. With an `Idempotency-Key`, a request whose answer was lost can be
+    sent again: it gives the same task, as long as it is held.
+    """
+    wish = Wish(agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories))
+    wait, call = seconds(body.wait), named.call() if named else None
+    asking = issues.request(wish, wait=wait, call=call)
+    task = await (poll.while_there(asking, issues.give_back) if body.wait else asking)
+    return Response(status_code=204) if task is None else TaskOut.model_validate(task)
+
+
+@router.post("/tasks/{id}/heartbeat", response_model=HeldOut, responses=documented(404, 409))
+async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldOut:
+    """Hold the task for another while. 409 for an agent that no longer holds it: `holder` and
+    `expires_at` say who does.
+    """
+    held = await issues.heartbeat(id, body.token, agent=body.agent_id)
+    return HeldOut(
+        task_id=held.task_id, expires_at=held.expires_at, withdrawn=held.withdrawn or None
+    )
+
+
+@router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))
+async def complete(id: Id, body: CompleteIn, issues: TheIssues, _: CanWork) -> Ended:
+    """The work is done. Safe to repeat."""
+    return await issues.complete(
+        id, body.token, agent=body.agent_id, result=body.result, pr_number=body.pr_number
+    )
+
+
+@router.post("/tasks/{id}/fail", response_model=EndedOut, responses=documented(404, 409))
+async def fail(id: Id, body: FailIn, issues: TheIssues, _: CanWork) -> Ended:
+    """It did not work: it is offered again after a pause, or given up after the last attempt."""
+    return await issues.fail(id, body.token, reason=body.reason, agent=body.agent_id)
+
+
+@router.post("/tasks/{id}/release", response_model=EndedOut, responses=documented(404, 409))
+async def release(id: Id, body: ReleaseIn, issues: TheIssues, _: CanWork) -> Ended:
+    """Give the task back: it is offered again, at once or not before a time."""
+    return await issues.release(
+        id, body.token, reason=body.reason, not_before=body.not_before, agent=body.agent_id
+    )
+
+
+MOUNT = Mount(
+    routers=(router,),
+    tags={"issues": "Issues that are handed out to agents, one at a time each."},
+)

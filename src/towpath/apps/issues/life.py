@@ -1,0 +1,158 @@
+"""The life of an issue, as changes of its row: told of, judged, held, let go. Nothing else is known
+here: neither database nor queue.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from towpath.apps.issues.model import Facts, Issue, IssueState, Source, TaskType, task_name
+from towpath.apps.issues.policy import Policy
+from towpath.clock import days, duration_ms
+
+_REMEMBERED = duration_ms("found_until", days(1))
+"""How long after the end of its task a review delay is known: polling can't begin it anew."""
+
+
+def told(
+    before: Issue | None, facts: Facts, *, source: Source, version: int, read: bool, now: int
+) -> Issue:
+    """What the tracker tells. What is older than what is known changes nothing.
+
+    Webhooks may overtake each other, and a forge's times have whole seconds: among equals what was
+    asked for counts more than what was told, and else what comes later.
+    """
+    if before is None:
+        issue = Issue(id=facts.id, repository=facts.repository, number=facts.number, created=now)
+        return _with(issue, facts, source=source, version=version, read=read)
+    if source is Source.API:
+        known = before.source, before.version, before.read
+        return _with(before, facts, source=known[0], version=known[1], read=known[2])
+    if before.source is source and _is_stale(before, version, read=read):
+        return before
+    return _with(before, facts, source=source, version=version, read=read)
+
+
+def _is_stale(before: Issue, version: int, *, read: bool) -> bool:
+    return version < before.version or (version == before.version and before.read and not read)
+
+
+def _with(before: Issue, facts: Facts, *, source: Source, version: int, read: bool) -> Issue:
+    is_open = facts.state is IssueState.OPEN
+    again = before.state is not IssueState.OPEN or (facts.reopened and not before.reopened)
+    issue = replace(
+        before,
+        repository=facts.repository,
+        title=facts.title,
+        body=facts.body,
+        labels=facts.labels,
+        assignees=facts.assignees,
+        url=facts.url or before.url,
+        state=facts.state,
+        reopened=facts.reopened,
+        source=source,
+        version=version,
+        read=read,
+    )
+    if not (is_open and again):
+        return issue
+    # It is offered anew, whatever was done before.
+    offered = offered_anew(issue)
+    return replace(offered, done=())
+
+
+def judged(issue: Issue, policy: Policy, *, now: int, open_blockers: list[str]) -> Issue:
+    """*issue* as *policy* sees it.
+
+    An issue that somebody holds keeps its task until it is let go; but it may be withdrawn: then
+    the holder is asked to stop.
+    """
+    kind = policy.task_type(issue.labels)
+    done = tuple(it for it in issue.done if it in (TaskType.DEVELOPMENT, kind))
+    issue = _delayed(replace(issue, done=done, policy=policy.digest), kind, policy, now)
+    if issue.held:
+        reason = policy.withdrawn(issue)
+        return replace(
+            issue,
+            withheld=reason.word if reason else "",
+            why=reason.why if reason else "",
+        )
+    if issue.withheld == "dead" and issue.task_type is kind and not policy.withdrawn(issue):
+        return issue  # until somebody changes what it is, or offers it anew
+    reason = policy.withheld(issue, kind, open_blockers)
+    if reason is not None:
+        return replace(issue, withheld=reason.word, why=reason.why, task_type=kind, task_id="")
+    keeps = bool(issue.task_id) and issue.task_type is kind
+    generation = issue.generation if keeps else issue.generation + 1
+    return replace(
+        issue,
+        withheld="",
+        why="",
+        task_type=kind,
+        role=policy.role(issue, kind),
+        priority=policy.urgency(issue),
+        generation=generation,
+        task_id=issue.task_id if keeps else task_name(issue.id, generation),
+    )
+
+
+def _delayed(issue: Issue, kind: TaskType, policy: Policy, now: int) -> Issue:
+    """The review delay: from when it was first seen, which is noted once."""
+    if issue.found and issue.found_until and issue.found_until <= now:
+        issue = replace(issue, found=0, found_until=0, review_due=0, ready_told=False)
+    if kind is not TaskType.REVIEW or issue.state is not IssueState.OPEN:
+        return issue
+    found = issue.found or now
+    due = found + duration_ms("review.delay", policy.delay)
+    return replace(issue, found=found, review_due=due)
+
+
+def seen_again(issue: Issue, *, now: int) -> Issue:
+    """A newer push or review: the delay of a review that nobody holds begins anew."""
+    if not issue.found or issue.held or TaskType.REVIEW in issue.done:
+        return issue
+    return replace(issue, found=now, ready_told=False)
+
+
+def taken(issue: Issue, *, agent: str, token: int, since: int, expires: int) -> Issue:
+    """*agent* holds it."""
+    return replace(issue, agent=agent, token=token, held_since=since, expires=expires, not_before=0)
+
+
+def let_go(
+    issue: Issue,
+    *,
+    now: int,
+    spent: bool,
+    outcome: str,
+    not_before: int = 0,
+    completed: bool = False,
+) -> Issue:
+    """Nobody holds it any more. *spent* = its task has ended: offered again, it is another one."""
+    done = tuple(sorted({*issue.done, issue.task_type})) if completed else issue.done
+    review = issue.task_type is TaskType.REVIEW and completed
+    return replace(
+        issue,
+        agent="",
+        token=0,
+        held_since=0,
+        expires=0,
+        outcome=outcome,
+        done=done,
+        not_before=not_before,
+        task_id="" if spent else issue.task_id,
+        found_until=now + _REMEMBERED if review else issue.found_until,
+    )
+
+
+def given_up(issue: Issue, reason: str) -> Issue:
+    """Its task is dead: it is not offered until somebody says so, or what it is changes."""
+    why = f"it was given up after too many attempts: {reason}"
+    return replace(issue, withheld="dead", why=why, task_id="")
+
+
+def offered_anew(issue: Issue) -> Issue:
+    """Somebody says that it is to be handed out again, whatever was done before."""
+    if issue.held:
+        return issue
+    return replace(issue, withheld="", why="", done=(), not_before=0, task_id="")

@@ -1,0 +1,79 @@
+"""The options of the application: whose issues are handed out, by which policy, for how long."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from towpath.calls.errors import CallRefused
+from towpath.calls.guard import Guard, parse_target
+from towpath.clock import Duration, duration_ms, minutes, seconds
+from towpath.errors import InvalidOption
+from towpath.forges import GITHUB
+from towpath.forges.signing import checked_secrets
+from towpath.forges.texts import is_repository
+from towpath.options import Allowed, Options, Secret
+
+
+class IssuesOptions(Options, frozen=True, kw_only=True):
+    """Issues: where they come from, who gets them, and what GitHub is told."""
+
+    repositories: tuple[str, ...] = ()
+    """The repositories whose issues are handed out, as owner/name. None = all that send
+    webhooks."""
+    policy: str = ""
+    """The file (TOML) with the policy; none = the built-in one."""
+    lease: Duration = minutes(10)
+    """How long an agent holds an issue without a heartbeat."""
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+    """How often an issue is handed out under one task before it is given up."""
+
+    github_secrets: tuple[Secret, ...] = ()
+    """What GitHub's webhooks are signed with; two while one is replaced. None = they are not
+    taken."""
+    delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
+    """Bytes of one webhook."""
+    github_token: Secret | None = None
+    """With what issues are read and labelled on GitHub; none = GitHub is not called."""
+    github_host: str = GITHUB
+    """The GitHub that the issues are on."""
+    github_api: str | None = None
+    """Its API, where that is not at the usual address."""
+    allow: Allowed = ()
+
+    sync: Duration = minutes(10)
+    """How often all issues are compared with GitHub."""
+    look: Duration = seconds(5)
+    """How often leases that have ended are looked for."""
+    pause: Duration = minutes(5)
+    """After GitHub refused to have an issue assigned: how long it is not offered."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.github_secrets:
+            checked_secrets("github_secrets", self.github_secrets)
+        for repository in self.repositories:
+            if not is_repository(repository):
+                raise InvalidOption("repositories", repository, rule="must be owner/name")
+        duration_ms("lease", self.lease, least=seconds(1))
+        duration_ms("sync", self.sync, least=seconds(1))
+        duration_ms("look", self.look, least=seconds(0.05))
+        duration_ms("pause", self.pause)
+        Guard(self.allow)
+        _check_address("github_host", self.github_host)
+        if self.github_api is not None:
+            _check_address("github_api", self.github_api)
+
+    def takes(self, repository: str) -> bool:
+        """Whether issues of *repository* are handed out."""
+        named = {it.lower() for it in self.repositories}
+        return not named or repository.lower() in named
+
+
+def _check_address(option: str, url: str) -> None:
+    """Raises InvalidOption, which does not repeat it: a token may be in it."""
+    try:
+        parse_target(url)
+    except CallRefused as refusal:
+        raise InvalidOption(option, "…", rule=refusal.reason) from None

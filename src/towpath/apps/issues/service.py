@@ -1,0 +1,362 @@
+"""Issues as agents and people see them: told of, asked for, held, completed, looked at."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+
+import msgspec
+
+from towpath.apps.application import Host
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
+from towpath.apps.issues.handing import Handing, Wish
+from towpath.apps.issues.measures import STALE
+from towpath.apps.issues.model import (
+    ISSUES,
+    Facts,
+    Issue,
+    IssueState,
+    Outcome,
+    Source,
+    Task,
+    agent_name,
+    issue_id,
+)
+from towpath.apps.issues.policy import policy_at
+from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
+from towpath.engine.check import whole
+from towpath.engine.leases import lease_by_token
+from towpath.engine.model import Call, Job, Lease, job_ref
+from towpath.engine.states import State
+from towpath.errors import (
+    InvalidName,
+    InvalidOption,
+    JobCancelled,
+    JobDead,
+    JobDone,
+    JobError,
+    JobNotFound,
+    LeaseLost,
+)
+from towpath.ledger.errors import LedgerError
+
+LARGEST_PAGE = 200
+_REASON_MOST = 2000
+RESULT_MOST = 2000
+"""Characters of what an agent says about its work."""
+_OVER = (JobDone, JobDead, JobCancelled, JobNotFound)
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is told at a heartbeat."""
+
+    task_id: str
+    expires_at: datetime
+    withdrawn: str = ""
+    """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a task."""
+
+    task_id: str
+    state: str
+    """done, delayed or ready (it is offered again), dead, cancelled."""
+
+
+class IssuePage(msgspec.Struct, frozen=True):
+    """Issues by repository and number; give *after* to get the next page. None = the last."""
+
+    issues: list[Issue]
+    after: str | None
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why an issue is not handed out."""
+
+    why: str
+    """In a word: held, ready, not_due, closed, never, assigned, in_progress, completed, …"""
+    text: str
+
+
+class Issues:
+    """The application, for a server and for the command line."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self._handing = Handing(board)
+
+    # ── being told ───────────────────────────────────────────────────────────────────────
+
+    async def put(self, facts: Facts) -> Issue:
+        """Make an issue known, or what has changed about it: for trackers that Towpath does not
+        know. One of GitHub's goes by GitHub again as soon as that tells of it. Raises LedgerError.
+        """
+        return await self.tell(facts, source=Source.API, version=0, read=False)
+
+    async def tell(self, facts: Facts, *, source: Source, version: int, read: bool) -> Issue:
+        """What a tracker says of an issue; what is older than what is known changes nothing."""
+        now = wall_ms()
+
+        def change(before: Issue | None) -> Issue:
+            return life.told(before, facts, source=source, version=version, read=read, now=now)
+
+        revised = await self.board.revise(facts.id, change)
+        if revised.after is None:
+            raise IssueNotFound(facts.id)
+        return revised.after
+
+    # ── an agent's task ──────────────────────────────────────────────────────────────────
+
+    async def request(
+        self, wish: Wish, *, wait: Duration | None = None, call: Call | None = None
+    ) -> Task | None:
+        """The best task that the agent may have; None if there is none within *wait*.
+
+        One agent holds it from now on, for the time of the lease. Cancelled, it gives back what
+        it was about to hand out. Raises ServerError, LedgerError.
+        """
+        return await self._handing.request(wish, wait=wait, call=call)
+
+    async def heartbeat(self, task_id: str, token: int, *, agent: str | None = None) -> Held:
+        """Hold the task for another while. Raises TaskStale, TaskNotFound."""
+        lease, _ = await self._lease(task_id, token, agent)
+        engine = await self.board.engine()
+        try:
+            renewed = await engine.renew(lease, self.board.options.lease)
+        except (LeaseLost, *_OVER) as error:
+            raise await self._stale(task_id) from error
+        why = ""
+        with suppress(LedgerError):  # the lease counts; the row is told again next time
+            issue = await self._renewed(task_id, token, renewed)
+            why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
+        return Held(task_id=task_id, expires_at=renewed.expires_at, withdrawn=why)
+
+    async def complete(
+        self,
+        task_id: str,
+        token: int,
+        *,
+        agent: str | None = None,
+        result: str = "",
+        pr_number: int | None = None,
+    ) -> Ended:
+        """The work is done. The issue is not offered again before it is opened again or needs
+        something else. Safe to repeat. Raises TaskStale, TaskNotFound.
+        """
+        lease, job = await self._lease(task_id, token, agent)
+        outcome = Outcome(job.worker or agent or "", result[:RESULT_MOST], pr_number)
+        engine = await self.board.engine()
+        try:
+            await engine.complete(lease, msgspec.json.encode(outcome))
+        except (LeaseLost, *_OVER) as error:
+            raise await self._stale(task_id) from error
+        return await self._ended(task_id, token, State.DONE)
+
+    async def fail(
+        self, task_id: str, token: int, *, reason: str, agent: str | None = None
+    ) -> Ended:
+        """It did not work: offered again after a pause, or given up after the last attempt.
+
+        Raises TaskStale, TaskNotFound.
+        """
+        lease, _ = await self._lease(task_id, token, agent)
+        engine = await self.board.engine()
+        try:
+            state = await engine.fail(lease, reason[:_REASON_MOST])
+        except (LeaseLost, *_OVER) as error:
+            raise await self._stale(task_id) from error
+        return await self._ended(task_id, token, state, how="failed")
+
+    async def release(
+        self,
+        task_id: str,
+        token: int,
+        *,
+        reason: str = "",
+        not_before: datetime | None = None,
+        agent: str | None = None,
+    ) -> Ended:
+        """Give the task back: offered again now, or not before a time. No attempt is counted.
+
+        Raises TaskStale, TaskNotFound.
+        """
+        lease, _ = await self._lease(task_id, token, agent)
+        engine = await self.board.engine()
+        rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
+        try:
+            state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
+        except (LeaseLost, *_OVER) as error:
+            raise await self._stale(task_id) from error
+        return await self._ended(task_id, token, state, how="released", why=reason)
+
+    async def give_back(self, task: Task) -> None:
+        """Nobody took *task* from us: offer it again."""
+        with suppress(TaskStale, TaskNotFound):
+            await self.release(task.task_id, task.token, reason="the agent was gone")
+
+    # ── for people ───────────────────────────────────────────────────────────────────────
+
+    async def get(self, repository: str, number: int) -> Issue:
+        """The issue as it is now. Raises IssueNotFound."""
+        id = issue_id(repository, number)
+        found = await self.board.ledger.read(tables.found(id))
+        if found is None:
+            raise IssueNotFound(id)
+        return found
+
+    async def list(
+        self,
+        *,
+        repository: str | None = None,
+        state: IssueState | None = None,
+        assignable: bool | None = None,
+        agent: str | None = None,
+        after: str | None = None,
+        size: int = 50,
+    ) -> IssuePage:
+        """A page of issues, by repository and number. Raises InvalidOption."""
+        whole("size", size, 1, LARGEST_PAGE)
+        query = tables.page(
+            repository=repository,
+            state=state,
+            assignable=assignable,
+            agent=agent,
+            after=_mark(after) if after is not None else None,
+            size=size + 1,
+        )
+        some = await self.board.ledger.read(query)
+        last = some[size - 1].id if len(some) > size else None
+        return IssuePage(some[:size], last)
+
+    async def explain(self, repository: str, number: int) -> Explanation:
+        """Why the issue is not handed out, or that it is. Raises IssueNotFound."""
+        issue = await self.get(repository, number)
+        if issue.held:
+            until = instant(issue.expires).isoformat(timespec="seconds")
+            text = f"{issue.agent} holds it until {until} unless it sends heartbeats"
+            return Explanation("held", f"{text}; {issue.why}" if issue.why else text)
+        if issue.withheld:
+            return Explanation(issue.withheld, issue.why)
+        if (full := await self._handing.full(issue)) is not None:
+            return full_explanation(*full)
+        try:
+            found = await (await self.board.engine()).explain(job_ref(ISSUES, issue.task_id))
+        except JobNotFound:
+            return Explanation("unknown", "the queue does not know it yet; it will be told soon")
+        return Explanation(found.why, found.text)
+
+    async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:
+        """Take an issue from whoever holds it, and offer it anew; what its agent says then is
+        refused. One that was given up or completed is offered anew as well.
+
+        Raises IssueNotFound, and NotHeld for one that is offered, or may not be.
+        """
+        issue = await self.get(repository, number)
+        if not issue.held:
+            anew = issue if not issue.withheld else await self._offer(issue)
+            if anew.withheld or not issue.withheld:
+                raise NotHeld(issue.id)
+            return anew
+        lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
+        with suppress(LeaseLost, JobError):  # it has let go by itself
+            await (await self.board.engine()).release(lease)
+        await self.board.look_at(issue, how="released")
+        return await self.get(repository, number)
+
+    async def probe(self) -> None:
+        """See that the queue can be asked. Raises ServerError."""
+        await (await self.board.engine()).counts(ISSUES)
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _lease(self, task_id: str, token: int, agent: str | None) -> tuple[Lease, Job]:
+        """The lease that a token names. One who says who it is must be the one who holds it.
+
+        Raises TaskNotFound, TaskStale.
+        """
+        engine = await self.board.engine()
+        try:
+            job = await engine.job(job_ref(ISSUES, task_id))
+        except (JobNotFound, InvalidName) as error:
+            raise TaskNotFound(task_id) from error
+        if agent is not None and job.worker not in (None, agent_name(agent)):
+            raise await self._stale(task_id)
+        attempt, retry = job.attempts, job.retry
+        held = lease_by_token(job.ref, token, worker=job.worker or "", attempt=attempt, retry=retry)
+        return held, job
+
+    async def _offer(self, issue: Issue) -> Issue:
+        revised = await self.board.revise(issue.id, lambda it: it and life.offered_anew(it))
+        return revised.after or issue
+
+    async def _stale(self, task_id: str) -> TaskStale | TaskNotFound:
+        self.board.metrics.own(STALE).inc()
+        try:
+            job = await (await self.board.engine()).job(job_ref(ISSUES, task_id))
+        except JobNotFound:
+            return TaskNotFound(task_id)
+        held = job.state is State.LEASED
+        return TaskStale(
+            task_id,
+            state=job.state,
+            holder=job.worker if held else None,
+            expires_at=job.expires_at if held else None,
+        )
+
+    async def _renewed(self, task_id: str, token: int, renewed: Lease) -> Issue | None:
+        issue = await self.board.ledger.read(tables.of_task(task_id))
+        if issue is None or issue.token != token:
+            return issue
+        later = msgspec.structs.replace(issue, expires=renewed.expires_ms)
+        await self.board.ledger.write(tables.extended(issue, renewed.expires_ms))
+        await self.board.mirrors.held(later)
+        return issue
+
+    async def _ended(
+        self, task_id: str, token: int, state: State, *, how: str = "", why: str = ""
+    ) -> Ended:
+        """Note in the row that a hold has ended. The queue knows it: a database that is away is
+        told later.
+        """
+        with suppress(LedgerError):
+            issue = await self.board.ledger.read(tables.of_task(task_id))
+            if issue is not None and (issue.task_id, issue.token) == (task_id, token):
+                await self.board.look_at(issue, how=how, why=why)
+        return Ended(task_id=task_id, state=state)
+
+
+def full_explanation(what: str, most: int) -> Explanation:
+    return Explanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
+
+
+def _mark(after: str) -> tuple[str, int]:
+    """The place of an issue's id in a list. Raises InvalidOption."""
+    place, _, number = after.rpartition("#")
+    if not place or not (number.isascii() and number.isdecimal()) or len(number) > 10:
+        rule = "must be the `after` value returned with the previous page"
+        raise InvalidOption("after", after, rule=rule)
+    return place, int(number)
+
+
+@asynccontextmanager
+async def serving(host: Host) -> AsyncGenerator[Issues]:
+    """The application in a server. Raises PolicyInvalid."""
+    yield Issues(
+        Board(
+            engine=host.engine,
+            ledger=host.ledger,
+            options=host.options,
+            policy=policy_at(host.options.policy),
+            metrics=host.metrics,
+            log=host.log,
+        )
+    )
+
+
+def tasks(service: Issues) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    """What runs beside the requests."""
+    return {"leases": service.board.tend}

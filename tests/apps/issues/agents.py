@@ -1,0 +1,81 @@
+"""Agents that ask for issues, and what tells of these."""
+
+from typing import Any
+
+from tests.waiting import eventually_async
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.handing import Wish
+from towpath.apps.issues.model import Facts, Issue, IssueState, Source, Task
+from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.service import Issues
+from towpath.clock import Duration
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+
+REPOSITORY = "octo/repo"
+
+
+class Desk:
+    """The service, and what is behind it."""
+
+    def __init__(
+        self, engine: Engine, ledger: Ledger, options: IssuesOptions, policy: Policy
+    ) -> None:
+        self.engine, self.ledger, self.metrics = engine, ledger, Metrics()
+        self.board = Board(
+            engine=lambda: engine,
+            ledger=ledger,
+            options=options,
+            policy=policy,
+            metrics=self.metrics,
+            log=Log(),
+        )
+        self.service = Issues(self.board)
+
+    def under(self, policy: Policy) -> "Desk":
+        """Another process, with another policy."""
+        return Desk(self.engine, self.ledger, self.board.options, policy)
+
+    async def put(
+        self, number: int, *labels: str, repository: str = REPOSITORY, **fields: Any
+    ) -> Issue:
+        facts = Facts(repository=repository, number=number, labels=labels, **fields)
+        return await self.service.put(facts)
+
+    async def close(self, number: int, *labels: str) -> Issue:
+        return await self.put(number, *labels, state=IssueState.CLOSED)
+
+    async def tell(self, facts: Facts, version: int, *, read: bool = False) -> Issue:
+        """As a webhook does; *read*: as reconciliation does."""
+        return await self.service.tell(facts, source=Source.GITHUB, version=version, read=read)
+
+    async def ask(
+        self, agent: str = "ann", *, wait: Duration | None = None, **wish: Any
+    ) -> Task | None:
+        return await self.service.request(Wish(agent=agent, **wish), wait=wait)
+
+    async def take(self, agent: str = "ann", **wish: Any) -> Task:
+        task = await self.ask(agent, **wish)
+        assert task is not None
+        return task
+
+    async def look(self, number: int) -> Issue:
+        return await self.service.get(REPOSITORY, number)
+
+    async def lapse(self, number: int) -> None:
+        """Wait until the hold of an issue has ended, and was noticed."""
+
+        async def noticed() -> bool:
+            await self.board.tend_once()
+            return not (await self.look(number)).held
+
+        await eventually_async(noticed)
+
+    def counted(self, name: str, *labels: str) -> float:
+        samples = self.metrics.registry.get_sample_value(
+            name, {"state": labels[0]} if labels else {}
+        )
+        return samples or 0.0
