@@ -65,6 +65,14 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """By how paths begin: the option that lists the origins whose pages may use them (CORS)."""
 
 
+_EXPOSED = (
+    "*", "Location", "Retry-After", "ETag", "Content-Range", "Upload-Offset", "Upload-Length",
+    "Upload-Defer-Length", "Upload-Metadata", "Upload-Expires", "Upload-Concat", "Tus-Resumable",
+    "Tus-Version", "Tus-Extension", "Tus-Max-Size", "Tus-Checksum-Algorithm",
+)  # fmt: skip
+"""The headers of answers that pages may read; by name too, for browsers that know no `*`."""
+
+
 class CrossOrigin:
     """ASGI middleware: pages of other origins may use the paths that allow them.
 
@@ -79,7 +87,7 @@ class CrossOrigin:
                 allow_origins=list(origins),
                 allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=["*"],
-                expose_headers=["*", "Location", "Retry-After", "ETag", "Content-Range"],
+                expose_headers=[*_EXPOSED],
                 max_age=3600,
             )
             for path, origins in rules.items()

@@ -5,9 +5,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
+from tests.apps.uploads.serving import uploads_app
+from tests.apps.uploads.tus_client import TUS
 from tests.apps.uploads.uploading import Desk
+from tests.server.messaging import client_of, key_of
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.records import Records
 from towpath.apps.uploads.stores.directory import DirectoryStore
@@ -46,7 +51,23 @@ async def desk(
         yield Desk(engine, ledger, store, options)
 
 
+@pytest.fixture
+async def app(
+    server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
+) -> AsyncIterator[FastAPI]:
+    async with uploads_app(server, prepared_file_url, tmp_path) as app:
+        yield app
+
+
 @pytest.fixture(scope="session")
 def data() -> bytes:
     """Five chunks of 4 MiB and three parts; the last chunk has seven bytes."""
     return random.Random(7).randbytes(16 * MIB + 7)
+
+
+@pytest.fixture
+async def tus(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody with a key who speaks tus."""
+    async with client_of(app, await key_of(app, "read", "submit")) as client:
+        client.headers.update(TUS)
+        yield client

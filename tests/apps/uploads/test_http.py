@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import AsyncIterator
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,44 +13,14 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.server.messaging import client_of, key_of, listening, started
+from tests.apps.uploads.serving import ORIGIN
+from tests.server.messaging import client_of, key_of, listening
 from tests.waiting import eventually_async
-from towpath import Towpath
-from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.tables import TABLES
+from towpath.apps.uploads.options import MIB
 from towpath.embedded import EmbeddedServer
-from towpath.engine.engine import Engine
-from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
-from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
-from towpath.web.limits import ServerLimits
 
 C = 4 * MIB
 ROOT = "/api/v1/uploads"
-ORIGIN = "https://files.example"
-
-
-@pytest.fixture
-async def app(
-    server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
-) -> AsyncIterator[FastAPI]:
-    ledger = Ledger(prepared_file_url, tables=[TABLES])
-    async with ledger:
-        await ledger.migrate()
-    options = UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB, origins=(ORIGIN,))
-    parts = Parts(
-        connect=lambda limits: Engine(server.url, limits=limits),
-        ledger=ledger,
-        limits=ServerLimits(),
-        metrics=Metrics(),
-        log=Log(),
-        version="0",
-        options={"uploads": options},
-        app=lambda: Towpath(server.url, ledger=ledger),
-    )
-    async with started(build(parts)) as app:
-        yield app
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ TowpathError
 │   ├── ChunkInvalid         a number or a length that can't be this chunk's
 │   │   └── ChunkCut         the body ended before its announced length
 │   ├── DigestMismatch       the bytes are not those that Content-Digest tells of
+│   ├── BodyDiffers          the bytes are not those that Upload-Checksum tells of
 │   └── RangeInvalid         a range that the content does not have
 └── UploadError
     ├── UploadNotFound       there is no upload of that id
@@ -15,8 +16,10 @@ TowpathError
     │   ├── UploadFailed     it has failed, and waits to be resumed
     │   ├── UploadIncomplete chunks are missing
     │   ├── ChunkDiffers     the chunk is there with other bytes
+    │   ├── OffsetDiffers    what is here ends elsewhere
     │   ├── LastChunkDiffers another chunk is the last one
     │   └── ChecksumMismatch the whole file is not what its checksum says
+    ├── UploadJoined         it is joined of others, and takes no bytes
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           there is no room for another part now
@@ -61,6 +64,16 @@ class DigestMismatch(InvalidInput):
 
     def __init__(self, number: int, algorithm: str) -> None:
         super().__init__(f"chunk {number}: its {algorithm} is not that of Content-Digest")
+
+
+class BodyDiffers(InvalidInput):
+    """The bytes are not those that Upload-Checksum tells of; nothing of them counts."""
+
+    code = "body_differs"
+    remedy = "Send the same bytes again; if it happens again, compute the checksum of what is sent."
+
+    def __init__(self, upload: str, algorithm: str) -> None:
+        super().__init__(f"upload {upload}: the body's {algorithm} is not that of Upload-Checksum")
 
 
 class RangeInvalid(InvalidInput):
@@ -183,6 +196,21 @@ class ChunkDiffers(UploadConflict):
         super().__init__(upload, f"chunk {number} is there with other bytes")
 
 
+class OffsetDiffers(UploadConflict):
+    """What is here of the file ends elsewhere; nothing was stored."""
+
+    code = "offset_differs"
+    remedy = "Ask for the offset (HEAD), and go on from there."
+
+    def __init__(self, upload: str, offset: int, *, given: int) -> None:
+        super().__init__(upload, f"goes on at {offset}, not at {given}")
+        self.offset = offset
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"offset": self.offset}
+
+
 class LastChunkDiffers(UploadConflict):
     """Another chunk is the last one, or there are chunks behind this one."""
 
@@ -201,6 +229,16 @@ class ChecksumMismatch(UploadConflict):
 
     def __init__(self, upload: str, wanted: object, found: object) -> None:
         super().__init__(upload, f"its checksum is {found}, not {wanted}")
+
+
+class UploadJoined(UploadError):
+    """The upload is joined of others; it takes no bytes of its own."""
+
+    code = "upload_joined"
+    remedy = "Send the bytes to the partial uploads before they are joined."
+
+    def __init__(self, upload: str) -> None:
+        super().__init__(upload, "is joined of others")
 
 
 class UploadTooLarge(UploadError):
@@ -304,6 +342,8 @@ ANSWERS: Mapping[type[TowpathError], Answered] = {
     UploadNotFound: Answered(404, 5),
     UploadGone: Answered(410, 4),
     UploadConflict: Answered(409, 4),
+    UploadJoined: Answered(403, 4),
+    BodyDiffers: Answered(460, 2),
     UploadTooLarge: Answered(413, 2),
     RangeInvalid: Answered(416, 2),
     BudgetFull: Answered(503, 75),

@@ -23,13 +23,15 @@ from towpath.apps.uploads.states import UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.port import UPLOAD, Multipart, Part, Store
-from towpath.clock import steady, wall_ms
+from towpath.clock import ZERO, Duration, steady, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.states import State
 from towpath.errors import JobError, ServerError
 from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
+_JOINED_AGAIN = 60_000
+"""ms after which an upload that is joined of others is looked at once more, whoever waits."""
 _ERROR_LONGEST = 500
 _OTHERS_HAVE, _LOOK_EVERY = 1.0, 0.05
 """Seconds that another has to rebuild a state after it has said so in the row."""
@@ -47,7 +49,8 @@ class Work(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         if self.part is None:
-            return f"{self.upload}/complete/{self.generation}"
+            again = f".{self.turn}" if self.turn else ""
+            return f"{self.upload}/complete/{self.generation}{again}"
         return f"{self.upload}/{self.part}/{self.generation}.{self.turn}"
 
 
@@ -98,7 +101,7 @@ class Lifecycle:
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, work: Work) -> None:
+    async def submit(self, work: Work, *, delay: Duration = ZERO) -> None:
         """Have a part stored, or an upload completed; the same again is the same job.
 
         Where that has died, because workers did or because Redis or the database were away for too
@@ -108,6 +111,7 @@ class Lifecycle:
             UPLOADS,
             msgspec.json.encode(work),
             id=work.id,
+            delay=delay,
             max_attempts=ATTEMPTS,
             retry=RETRY,
         )
@@ -162,7 +166,9 @@ class Lifecycle:
             begun = (await state.chart()).fill
             await self.records.budget.release(upload.upload_id, begun)
         await state.open(upload, parts or {})
-        if upload.size is not None and len(parts or {}) == upload.plan.total_parts:
+        if upload.sources:
+            await self.submit(Work(upload.upload_id, generation))
+        elif upload.size is not None and len(parts or {}) == upload.plan.total_parts:
             await state.close(upload.plan.total_chunks or 0)
             await self.submit(Work(upload.upload_id, generation))
         return upload
@@ -172,7 +178,7 @@ class Lifecycle:
 
         Raises StoreAway.
         """
-        if await self._stored(upload) is None:
+        if upload.sources or await self._stored(upload) is None:
             return await self.reopen(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
@@ -188,6 +194,12 @@ class Lifecycle:
 
     async def push(self, upload_id: str) -> None:
         """Submit whatever can be done for an upload now. Raises UploadUnknown."""
+        upload = await self.row(upload_id)
+        if upload.sources:
+            # Under a name of its own: who was to look again may have died.
+            turn = wall_ms() // _JOINED_AGAIN
+            await self.submit(Work(upload_id, upload.generation, turn=turn))
+            return
         chart = await self.records.sync(upload_id)
         for part, turn in chart.whole_parts():
             await self.submit(Work(upload_id, chart.generation, part, turn))
@@ -199,7 +211,7 @@ class Lifecycle:
     async def _stored(self, upload: Upload) -> dict[int, PartEntry] | None:
         """The parts that the store has; None = what was begun there is gone."""
         multipart = self.multipart(upload)
-        if multipart is None:
+        if multipart is None or upload.sources:
             return {}
         plan, store = upload.plan, self.store_of(upload.bucket)
         try:

@@ -32,6 +32,8 @@ RETRY = Exponential(first=seconds(1), factor=3, longest=minutes(5))
 QUEUES = {UPLOADS: QueueOptions(max_attempts=ATTEMPTS, retry=RETRY)}
 LEAST_PART = 8 * MIB
 """Bytes. S3 refuses less than 5 MiB, but for the last part."""
+PARTIAL, FINAL = "partial", "final"
+"""What an upload is to others: a piece of one, or joined of some."""
 LARGEST_SIZE = 5 * 1024**4
 """Bytes: the largest object of S3."""
 _NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
@@ -196,6 +198,8 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     custom_metadata: Mapping[str, Any] = {}
     client_node_id: str | None = None
     checksum: Checksum | None = None
+    concat: str | None = None
+    """`partial` = it becomes a piece of another; `final;` and ids = it is joined of those."""
 
     def __post_init__(self) -> None:
         text_name("name", self.name, longest=_NAME_LONGEST)
@@ -247,6 +251,19 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     deadline: datetime
     """Given up then, unless it is heard of before."""
+    concat: str | None = None
+    """`partial` = it becomes a piece of another; `final;` and ids = it is joined of those."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is only a piece of another upload: no document of its own."""
+        return self.concat == PARTIAL
+
+    @property
+    def sources(self) -> list[str]:
+        """The ids of the uploads that it is joined of, in order; none = its bytes are sent."""
+        kind, _, ids = (self.concat or "").partition(";")
+        return ids.split() if kind == FINAL else []
 
     @property
     def plan(self) -> Plan:

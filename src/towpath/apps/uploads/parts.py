@@ -16,6 +16,7 @@ import msgspec
 from towpath.app.app import Towpath
 from towpath.apps.uploads import tables
 from towpath.apps.uploads.errors import ChecksumMismatch, UploadError, UploadNotFound
+from towpath.apps.uploads.joining import joined
 from towpath.apps.uploads.lifecycle import Lifecycle, Work, entry_of, part_algorithm, part_of
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
@@ -31,7 +32,7 @@ from towpath.apps.uploads.stores.errors import (
 )
 from towpath.apps.uploads.stores.options import new_store
 from towpath.apps.uploads.stores.port import UPLOAD, Object, Part, Piece, Store
-from towpath.clock import ZERO, Duration, hours, wall_ms
+from towpath.clock import ZERO, Duration, hours, seconds, wall_ms
 from towpath.engine.engine import Engine
 from towpath.ledger.outbox.event import NewEvent
 from towpath.worker.context import Context, Retry
@@ -107,7 +108,7 @@ class Storing:
             if not upload.status.open or upload.generation != work.generation:
                 await self._left_behind(upload)
             elif work.part is None:
-                await self.complete(upload)
+                await self.complete(upload, work.turn)
             else:
                 await self.store_part(upload, work.part, work.turn)
         except (UploadNotFound, PartStale):
@@ -238,11 +239,14 @@ class Storing:
 
     # ── completion ───────────────────────────────────────────────────────────────────────
 
-    async def complete(self, upload: Upload) -> None:
+    async def complete(self, upload: Upload, turn: int = 0) -> None:
         """Make the object of its parts, check it, and say so in one transaction.
 
         Raises StoreError, UploadUnknown.
         """
+        if upload.sources:
+            await self._join(upload, turn)
+            return
         chart = await self._records.state(upload.upload_id).chart()
         plan = chart.plan
         if plan.size is None or len(chart.parts) != plan.total_parts:
@@ -262,6 +266,39 @@ class Storing:
             raise ChecksumMismatch(upload.upload_id, f"{plan.size} bytes", f"{made.size} bytes")
         await self._read_back(upload, store, parts)
         await self._active(upload, made, store)
+
+    async def _join(self, upload: Upload, turn: int) -> None:
+        """Complete an upload that is joined of others, once all of those are completed.
+
+        Until then this is looked at again and again: nobody holds a place of a worker's meanwhile.
+        """
+        pieces = [await self._own.row(id) for id in upload.sources]
+        if lacking := next((it for it in pieces if not (it.status.open or complete(it))), None):
+            reason = f"its piece {lacking.upload_id} is {lacking.status}"
+            await self._own.fail(upload.upload_id, upload.generation, reason)
+            return
+        if not all(map(complete, pieces)):
+            again = Work(upload.upload_id, upload.generation, turn=turn + 1)
+            await self._own.submit(again, delay=min(seconds(0.1) * 2 ** min(turn, 10), seconds(5)))
+            return
+        store = self._own.store_of(upload.bucket)
+        if not upload.size:
+            await self._put_whole(upload, store, [])
+            made = await store.head(upload.s3_key)
+        else:
+            begun = await self._begun(upload, store)
+            multipart = self._own.multipart(begun)
+            if multipart is None:
+                raise PartStale
+            try:
+                made = await joined(store, multipart, pieces)
+            except MultipartNotFound:
+                if (found := await self._found(upload, store)) is None:
+                    raise
+                made = found
+        await self._active(upload, made, store)
+        for piece in pieces:
+            await self._own.end(piece, Status.ABORTED)
 
     async def _made(self, upload: Upload, store: Store, parts: Sequence[Part], size: int) -> Object:
         """The object, whole. Who completes it a second time gets the same one."""
@@ -326,7 +363,8 @@ class Storing:
                 }
             ),
         )
-        put = self._own.ledger.outbox.ready([event])
+        # A piece of another upload is no document: nobody is told of it.
+        put = None if upload.partial else self._own.ledger.outbox.ready([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
         change = tables.moved(upload, Status.COMPLETED, fields, also=put)
         if not await self._own.ledger.write(change):
@@ -342,6 +380,10 @@ class Storing:
         told = {"final_etag": etag, "final_size": str(size)}
         await state.settle(upload.generation, Status.COMPLETED, told)
         await self._own.tell_progress(upload.upload_id)
+
+
+def complete(upload: Upload) -> bool:
+    return upload.status is Status.COMPLETED
 
 
 def _known(parts: Sequence[Part], wanted: Checksum) -> bool:

@@ -190,7 +190,7 @@ class Receiving:
     ) -> Put:
         """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
         digesting, length = Digesting(incoming.digest), 0
-        async for piece in _pieces(body):
+        async for piece in in_pieces(body):
             length += len(piece)
             _check_most(incoming, plan, length)
             await asyncio.to_thread(digesting.update, piece)
@@ -253,7 +253,7 @@ class Receiving:
         """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
         digesting, length = Digesting(incoming.digest), 0
         part, kept = plan.part_of(incoming.number), steady()
-        async for piece in _pieces(body):
+        async for piece in in_pieces(body):
             _check_most(incoming, plan, length + len(piece))
             await asyncio.gather(
                 chunks.append(token, length, piece), asyncio.to_thread(digesting.update, piece)
@@ -353,7 +353,7 @@ def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:
         raise ChunkInvalid(f"chunk {incoming.number}: more than {most} bytes")
 
 
-async def _pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+async def in_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """*body* in pieces of 1 MiB, the last one shorter."""
     waiting: list[bytes] = []
     size = 0

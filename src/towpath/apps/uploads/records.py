@@ -66,6 +66,27 @@ class Chunks:
         if not isinstance(answer, int):
             raise ChunkLost(self._id, "a chunk")
 
+    async def staged(self, token: str) -> int:
+        """How much has come of a chunk that is not whole."""
+        return int(await self._record.read("staged", token=token))
+
+    async def fork(self, token: str, offset: int, copy: str) -> None:
+        """Go on in a copy of what has come of a chunk. Raises ChunkLost if that is not so."""
+        expiry = duration_ms("stays", STAGED)
+        answer = await self._record.run(
+            "fork", source=token, offset=offset, token=copy, expiry=expiry
+        )
+        if not isinstance(answer, int):
+            raise ChunkLost(self._id, "a chunk")
+
+    async def adopt(self, token: str, offset: int, copy: str) -> None:
+        """What was gone on with in a copy counts. Raises ChunkLost if another came first."""
+        answer = await self._record.run(
+            "adopt", token=token, offset=offset, source=copy, expiry=self._expiry
+        )
+        if not isinstance(answer, int):
+            raise ChunkLost(self._id, "a chunk")
+
     async def place(
         self, number: int, token: str, *, durability: Durability | None = None
     ) -> list[int] | None:

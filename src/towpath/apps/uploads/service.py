@@ -27,6 +27,7 @@ from towpath.apps.uploads.errors import (
     UploadConflict,
     UploadGone,
     UploadIncomplete,
+    UploadJoined,
     UploadNotFailed,
     UploadNotFound,
     UploadsOff,
@@ -79,6 +80,7 @@ class UploadService:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._own, self._records = lifecycle, lifecycle.records
+        self.lifecycle = lifecycle
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
         self.sweeping = Sweep(lifecycle)
@@ -108,7 +110,9 @@ class UploadService:
             return await self.status(upload.upload_id), True
         state = self._records.state(upload.upload_id)
         await state.open(upload, {})
-        if upload.size == 0:
+        if upload.sources:
+            await self._own.submit(Work(upload.upload_id, upload.generation))
+        elif upload.size == 0:
             closed = await state.close(0)
             await self._own.submit(Work(upload.upload_id, closed.generation))
         return View(upload, (await state.look())[0]), False
@@ -172,7 +176,7 @@ class UploadService:
             last=is_last,
             safety=safety,
         )
-        node_id, plan = await self._plan(upload_id)
+        node_id, plan = await self.plan_of(upload_id)
         try:
             put = await self._receiving.receive(incoming, body, plan)
         except UploadUnknown:
@@ -188,11 +192,16 @@ class UploadService:
             safety=await self._receiving.safety(incoming, put),
         )
 
-    async def _plan(self, upload_id: str) -> tuple[str, Plan]:
-        """The document's id and the plan, which never change. Raises UploadNotFound."""
+    async def plan_of(self, upload_id: str) -> tuple[str, Plan]:
+        """The document's id and the plan, which never change, of an upload that takes bytes.
+
+        Raises UploadNotFound, UploadJoined.
+        """
         found = self._plans.get(upload_id)
         if found is None:
             upload = await self._own.row(upload_id)
+            if upload.sources:
+                raise UploadJoined(upload_id)
             if len(self._plans) >= _PLANS_MOST:
                 self._plans.clear()
             found = self._plans[upload_id] = upload.node_id, upload.plan
@@ -203,7 +212,7 @@ class UploadService:
 
         Raises UploadIncomplete with what is missing.
         """
-        chart = await self._chart(upload_id)
+        chart = await self.chart(upload_id)
         if missing := chart.missing():
             raise UploadIncomplete(upload_id, missing)
         status = Status(chart.fields["status"])
@@ -236,9 +245,10 @@ class UploadService:
 
         Without a size, those before the highest that came. Raises UploadNotFound, UploadGone.
         """
-        return (await self._chart(upload_id)).missing()
+        return (await self.chart(upload_id)).missing()
 
-    async def _chart(self, upload_id: str) -> Chart:
+    async def chart(self, upload_id: str) -> Chart:
+        """Which chunks and parts are where. Raises UploadNotFound, UploadGone."""
         upload = await self._own.row(upload_id)
         if upload.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(upload_id, upload.status)

@@ -51,6 +51,18 @@ class Known(NamedTuple):
     """The upload's."""
 
 
+class Front(NamedTuple):
+    """How far an upload has come without a gap."""
+
+    status: Status
+    generation: int
+    chunk: int
+    """The first one that is missing."""
+    size: int | None
+    updated_at: int
+    """When it was last heard of, in ms."""
+
+
 class Put(NamedTuple):
     """What became of a chunk."""
 
@@ -173,6 +185,19 @@ class State:
         known = int(size) if size else None
         return Known(Status(status.decode()), bool(here), digest, int(generation), known)
 
+    async def front(self) -> Front:
+        """How far it has come without a gap. Raises UploadUnknown."""
+        found = await self._record.read("front")
+        if found is None:
+            raise UploadUnknown
+        status, generation, chunk, size, updated = found
+        known = int(size) if size else None
+        return Front(Status(status.decode()), int(generation), int(chunk), known, int(updated))
+
+    async def touch(self, part: int) -> None:
+        """It was heard of, and *part* is begun."""
+        await self._record.run("touch", part=part, expiry=self._expiry)
+
     async def put(
         self,
         number: int,
@@ -214,8 +239,14 @@ class State:
 
     async def close(self, total: int) -> Closed:
         """It is known how many chunks there are. Raises as `put` does."""
-        answer = await self._record.run("close", total=total)
-        self._refuse(answer, total - 1)
+        return self._closed(await self._record.run("close", total=total), total - 1)
+
+    async def size(self, size: int) -> Closed:
+        """It is known how many bytes there will be. Raises as `put` does."""
+        return self._closed(await self._record.run("size", size=size), 0)
+
+    def _closed(self, answer: Sequence[Any], number: int) -> Closed:
+        self._refuse(answer, number)
         if answer[0] == b"last":
             return Closed(int(answer[1]), answer[2], None, 0, last=True)
         _, size, generation, part, turn = answer

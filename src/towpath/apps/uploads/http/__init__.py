@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import RangeInvalid
+from towpath.apps.uploads.http import tus
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
     ChunkWish,
@@ -275,8 +276,8 @@ class _Attachment(StreamingResponse):
 
 
 MOUNT = Mount(
-    routers=(router,),
+    routers=(router, tus.router),
     tags={"uploads": "Large files in chunks: start, send, look, resume, read."},
     schemas={"ChunkIn": _CHUNK},
-    origins={PREFIX: "origins"},
+    origins={PREFIX: "origins", tus.PREFIX: "origins"},
 )

@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
 
 from towpath.apps.uploads.errors import QuotaReached, UploadDiffers
-from towpath.apps.uploads.model import Status, Upload
+from towpath.apps.uploads.model import PARTIAL, Status, Upload
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.clock import instant, wall_ms
 from towpath.ledger.database.tables import Tables
@@ -73,6 +73,7 @@ documents = Table(
     Column("updated_at", BigInteger, nullable=False, doc="When the row was last changed."),
     Column("deadline", BigInteger, nullable=False, doc="When it is given up."),
     Column("removed_at", BigInteger, doc="When all was gone of one that was given up."),
+    Column("concat", Text, doc="A piece of another upload, or the ids of those it is made of."),
     UniqueConstraint("owner", "idempotency_key"),
     info={"about": "Documents that are uploaded, or were."},
 )
@@ -172,6 +173,18 @@ def found(upload_id: str) -> Callable[[Connection], Upload | None]:
     return lambda connection: _one(connection, upload_id)
 
 
+def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
+    """The upload that a key has started under that Idempotency-Key, if it has."""
+    same = _d.owner == owner, _d.idempotency_key == idempotency_key
+    query = select(documents).where(*same)
+
+    def read(connection: Connection) -> Upload | None:
+        row = connection.execute(query).mappings().first()
+        return None if row is None else _upload(row)
+
+    return read
+
+
 def page(
     *, status: Status | None, owner: str | None, after: str | None, size: int
 ) -> Callable[[Connection], Sequence[Upload]]:
@@ -187,8 +200,9 @@ def page(
 
 
 def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
-    """Uploads under way, or failed, whose deadline is over."""
-    late = _d.status.in_([*_OPEN, str(Status.FAILED)]), _d.deadline <= now
+    """Uploads under way, or failed, whose deadline is over; and pieces that nobody joined."""
+    left = (_d.status == _ACTIVE) & (_d.concat == PARTIAL)
+    late = _d.status.in_([*_OPEN, str(Status.FAILED)]) | left, _d.deadline <= now
     query = select(documents).where(*late).order_by(_d.deadline).limit(size)
     return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
 

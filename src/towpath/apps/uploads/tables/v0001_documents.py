@@ -36,6 +36,7 @@ _COLUMNS = (
     ("updated_at", sa.BigInteger()),
     ("deadline", sa.BigInteger()),
     ("removed_at", sa.BigInteger()),
+    ("concat", sa.Text()),
 )
 _MAY_BE_NONE = {
     "idempotency_key",
@@ -49,6 +50,7 @@ _MAY_BE_NONE = {
     "final_size",
     "error",
     "removed_at",
+    "concat",
 }
 
 

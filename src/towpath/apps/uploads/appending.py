@@ -1,0 +1,285 @@
+"""Bytes that come one behind the other, in requests of any size: what tus needs.
+
+What has come of the chunk that is not whole yet is staged in Redis under a name that everybody
+knows who knows the upload, and grows by appending at its offset. So no server holds a lock, and of
+two that append at the same place one is refused. Chunks that are whole count as all others do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from towpath.apps.uploads import tables
+from towpath.apps.uploads.errors import (
+    BodyDiffers,
+    ChunkCut,
+    ChunkLost,
+    OffsetDiffers,
+    UploadConflict,
+    UploadGone,
+    UploadIncomplete,
+    UploadTooLarge,
+)
+from towpath.apps.uploads.lifecycle import Work
+from towpath.apps.uploads.model import FINAL, NewUpload, Plan, Status, Upload
+from towpath.apps.uploads.receiving import in_pieces
+from towpath.apps.uploads.records import PIECE
+from towpath.apps.uploads.service import UploadService, View
+from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
+from towpath.apps.uploads.writing import (
+    Fork,
+    Start,
+    Steps,
+    Writing,
+    chunk_length,
+    sized,
+    tail_token,
+)
+from towpath.clock import wall_ms
+
+
+class Hash(Protocol):
+    """What reckons a checksum."""
+
+    def update(self, data: bytes, /) -> object: ...
+
+    def digest(self) -> bytes: ...
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What a client says that a body comes to."""
+
+    algorithm: str
+    value: bytes
+    new: Callable[[], Hash]
+
+
+class Position(NamedTuple):
+    """How far an upload has come."""
+
+    upload: Upload
+    status: Status
+    offset: int | None
+    """Bytes; None = it is joined of others, and that is not done yet."""
+    size: int | None
+    heard_of: int
+    """ms"""
+
+
+class Appending:
+    """Uploads of which each byte comes behind the one before."""
+
+    def __init__(self, uploads: UploadService) -> None:
+        self._uploads, self._own = uploads, uploads.lifecycle
+        self._records, self._steps = self._own.records, Steps(self._own)
+        self.options = uploads.options
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────
+
+    async def look(self, upload_id: str) -> Position:
+        """How far it has come. One that has failed goes on: who asks wants to resume.
+
+        Raises UploadNotFound, UploadGone, StoreAway.
+        """
+        upload = await self._own.row(upload_id)
+        if upload.status is Status.FAILED:
+            upload = (await self._uploads.resume(upload_id)).upload
+        if upload.status is Status.COMPLETED:
+            size = upload.final_size or 0
+            return Position(upload, upload.status, size, size, wall_ms())
+        if not upload.status.open:
+            raise not_open(upload_id, upload.status)
+        if upload.sources:
+            return Position(upload, upload.status, None, upload.size, wall_ms())
+        await self._uploads.missing(upload_id)  # chunks whose bytes are gone are missing again
+        front, offset = await self._front(upload.upload_id, upload.plan)
+        return Position(upload, front.status, offset, front.size, front.updated_at)
+
+    async def _front(self, upload_id: str, plan: Plan) -> tuple[Front, int]:
+        """How far it has come, and the offset. What came whole and was not counted is now."""
+        while True:
+            front = await self._records.state(upload_id).front()
+            plan = sized(plan, front)
+            if plan.size is not None and front.chunk >= plan.most_chunks:
+                return front, plan.size
+            length = chunk_length(plan, front.chunk)
+            token = tail_token(front.generation, front.chunk)
+            staged = await self._records.chunks(upload_id).staged(token)
+            if not front.status.open or staged < length:
+                return front, front.chunk * plan.chunk_size + staged
+            await self._steps.count_chunk(upload_id, plan, front.chunk, token)
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────
+
+    async def append(
+        self,
+        upload_id: str,
+        offset: int,
+        body: AsyncIterator[bytes],
+        *,
+        holder: str,
+        length: int | None = None,
+        wanted: Wanted | None = None,
+    ) -> int:
+        """Put *body* behind what is here: how far it has come then. What came before it ended
+        counts; with a checksum, all of it or nothing.
+
+        Raises UploadNotFound, UploadGone, UploadFailed, UploadJoined, OffsetDiffers,
+        UploadTooLarge, BodyDiffers, ChunkCut, BudgetFull, ShareFull, ServerError.
+        """
+        try:
+            writing = await self._begun(upload_id, offset, holder, length)
+        except UploadUnknown:
+            await self._own.restore(upload_id)
+            writing = await self._begun(upload_id, offset, holder, length)
+        try:
+            if wanted is None:
+                async for piece in in_pieces(body):
+                    await writing.write(piece)
+            else:
+                await self._verified(writing, body, wanted, length)
+        except (ChunkLost, UploadUnknown) as error:  # another has appended meanwhile
+            now = (await self.look(upload_id)).offset or 0
+            raise OffsetDiffers(upload_id, now, given=writing.offset) from error
+        await writing.rest()
+        return writing.offset
+
+    async def _begun(self, upload_id: str, offset: int, holder: str, length: int | None) -> Writing:
+        _, plan = await self._uploads.plan_of(upload_id)
+        front, here = await self._front(upload_id, plan)
+        if not front.status.open and front.status is not Status.COMPLETED:
+            raise not_open(upload_id, front.status)
+        if offset != here:
+            raise OffsetDiffers(upload_id, here, given=offset)
+        plan = sized(plan, front)
+        if plan.size is not None and offset + (length or 0) > plan.size:
+            raise UploadTooLarge(f"{offset + (length or 0)} bytes: it has {plan.size}", upload_id)
+        return Writing(self._steps, Start(upload_id, plan, front, offset, holder))
+
+    async def _verified(
+        self, writing: Writing, body: AsyncIterator[bytes], wanted: Wanted, length: int | None
+    ) -> None:
+        """A body that counts as a whole, once its checksum fits."""
+        most = min(64 * PIECE, self.options.largest_part)
+        if length is None or length > most:
+            told = f"with Upload-Checksum a body has a Content-Length of at most {most} bytes"
+            raise UploadTooLarge(told, writing.upload_id)
+        found, size, kept = wanted.new(), 0, bytearray()
+        fork = None if length <= PIECE else await Fork.of(writing, length)
+        try:
+            async for piece in in_pieces(body):
+                size += len(piece)
+                if size > length:
+                    break
+                await asyncio.to_thread(found.update, piece)
+                if fork is None:
+                    kept += piece
+                else:
+                    await fork.write(piece)
+            _require(writing.upload_id, wanted, found, size=size, length=length)
+        except BaseException:
+            if fork is not None:
+                await asyncio.shield(fork.drop())
+            raise
+        if fork is None:
+            await writing.write(bytes(kept))
+        else:
+            await fork.count()
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────
+
+    async def set_size(self, upload_id: str, size: int) -> None:
+        """It is known now how many bytes there will be. The same again changes nothing.
+
+        Raises UploadConflict, UploadTooLarge.
+        """
+        upload = await self._own.row(upload_id)
+        plan = Plan.of(size, upload.chunk_size, largest_part=self.options.largest_part)
+        if plan.part_size > upload.part_size:
+            raise UploadTooLarge(f"{size} bytes: give the length when it is created", upload_id)
+        if upload.size not in (None, size):
+            raise UploadConflict(upload_id, f"has {upload.size} bytes, not {size}")
+        _, offset = await self._front(upload_id, upload.plan)
+        if offset > size:
+            raise UploadConflict(upload_id, f"{offset} bytes are here already, not {size}")
+        await self._own.ledger.write(tables.sized(upload, size))
+        await self._follow_up(upload_id, await self._records.state(upload_id).size(size))
+        await self._front(upload_id, plan)  # the last chunk may be whole by that
+
+    async def _follow_up(self, upload_id: str, closed: Closed) -> None:
+        if closed.last:
+            await self._own.submit(Work(upload_id, closed.generation))
+        elif closed.part is not None:
+            await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+
+    # ── joining ──────────────────────────────────────────────────────────────────────────
+
+    async def join(
+        self,
+        new: NewUpload,
+        pieces: Sequence[str],
+        *,
+        owner: str,
+        idempotency_key: str | None = None,
+    ) -> tuple[View, bool]:
+        """Begin an upload that is joined of partial ones, all of whose bytes are here.
+
+        The same *pieces* again are the same upload, whatever became of them since. Raises
+        UploadNotFound, UploadConflict, UploadIncomplete, and as `start` does.
+        """
+        named = idempotency_key or f"join-{sha256(' '.join(pieces).encode()).hexdigest()}"
+        before = await self._own.ledger.read(tables.named(owner, named))
+        size = 0
+        for id in pieces:
+            piece = await self._own.row(id)
+            if not piece.partial:
+                raise UploadConflict(id, "is no partial upload")
+            if before is None:
+                await self._require_whole(piece, self.options.bucket_of(new.drive))
+            size += piece.size or 0
+        new = msgspec.structs.replace(new, size=size, concat=f"{FINAL};{' '.join(pieces)}")
+        return await self._uploads.start(new, owner=owner, idempotency_key=named)
+
+    async def _require_whole(self, piece: Upload, bucket: str) -> None:
+        if piece.bucket != bucket:
+            raise UploadConflict(piece.upload_id, "is on another drive")
+        if piece.status in (Status.ABORTED, Status.EXPIRED):
+            raise UploadGone(piece.upload_id, piece.status)
+        if piece.status is Status.FAILED:
+            raise not_open(piece.upload_id, piece.status)
+        if piece.status.open:
+            chart = await self._uploads.chart(piece.upload_id)
+            if chart.plan.size is None or chart.missing():
+                raise UploadIncomplete(piece.upload_id, chart.missing())
+
+    # ── ends ─────────────────────────────────────────────────────────────────────────────
+
+    async def terminate(self, upload_id: str) -> None:
+        """End an upload: nothing of it stays. Raises UploadNotFound; UploadConflict for a file
+        that is completed: it is a document, and its owner's.
+        """
+        upload = await self._own.row(upload_id)
+        if upload.partial and upload.status is Status.COMPLETED:
+            await self._own.end(upload, Status.ABORTED)
+            return
+        try:
+            front = await self._records.state(upload_id).front()
+        except UploadUnknown:
+            front = None
+        await self._uploads.abort(upload_id)
+        if front is not None:
+            token = tail_token(front.generation, front.chunk)
+            await self._steps.chunks(upload_id).discard((), [token])
+
+
+def _require(upload_id: str, wanted: Wanted, found: Hash, *, size: int, length: int) -> None:
+    """Raises ChunkCut, BodyDiffers for a body that is not what its client said."""
+    if size != length:
+        raise ChunkCut(f"{size} of {length} bytes came")
+    if found.digest() != wanted.value:
+        raise BodyDiffers(upload_id, wanted.algorithm)

@@ -1,0 +1,246 @@
+"""tus 1.0 at `/files`: resumable uploads as the clients of that protocol make them.
+
+Core, creation, creation-with-upload, creation-defer-length, checksum, termination, expiration and
+concatenation, on the same records as the chunk API. tus describes itself: it is not in OpenAPI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from datetime import datetime
+from email.utils import format_datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.routing import APIRoute
+
+from towpath.apps.uploads.appending import Appending
+from towpath.apps.uploads.errors import OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.http.tus_headers import (
+    ALGORITHMS,
+    BODY_TYPE,
+    Creation,
+    checksum_of,
+    length_of,
+    told_metadata,
+)
+from towpath.apps.uploads.model import FINAL, LARGEST_SIZE, UPLOADS
+from towpath.apps.uploads.service import UploadService
+from towpath.apps.uploads.stores.port import MOST_PARTS
+from towpath.clock import instant, wall_ms
+from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.auth import scoped
+from towpath.web.bodies import announced_length, pieces
+from towpath.web.fields import Id
+from towpath.web.limits import DEFAULTS
+from towpath.web.parts import service
+from towpath.web.problems import Refused, of_error
+
+PREFIX = "/files"
+VERSION = "1.0.0"
+EXTENSIONS = (
+    "creation,creation-with-upload,creation-defer-length,checksum,termination,expiration,"
+    "concatenation"
+)
+
+
+class TusRoute(APIRoute):
+    """A path of tus: it speaks one version, and every answer says so."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                if request.method != "OPTIONS":
+                    _require_version(request)
+                response = await handle(request)
+            except (TowpathError, Refused) as error:
+                response = of_error(error)
+                if isinstance(error, OffsetDiffers):
+                    response.headers["Upload-Offset"] = str(error.offset)
+            response.headers["Tus-Resumable"] = VERSION
+            response.headers.setdefault("Cache-Control", "no-store")
+            return response
+
+        return answered
+
+
+def _require_version(request: Request) -> None:
+    if request.headers.get("Tus-Resumable") != VERSION:
+        raise Refused(
+            412,
+            "tus_version",
+            "this is no request of tus 1.0.0",
+            remedy=f"Use a tus client, or send `Tus-Resumable: {VERSION}`.",
+            headers={"Tus-Version": VERSION},
+        )
+
+
+router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, include_in_schema=False)
+CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
+TheUploads = Annotated[UploadService, Depends(service("uploads"))]
+
+
+@router.options("")
+@router.options("/{id}")
+async def discover(uploads: TheUploads, _: CanSubmit) -> Response:
+    """What this server speaks."""
+    headers = {
+        "Tus-Version": VERSION,
+        "Tus-Extension": EXTENSIONS,
+        "Tus-Max-Size": str(_largest(uploads)),
+        "Tus-Checksum-Algorithm": ",".join(ALGORITHMS),
+    }
+    return Response(status_code=204, headers=headers)
+
+
+def _largest(uploads: UploadService) -> int:
+    return min(LARGEST_SIZE, uploads.options.largest_part * MOST_PARTS)
+
+
+# ── creating ─────────────────────────────────────────────────────────────────────────────
+
+
+@router.post("")
+async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
+    """Create an upload; a body is its first bytes."""
+    asked = Creation.of(request.headers)
+    if asked.length is not None and asked.length > _largest(uploads):
+        raise UploadTooLarge(f"{asked.length} bytes: at most {_largest(uploads)}")
+    named = request.headers.get("Idempotency-Key")
+    if asked.pieces:
+        view, _ = await Appending(uploads).join(
+            asked.new(), [_id_of(it) for it in asked.pieces], owner=key.id, idempotency_key=named
+        )
+        return _created(view.upload.upload_id)
+    view, _ = await uploads.start(asked.new(), owner=key.id, idempotency_key=named)
+    upload_id = view.upload.upload_id
+    if request.headers.get("Content-Type") != BODY_TYPE:
+        return _created(upload_id, {"Upload-Expires": _expires(uploads, wall_ms())})
+    offset = await _sent(request, Appending(uploads), upload_id, 0, key)
+    headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
+    return _created(upload_id, headers)
+
+
+def _created(upload_id: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(
+        status_code=201, headers={"Location": f"{PREFIX}/{upload_id}", **(headers or {})}
+    )
+
+
+def _id_of(url: str) -> str:
+    """The id in the URL of an upload, absolute or not. 400."""
+    path, _, found = url.partition("?")[0].rpartition("/")
+    if not found or not path.endswith(PREFIX):
+        remedy = "Name the partial uploads by the URLs that creating them answered."
+        raise Refused(400, "concat_invalid", "Upload-Concat names no upload of here", remedy=remedy)
+    return found
+
+
+# ── sending ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.patch("/{id}")
+async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
+    """Bytes behind those that are here. What came before a body was cut counts."""
+    offset = length_of(request.headers, "Upload-Offset")
+    if offset is None:
+        raise Refused(400, "offset_missing", "there is no Upload-Offset", remedy="Send it.")
+    if request.headers.get("Content-Type") != BODY_TYPE:
+        remedy = f"Send `Content-Type: {BODY_TYPE}`."
+        raise Refused(415, "unsupported_media_type", "it is no body of tus", remedy=remedy)
+    appending = Appending(uploads)
+    size = length_of(request.headers, "Upload-Length")
+    if size is not None:
+        await appending.set_size(id, size)
+    after = await _sent(request, appending, id, offset, key)
+    headers = {"Upload-Offset": str(after), "Upload-Expires": _expires(uploads, wall_ms())}
+    return Response(status_code=204, headers=headers)
+
+
+async def _sent(
+    request: Request, appending: Appending, upload_id: str, offset: int, key: KeyInfo
+) -> int:
+    wanted = checksum_of(request.headers)
+    cut: list[Refused] = []
+    come = pieces(request, silence=DEFAULTS.body_within)
+    after = await appending.append(
+        upload_id,
+        offset,
+        come if wanted else _whatever_comes(come, cut),
+        holder=key.id,
+        length=announced_length(request),
+        wanted=wanted,
+    )
+    if cut:
+        raise cut[0]
+    return after
+
+
+async def _whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
+    """*body* as far as it comes: what cuts it off is told, and not raised."""
+    try:
+        async for data in body:
+            yield data
+    except Refused as error:
+        cut.append(error)
+
+
+@router.head("/{id}")
+async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
+    """How far it has come."""
+    position = await Appending(uploads).look(id)
+    upload = position.upload
+    headers = {"Cache-Control": "no-store"}
+    if position.offset is not None:
+        headers["Upload-Offset"] = str(position.offset)
+    if position.size is None:
+        headers["Upload-Defer-Length"] = "1"
+    else:
+        headers["Upload-Length"] = str(position.size)
+    if metadata := told_metadata(upload):
+        headers["Upload-Metadata"] = metadata
+    if upload.sources:
+        urls = " ".join(f"{PREFIX}/{it}" for it in upload.sources)
+        headers["Upload-Concat"] = f"{FINAL};{urls}"
+    elif upload.concat:
+        headers["Upload-Concat"] = upload.concat
+    if position.status.open:
+        headers["Upload-Expires"] = _expires(uploads, position.heard_of)
+    return Response(status_code=200, headers=headers)
+
+
+@router.delete("/{id}")
+async def terminate(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
+    """End it; nothing of it stays. A completed file is a document, and is refused with 409."""
+    await Appending(uploads).terminate(id)
+    return Response(status_code=204)
+
+
+@router.post("/{id}")
+async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
+    """For clients that can't send PATCH or DELETE: `X-HTTP-Method-Override` says it."""
+    match request.headers.get("X-HTTP-Method-Override", "").upper():
+        case "PATCH":
+            return await send(id, request, uploads, key)
+        case "DELETE":
+            return await terminate(id, uploads, key)
+        case "HEAD":
+            return await look(id, uploads, key)
+        case _:
+            raise Refused(
+                405,
+                "method_not_allowed",
+                "POST is for creating uploads",
+                remedy="Send PATCH, HEAD or DELETE, or name it in X-HTTP-Method-Override.",
+                headers={"Allow": "OPTIONS, HEAD, PATCH, DELETE"},
+            )
+
+
+def _expires(uploads: UploadService, heard_of: int) -> str:
+    at = heard_of + round(uploads.options.expiry.total_seconds() * 1000)
+    expires: datetime = instant(at)
+    return format_datetime(expires, usegmt=True)

@@ -1,0 +1,161 @@
+"""What the headers of tus say."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from towpath.apps.uploads.appending import Hash, Wanted
+from towpath.apps.uploads.model import FINAL, PARTIAL, NewUpload, Upload
+from towpath.web.problems import Refused
+
+BODY_TYPE = "application/offset+octet-stream"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}")
+_KEY = re.compile(r"[!-+\--~]{1,255}")
+_NAMES = ("filename", "name")
+_TYPES = ("filetype", "type", "mime_type")
+_OWN = ("drive", "connector_id", "parent_id", "path", "client_node_id")
+"""What the chunk API calls the same."""
+
+
+class _Crc32:
+    """The CRC of zlib, as hashlib has its hashes."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+def _sha1() -> Hash:
+    return hashlib.sha1(usedforsecurity=False)
+
+
+def _md5() -> Hash:
+    return hashlib.md5(usedforsecurity=False)
+
+
+ALGORITHMS = {
+    "sha1": _sha1,
+    "sha256": hashlib.sha256,
+    "sha512": hashlib.sha512,
+    "md5": _md5,
+    "crc32": _Crc32,
+}
+"""Of Upload-Checksum; sha1 is what every client knows."""
+
+
+class Creation(msgspec.Struct, frozen=True):
+    """What a request that creates an upload asks for."""
+
+    length: int | None
+    metadata: Mapping[str, str]
+    partial: bool
+    pieces: list[str]
+    """The URLs that a final upload is joined of."""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Self:
+        """400 for what can't be right."""
+        length = length_of(headers, "Upload-Length")
+        deferred = headers.get("Upload-Defer-Length")
+        concat = headers.get("Upload-Concat", "")
+        kind, _, urls = concat.partition(";")
+        if concat and kind not in (PARTIAL, FINAL):
+            raise _invalid("Upload-Concat", "must be `partial`, or `final;` and URLs")
+        if kind == FINAL:
+            if not urls.split() or length is not None:
+                rule = "of a final upload names at least one URL, without Upload-Length"
+                raise _invalid("Upload-Concat", rule)
+        elif (length is None) == (deferred is None) or deferred not in (None, "1"):
+            raise _invalid("Upload-Length", "or `Upload-Defer-Length: 1` is needed")
+        metadata = metadata_of(headers.get("Upload-Metadata", ""))
+        return cls(length, metadata, kind == PARTIAL, urls.split())
+
+    def new(self) -> NewUpload:
+        """The upload to be. Raises InvalidInput."""
+        given = self.metadata
+        own: dict[str, Any] = {name: given[name] for name in _OWN if given.get(name)}
+        kind = next((given[it] for it in _TYPES if given.get(it)), "")
+        if _TYPE.fullmatch(kind):  # a browser may know none, or one of its own making
+            own["mime_type"] = kind
+        return NewUpload(
+            **own,
+            name=next((given[it] for it in _NAMES if given.get(it)), "file"),
+            size=self.length,
+            custom_metadata=dict(given),
+            concat=PARTIAL if self.partial else None,
+        )
+
+
+def length_of(headers: Mapping[str, str], name: str) -> int | None:
+    """A header that is a number of bytes; None = it is not there. 400."""
+    text = headers.get(name)
+    if text is None:
+        return None
+    if _NUMBER.fullmatch(text) is None:
+        raise _invalid(name, "must be a number of bytes")
+    return int(text)
+
+
+def metadata_of(header: str) -> dict[str, str]:
+    """What Upload-Metadata says. 400."""
+    found: dict[str, str] = {}
+    for pair in filter(None, (it.strip() for it in header.split(","))):
+        name, _, value = pair.partition(" ")
+        try:
+            text = base64.b64decode(value, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            raise _invalid("Upload-Metadata", "has values of UTF-8 in base64") from None
+        if _KEY.fullmatch(name) is None or name in found:
+            raise _invalid("Upload-Metadata", "has keys of ASCII, each once")
+        found[name] = text
+    return found
+
+
+def told_metadata(upload: Upload) -> str:
+    """Upload-Metadata as it was sent."""
+    found = msgspec.json.decode(upload.custom_metadata, type=dict[str, object])
+    return ",".join(
+        f"{name} {base64.b64encode(str(value).encode()).decode()}".strip()
+        for name, value in found.items()
+        if _KEY.fullmatch(name)
+    )
+
+
+def checksum_of(headers: Mapping[str, str]) -> Wanted | None:
+    """What Upload-Checksum says. 400."""
+    text = headers.get("Upload-Checksum")
+    if text is None:
+        return None
+    name, _, value = text.partition(" ")
+    if name not in ALGORITHMS:
+        raise _invalid("Upload-Checksum", f"is one of {', '.join(ALGORITHMS)}, and base64")
+    try:
+        found = base64.b64decode(value, validate=True)
+    except binascii.Error:
+        found = b""
+    if len(found) != len(ALGORITHMS[name]().digest()):
+        raise _invalid("Upload-Checksum", f"has no {name} in base64")
+    return Wanted(name, found, ALGORITHMS[name])
+
+
+def _invalid(name: str, rule: str) -> Refused:
+    return Refused(
+        400,
+        "header_invalid",
+        f"{name} {rule}",
+        remedy="See https://tus.io/protocols/resumable-upload.",
+    )

@@ -1,0 +1,93 @@
+"""An upload that is joined of others: their objects are copied inside the store.
+
+A part of an object has at least 5 MiB, but for the last one. So of pieces that are smaller the
+bytes are read and sent together; all others are copied where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from towpath.apps.uploads.model import Upload
+from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.stores.port import LEAST_PART, MOST_PARTS, Multipart, Object, Part, Store
+
+_COPIED = 64 * MIB
+"""Bytes that the store copies at a time, if that makes no more parts than there may be."""
+_AT_ONCE = 4
+
+
+class Span(NamedTuple):
+    """Some bytes of one piece."""
+
+    piece: int
+    start: int
+    length: int
+
+
+def parts_of(
+    sizes: Sequence[int], *, copied: int = _COPIED, least: int = LEAST_PART
+) -> list[list[Span]]:
+    """Which bytes of pieces of these *sizes* make which part.
+
+    A part of one span is copied, any other is read and sent. All but the last have *least* bytes.
+    """
+    copied = max(copied, -(-sum(sizes) // (MOST_PARTS // 2)), 2 * least)
+    made: list[list[Span]] = []
+    small: list[Span] = []  # what is not enough for a part yet
+    for piece, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            rest, held = size - start, sum(span.length for span in small)
+            if small or rest < least:
+                length = min(rest, least - held)
+                small.append(Span(piece, start, length))
+                if held + length >= least:
+                    made.append(small)
+                    small = []
+            else:
+                # What would be left over is less than a part: it comes along.
+                length = rest if rest < copied + least else copied
+                made.append([Span(piece, start, length)])
+            start += length
+    return [*made, small] if small else made
+
+
+async def joined(store: Store, multipart: Multipart, pieces: Sequence[Upload]) -> Object:
+    """The object that *pieces* make. Done again, it goes on with what was done.
+
+    Raises StoreError.
+    """
+    there = {part.number: part for part in await store.list_parts(multipart)}
+    sizes = [piece.final_size or 0 for piece in pieces]
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def made(number: int, spans: list[Span]) -> Part:
+        before = there.get(number)
+        if before is not None and before.size == sum(span.length for span in spans):
+            return before
+        async with room:
+            if len(spans) == 1 and spans[0].length >= LEAST_PART:
+                [(piece, start, length)] = spans
+                key = pieces[piece].s3_key
+                return await store.copy_part(multipart, number, key, start=start, length=length)
+            return await store.put_part(multipart, number, await _read(store, pieces, spans))
+
+    planned = enumerate(parts_of(sizes), start=1)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(made(number, spans)) for number, spans in planned]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    return await store.complete(multipart, [task.result() for task in tasks])
+
+
+async def _read(store: Store, pieces: Sequence[Upload], spans: Sequence[Span]) -> list[bytes]:
+    """The bytes of some spans: at most those of two parts of the least size."""
+    found: list[bytes] = []
+    for piece, start, length in spans:
+        async with store.get(pieces[piece].s3_key, start=start, length=length) as come:
+            found += [some async for some in come]
+    return found

@@ -1,0 +1,237 @@
+"""What a body is on its way in: bytes behind those that are here, or beside them at first."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
+from towpath.apps.uploads.lifecycle import Lifecycle, Work
+from towpath.apps.uploads.model import Plan
+from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts
+from towpath.apps.uploads.states import Front
+from towpath.clock import steady
+from towpath.errors import ServerError
+
+_ROOM_WITHIN = 20.0
+"""Seconds that a body waits for room, unread, before it is refused."""
+_LOOK_EVERY = 0.1
+_RETRY_AFTER = 1
+_KEEP_EVERY = 60.0
+"""Seconds between two signs that a slow body is still coming."""
+
+
+class Steps:
+    """What is done in Redis for bytes that come one behind the other."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._own, self._records = lifecycle, lifecycle.records
+
+    async def count_chunk(self, upload_id: str, plan: Plan, number: int, token: str) -> bool:
+        """A chunk whose bytes are staged counts, and its part is stored if that is whole.
+
+        False: it is here with bytes that came otherwise.
+        """
+        state = self._records.state(upload_id)
+        put = await state.put(
+            number,
+            length=chunk_length(plan, number),
+            digest=b"",
+            token=token,
+            last=False,
+            most=plan.most_chunks,
+        )
+        if put.token == token:
+            renewed = await self._records.chunks(upload_id).place(number, token)
+            if renewed is not None:
+                parts = renewed_parts(plan, [*renewed, number])
+                await self._records.budget.renew(upload_id, parts)
+                await self._own.tell_chunk(upload_id, number, last=number + 1 == plan.total_chunks)
+            elif await state.lose(put.generation, {number: token}):
+                raise ChunkLost(upload_id, f"chunk {number}")
+        if put.turn is not None:
+            await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
+        return put.token in (token, "")
+
+    async def reserve(self, writing: Writing, parts: Iterable[int]) -> None:
+        """Room for all of these parts, waited for. Raises BudgetFull, ShareFull."""
+        until = steady() + _ROOM_WITHIN
+        while True:
+            refusal = await self._reserved(writing, parts)
+            if refusal is None:
+                return
+            if steady() > until:
+                kind = ShareFull if refusal.share else BudgetFull
+                what = "there is no room for another part"
+                raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _reserved(self, writing: Writing, parts: Iterable[int]) -> Refusal | None:
+        """Room for all, or for none but the one that is begun: who waits keeps nobody waiting."""
+        budget, got = self._records.budget, list[int]()
+        for part in parts:
+            size = writing.plan.part_length(part)
+            refusal = await budget.reserve(
+                writing.upload_id, part, holder=writing.holder, size=size
+            )
+            if refusal is not None:
+                begun = writing.plan.part_of(writing.number) if writing.inside else -1
+                await budget.release(writing.upload_id, [it for it in got if it != begun])
+                return refusal
+            got.append(part)
+        return None
+
+    async def keep(self, upload_id: str, part: int) -> None:
+        """The part is begun, and has its room for as long as its bytes are here."""
+        state, budget = self._records.state(upload_id), self._records.budget
+        await asyncio.gather(state.touch(part), budget.renew(upload_id, [part]))
+
+    async def append(self, upload_id: str, token: str, offset: int, piece: memoryview) -> None:
+        """Put *piece* behind what has come of a chunk. Raises ChunkLost if that ends elsewhere."""
+        stays = self._own.options.chunk_expiry
+        await self.chunks(upload_id).append(token, offset, piece, stays=stays)
+
+    def chunks(self, upload_id: str) -> Chunks:
+        return self._records.chunks(upload_id)
+
+    async def count(self, writing: Writing, number: int, token: str) -> None:
+        """Raises ChunkLost if it came otherwise."""
+        if not await self.count_chunk(writing.upload_id, writing.plan, number, token):
+            raise ChunkLost(writing.upload_id, f"chunk {number}")
+
+
+class Start(NamedTuple):
+    """Where a body begins."""
+
+    upload_id: str
+    plan: Plan
+    front: Front
+    offset: int
+    holder: str
+
+
+class Writing:
+    """One body on its way in: where it is, and what has room."""
+
+    def __init__(self, own: Steps, start: Start) -> None:
+        self.own = own
+        self.upload_id, self.plan, self.front, self.offset, self.holder = start
+        self._reserved: int | None = None
+        self._kept = steady()
+
+    @property
+    def number(self) -> int:
+        """The chunk that the next byte belongs to."""
+        return self.offset // self.plan.chunk_size
+
+    @property
+    def inside(self) -> int:
+        """Where in that chunk."""
+        return self.offset % self.plan.chunk_size
+
+    def token(self, number: int) -> str:
+        return tail_token(self.front.generation, number)
+
+    async def write(self, piece: bytes) -> None:
+        """Put *piece* behind what is here. Raises ChunkLost if another did before."""
+        at = 0
+        while at < len(piece):
+            number, inside = self.number, self.inside
+            room = chunk_length(self.plan, number) - inside
+            if room <= 0:
+                raise UploadTooLarge(f"more than {self.offset} bytes", self.upload_id)
+            part = self.plan.part_of(number)
+            if self._reserved != part:
+                await self.own.reserve(self, [part])
+                self._reserved = part
+            some = memoryview(piece)[at : at + room]
+            await self.own.append(self.upload_id, self.token(number), inside, some)
+            at += len(some)
+            self.offset += len(some)
+            if len(some) == room:
+                await self.own.count(self, number, self.token(number))
+            elif steady() - self._kept > _KEEP_EVERY:
+                await self.own.keep(self.upload_id, part)
+                self._kept = steady()
+
+    async def rest(self) -> None:
+        """The body has ended: what is not whole stays for as long as its upload's chunks."""
+        if self.inside and self._reserved is not None:
+            await self.own.keep(self.upload_id, self._reserved)
+
+
+class Fork:
+    """A body that is staged beside what is here, until its checksum fits."""
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)
+        self._name = secrets.token_hex(8)
+        self._first, self._offset = writing.offset, writing.offset
+
+    @classmethod
+    async def of(cls, writing: Writing, length: int) -> Fork:
+        """With room for all of it. Raises BudgetFull, ShareFull, ChunkLost."""
+        fork, plan = cls(writing), writing.plan
+        last = (writing.offset + length - 1) // plan.chunk_size
+        parts = range(plan.part_of(writing.number), plan.part_of(last) + 1)
+        await writing.own.reserve(writing, parts)
+        if writing.inside:
+            await fork._chunks.fork(
+                writing.token(writing.number), writing.inside, fork._token(writing.number)
+            )
+        return fork
+
+    def _token(self, number: int) -> str:
+        return f"{self._name}-{number}"
+
+    async def write(self, piece: bytes) -> None:
+        size, at = self._writing.plan.chunk_size, 0
+        while at < len(piece):
+            number, inside = divmod(self._offset, size)
+            some = memoryview(piece)[at : at + size - inside]
+            await self._chunks.append(self._token(number), inside, some)
+            at += len(some)
+            self._offset += len(some)
+
+    def _numbers(self) -> range:
+        size = self._writing.plan.chunk_size
+        return range(self._first // size, -(-self._offset // size))
+
+    async def count(self) -> None:
+        """All of it is what it should be. Raises ChunkLost if another came first."""
+        writing, size = self._writing, self._writing.plan.chunk_size
+        for number in self._numbers():
+            end = min((number + 1) * size, self._offset)
+            if end - number * size == chunk_length(writing.plan, number):
+                await writing.own.count(writing, number, self._token(number))
+            else:
+                before = max(self._first - number * size, 0)
+                await self._chunks.adopt(writing.token(number), before, self._token(number))
+                await writing.own.keep(writing.upload_id, writing.plan.part_of(number))
+            writing.offset = end
+
+    async def drop(self) -> None:
+        """None of it counts."""
+        try:
+            await self._chunks.discard((), [self._token(number) for number in self._numbers()])
+        except ServerError:
+            return  # it expires
+
+
+def tail_token(generation: int, number: int) -> str:
+    """Under which the bytes of a chunk come that come one behind the other."""
+    return f"tail-{generation}-{number}"
+
+
+def sized(plan: Plan, front: Front) -> Plan:
+    return msgspec.structs.replace(plan, size=front.size) if front.size is not None else plan
+
+
+def chunk_length(plan: Plan, number: int) -> int:
+    """How many bytes a chunk has; without a size, at most."""
+    length = plan.chunk_length(number)
+    return plan.chunk_size if length is None else max(length, 0)

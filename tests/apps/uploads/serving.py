@@ -1,0 +1,44 @@
+"""A server with uploads into a directory, and workers beside it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from tests.server.messaging import started
+from towpath import Towpath
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.tables import TABLES
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.server.build import Parts, build
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.web.limits import ServerLimits
+
+ORIGIN = "https://files.example"
+
+
+@asynccontextmanager
+async def uploads_app(
+    server: EmbeddedServer, database: str, folder: Path
+) -> AsyncGenerator[FastAPI]:
+    """Room for eight parts, four of them one key's."""
+    ledger = Ledger(database, tables=[TABLES])
+    async with ledger:
+        await ledger.migrate()
+    options = UploadsOptions(directory=folder / "objects", budget=64 * MIB, origins=(ORIGIN,))
+    parts = Parts(
+        connect=lambda limits: Engine(server.url, limits=limits),
+        ledger=ledger,
+        limits=ServerLimits(),
+        metrics=Metrics(),
+        log=Log(),
+        version="0",
+        options={"uploads": options},
+        app=lambda: Towpath(server.url, ledger=ledger),
+    )
+    async with started(build(parts)) as app:
+        yield app

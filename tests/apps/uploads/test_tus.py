@@ -1,0 +1,230 @@
+"""tus 1.0 over HTTP: uploads that go on, every refusal with its status, and what is spoken."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.uploads.serving import ORIGIN
+from tests.apps.uploads.tus_client import BODY, TUS, P, content, create, encoded, offset_of, patch
+from tests.server.messaging import client_of, key_of
+from tests.waiting import eventually_async
+from towpath.embedded import EmbeddedServer
+
+
+class TestAnUpload:
+    async def test_goes_on_from_where_it_is(self, tus: httpx.AsyncClient, data: bytes) -> None:
+        """Bodies of any size: they end in the middle of chunks, and span several."""
+        metadata = encoded(filename="ä.pdf", filetype="application/pdf", note="")
+        path = await create(tus, len(data), Upload_Metadata=metadata)
+        at = 0
+        for size in (3, 100_000, P - 100_003, 5, P + 1, len(data)):
+            answer = await patch(tus, path, at, data[at : at + size])
+            at = min(at + size, len(data))
+            assert (answer.status_code, answer.headers["Upload-Offset"]) == (204, str(at))
+            assert answer.headers["Upload-Expires"].endswith(" GMT")
+            assert await offset_of(tus, path) == at
+        assert await content(tus, path) == data
+        found = await tus.head(path)
+        assert found.headers["Upload-Length"] == found.headers["Upload-Offset"] == str(len(data))
+        assert found.headers["Upload-Metadata"] == metadata.replace("note ", "note")
+        assert found.headers["Cache-Control"] == "no-store"
+        row = (await tus.get(f"/api/v1/uploads/{path.rpartition('/')[2]}")).json()
+        assert (row["name"], row["mime_type"]) == ("ä.pdf", "application/pdf")
+
+    async def test_may_begin_with_its_creation(self, tus: httpx.AsyncClient, data: bytes) -> None:
+        headers = BODY | {"Upload-Length": "9"}
+        answer = await tus.post("/files", content=b"12345", headers=headers)
+        assert (answer.status_code, answer.headers["Upload-Offset"]) == (201, "5")
+        path = answer.headers["Location"]
+        assert (await patch(tus, path, 5, b"6789")).status_code == 204
+        assert await content(tus, path) == b"123456789"
+
+    async def test_may_be_empty(self, tus: httpx.AsyncClient) -> None:
+        path = await create(tus, 0)
+        assert await offset_of(tus, path) == 0
+        assert await content(tus, path) == b""
+
+    @pytest.mark.parametrize("size", [0, 5, P, P + 5])
+    async def test_may_tell_its_length_later(
+        self, tus: httpx.AsyncClient, data: bytes, size: int
+    ) -> None:
+        path = await create(tus)
+        assert (await patch(tus, path, 0, data[:size])).status_code == 204
+        found = (await tus.head(path)).headers
+        assert found["Upload-Defer-Length"] == "1"
+        assert "Upload-Length" not in found
+        if size:
+            less = await patch(tus, path, size, b"", Upload_Length=str(size - 1))
+            assert less.status_code == 409
+        end = await patch(tus, path, size, b"", Upload_Length=str(size))
+        assert (end.status_code, end.headers["Upload-Offset"]) == (204, str(size))
+        assert await content(tus, path) == data[:size]
+
+    async def test_under_the_same_idempotency_key_is_the_same(self, tus: httpx.AsyncClient) -> None:
+        first = await create(tus, 5, Idempotency_Key="one")
+        assert await create(tus, 5, Idempotency_Key="one") == first
+
+    async def test_needs_a_key_with_the_scope(self, app: FastAPI) -> None:
+        headers = TUS | {"Upload-Length": "5"}
+        async with client_of(app) as nobody:
+            assert (await nobody.post("/files", headers=headers)).status_code == 401
+        async with client_of(app, await key_of(app, "read")) as reader:
+            answer = await reader.post("/files", headers=headers)
+            assert (answer.status_code, answer.headers["Tus-Resumable"]) == (403, "1.0.0")
+
+    async def test_whose_redis_was_emptied_goes_on_from_the_store(
+        self, tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
+    ) -> None:
+        path = await create(tus, len(data))
+        assert (await patch(tus, path, 0, data[: P + 5])).status_code == 204
+
+        async def stored() -> bool:
+            api = f"/api/v1/uploads/{path.rpartition('/')[2]}"
+            return (await tus.get(api)).json()["uploaded_chunks"] == 1
+
+        await eventually_async(stored)
+        for key in cast("list[str]", server.ask("KEYS", "upload*")):
+            server.ask("DEL", key)
+        assert await offset_of(tus, path) == P
+        lost = await patch(tus, path, P + 5, data[P + 5 :])
+        assert (lost.status_code, lost.headers["Upload-Offset"]) == (409, str(P))
+        assert (await patch(tus, path, P, data[P:])).status_code == 204
+        assert await content(tus, path) == data
+
+
+class TestARefusal:
+    async def test_of_another_version(self, tus: httpx.AsyncClient) -> None:
+        for version in ("0.2.2", ""):
+            headers = {"Tus-Resumable": version, "Upload-Length": "5"}
+            answer = await tus.post("/files", headers=headers)
+            assert (answer.status_code, answer.headers["Tus-Version"]) == (412, "1.0.0")
+
+    async def test_of_a_creation_that_can_t_be(self, tus: httpx.AsyncClient) -> None:
+        for headers in (
+            {},
+            {"Upload-Length": "-1"},
+            {"Upload-Length": "x"},
+            {"Upload-Length": "5", "Upload-Defer-Length": "1"},
+            {"Upload-Defer-Length": "2"},
+            {"Upload-Length": "5", "Upload-Metadata": "filename *"},
+            {"Upload-Length": "5", "Upload-Metadata": "a QQ==,a QQ=="},
+            {"Upload-Length": "5", "Upload-Metadata": "a /w=="},
+            {"Upload-Length": "5", "Upload-Concat": "nonsense"},
+            {"Upload-Concat": "final;"},
+            {"Upload-Concat": "final;/elsewhere/x"},
+        ):
+            answer = await tus.post("/files", headers=headers)
+            assert (answer.status_code, answer.headers["Tus-Resumable"]) == (400, "1.0.0"), headers
+        for metadata in (encoded(filename="a\0b"), encoded(drive="../x")):
+            headers = {"Upload-Length": "5", "Upload-Metadata": metadata}
+            assert (await tus.post("/files", headers=headers)).status_code == 422
+        most = (await tus.options("/files")).headers["Tus-Max-Size"]
+        answer = await tus.post("/files", headers={"Upload-Length": str(int(most) + 1)})
+        assert answer.status_code == 413
+
+    async def test_of_bytes_that_can_t_be(self, tus: httpx.AsyncClient) -> None:
+        path = await create(tus, 9)
+        assert (await patch(tus, path, 0, b"12345")).status_code == 204
+        for offset in (0, 4, 6, 9):
+            answer = await patch(tus, path, offset, b"6")
+            assert (answer.status_code, answer.headers["Upload-Offset"]) == (409, "5"), offset
+        assert (await patch(tus, path, 5, b"67890")).status_code == 413
+        answer = await tus.patch(path, content=b"6", headers=BODY)
+        assert answer.status_code == 400
+        answer = await tus.patch(path, content=b"6", headers={"Upload-Offset": "5"})
+        assert answer.status_code == 415
+        assert (await patch(tus, path, 5, b"6", Upload_Length="8")).status_code == 409
+        assert await offset_of(tus, path) == 5
+
+        async def endless() -> AsyncIterator[bytes]:
+            yield b"6789"
+            yield b"0"
+
+        headers = BODY | {"Upload-Offset": "5"}
+        answer = await tus.patch(path, content=endless(), headers=headers)
+        assert answer.status_code == 413
+
+    async def test_of_what_is_not_there_or_has_ended(self, tus: httpx.AsyncClient) -> None:
+        assert (await tus.head("/files/nobody")).status_code == 404
+        assert (await patch(tus, "/files/nobody", 0, b"x")).status_code == 404
+        assert (await tus.delete("/files/nobody")).status_code == 404
+        path = await create(tus, 5)
+        assert (await patch(tus, path, 0, b"123")).status_code == 204
+        assert (await tus.delete(path)).status_code == 204
+        assert (await tus.head(path)).status_code == 410
+        assert (await patch(tus, path, 3, b"45")).status_code == 410
+        done = await create(tus, 1)
+        assert (await patch(tus, done, 0, b"x")).status_code == 204
+        assert await content(tus, done) == b"x"
+        assert (await tus.delete(done)).status_code == 409
+        assert (await patch(tus, done, 1, b"")).status_code == 204
+        assert (await patch(tus, done, 0, b"y")).status_code == 409
+
+    async def test_for_want_of_room_counts_what_came(
+        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Four uploads have begun a part each: there is no room of this key's for a fifth."""
+        monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+        begun = [await create(tus, len(data)) for _ in range(4)]
+        for path in begun:
+            assert (await patch(tus, path, 0, b"x")).status_code == 204
+        path = await create(tus, len(data))
+        answer = await patch(tus, path, 0, data)
+        assert answer.status_code == 429
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert (await tus.delete(begun[0])).status_code == 204
+        assert (await patch(tus, path, 0, data[:5])).status_code == 204
+
+    async def test_of_bytes_that_another_sent_first(
+        self, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
+        path = await create(tus, len(data))
+        answers = await asyncio.gather(*(patch(tus, path, 0, data) for _ in range(4)))
+        assert {answer.status_code for answer in answers} <= {204, 409}
+        at = await offset_of(tus, path)
+        if at < len(data):
+            assert (await patch(tus, path, at, data[at:])).status_code == 204
+        assert await content(tus, path) == data
+
+
+class TestWhatItSpeaks:
+    async def test_is_told(self, tus: httpx.AsyncClient) -> None:
+        del tus.headers["Tus-Resumable"]
+        answer = await tus.options("/files")
+        assert (answer.status_code, answer.headers["Tus-Version"]) == (204, "1.0.0")
+        assert set(answer.headers["Tus-Extension"].split(",")) == {
+            "creation", "creation-with-upload", "creation-defer-length", "checksum",
+            "termination", "expiration", "concatenation",
+        }  # fmt: skip
+        assert "sha1" in answer.headers["Tus-Checksum-Algorithm"].split(",")
+
+    async def test_to_pages_of_other_origins(self, app: FastAPI, tus: httpx.AsyncClient) -> None:
+        asked = {
+            "Origin": ORIGIN,
+            "Access-Control-Request-Method": "PATCH",
+            "Access-Control-Request-Headers": "authorization,tus-resumable,upload-offset",
+        }
+        async with client_of(app) as browser:
+            answer = await browser.options("/files/x", headers=asked)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        assert "upload-offset" in answer.headers["access-control-allow-headers"]
+        path = await create(tus, 5)
+        found = await tus.head(path, headers={"Origin": ORIGIN})
+        assert "Upload-Offset" in found.headers["access-control-expose-headers"]
+
+    async def test_by_post_where_other_methods_can_t_be_sent(self, tus: httpx.AsyncClient) -> None:
+        path = await create(tus, 5)
+        headers = BODY | {"Upload-Offset": "0", "X-HTTP-Method-Override": "PATCH"}
+        answer = await tus.post(path, content=b"123", headers=headers)
+        assert (answer.status_code, answer.headers["Upload-Offset"]) == (204, "3")
+        answer = await tus.post(path, headers={"X-HTTP-Method-Override": "HEAD"})
+        assert answer.headers["Upload-Offset"] == "3"
+        answer = await tus.post(path, headers={"X-HTTP-Method-Override": "DELETE"})
+        assert answer.status_code == 204
+        answer = await tus.post(path)
+        assert answer.status_code == 405

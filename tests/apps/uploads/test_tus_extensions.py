@@ -1,0 +1,135 @@
+"""tus 1.0 over HTTP: bodies that are cut, checksums, and uploads that are joined."""
+
+import base64
+import hashlib
+import zlib
+from itertools import pairwise
+from typing import cast
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.uploads.tus_client import P, content, create, cut, encoded, offset_of, patch
+from tests.server.messaging import listening
+from tests.waiting import eventually_async
+from towpath.apps.uploads.options import MIB
+from towpath.embedded import EmbeddedServer
+
+
+class TestACutBody:
+    async def test_counts_as_far_as_it_came(
+        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
+        path = await create(tus, len(data))
+        async with listening(app) as url:
+            await cut(url, tus, path, data[: P + 300_000], length=len(data))
+
+            async def counted() -> bool:
+                return await offset_of(tus, path) > P
+
+            await eventually_async(counted)
+        at = await offset_of(tus, path)
+        assert P < at <= P + 300_000
+        assert (await patch(tus, path, at, data[at:])).status_code == 204
+        assert await content(tus, path) == data
+
+    async def test_with_a_checksum_does_not_count_at_all(
+        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
+    ) -> None:
+        path = await create(tus, len(data))
+        assert (await patch(tus, path, 0, data[:5])).status_code == 204
+        told = f"Upload-Checksum: sha1 {base64.b64encode(bytes(20)).decode()}\r\n"
+        async with listening(app) as url:
+            await cut(url, tus, path, data[: 3 * MIB], length=P, more=told, offset=5)
+
+            async def gone() -> bool:
+                return len(cast("list[str]", server.ask("KEYS", "upload:*:staging:*"))) == 1
+
+            await eventually_async(gone)
+        assert await offset_of(tus, path) == 5
+
+
+class TestAChecksum:
+    @pytest.mark.parametrize("size", [5, 3 * MIB, P + 5])
+    async def test_that_fits_lets_the_bytes_count(
+        self, tus: httpx.AsyncClient, data: bytes, size: int
+    ) -> None:
+        path = await create(tus, len(data))
+        assert (await patch(tus, path, 0, data[:9])).status_code == 204
+        some, at = data[9 : 9 + size], 9
+        for name, value in (
+            ("sha1", hashlib.sha1(some).digest()),  # noqa: S324 -- what tus asks for
+            ("crc32", zlib.crc32(some).to_bytes(4, "big")),
+        ):
+            wrong = base64.b64encode(bytes(len(value))).decode()
+            answer = await patch(tus, path, at, some, Upload_Checksum=f"{name} {wrong}")
+            assert answer.status_code == 460
+            assert await offset_of(tus, path) == at
+        right = base64.b64encode(hashlib.sha256(some).digest()).decode()
+        answer = await patch(tus, path, at, some, Upload_Checksum=f"sha256 {right}")
+        assert (answer.status_code, answer.headers["Upload-Offset"]) == (204, str(at + size))
+        assert (await patch(tus, path, at + size, data[at + size :])).status_code == 204
+        assert await content(tus, path) == data
+
+    async def test_that_can_t_be_is_refused(self, tus: httpx.AsyncClient, data: bytes) -> None:
+        path = await create(tus, len(data) * 2)
+        for text in ("sha1", "nonsense AAAA", "sha1 AAAA", "sha1 *"):
+            answer = await patch(tus, path, 0, b"x", Upload_Checksum=text)
+            assert answer.status_code == 400, text
+        value = base64.b64encode(hashlib.sha256(data * 2).digest()).decode()
+        answer = await patch(tus, path, 0, data * 2, Upload_Checksum=f"sha256 {value}")
+        assert answer.status_code == 413
+
+
+class TestJoining:
+    async def test_makes_one_file_of_several(
+        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes
+    ) -> None:
+        """Pieces of any size, also smaller than a part of the store may be."""
+        cuts = [0, 3, 6 * MIB, 6 * MIB + 4, 6 * MIB + 4, len(data)]
+        paths: list[str] = []
+        for start, end in pairwise(cuts):
+            path = await create(tus, end - start, Upload_Concat="partial")
+            if end > start:
+                assert (await patch(tus, path, 0, data[start:end])).status_code == 204
+            paths.append(path)
+        assert (await tus.head(paths[0])).headers["Upload-Concat"] == "partial"
+        headers = {
+            "Upload-Concat": f"final;http://towpath{paths[0]} {' '.join(paths[1:])}",
+            "Upload-Metadata": encoded(filename="all.bin"),
+        }
+        answer = await tus.post("/files", headers=headers)
+        assert answer.status_code == 201, answer.text
+        final = answer.headers["Location"]
+        assert await content(tus, final) == data
+        found = (await tus.head(final)).headers
+        assert found["Upload-Concat"] == f"final;{' '.join(paths)}"
+        assert found["Upload-Length"] == found["Upload-Offset"] == str(len(data))
+        again = await tus.post("/files", headers=headers)
+        assert (again.status_code, again.headers["Location"]) == (201, final)
+
+        async def gone() -> bool:
+            return {(await tus.head(path)).status_code for path in paths} == {410}
+
+        await eventually_async(gone)
+        assert (await patch(tus, final, len(data), b"x")).status_code == 403
+        answer = await tus.put(f"/api/v1/uploads/{final[7:]}/chunks/0", content=b"x")
+        assert answer.status_code == 403
+
+    async def test_is_refused_for_pieces_that_are_not_whole(self, tus: httpx.AsyncClient) -> None:
+        piece = await create(tus, 5, Upload_Concat="partial")
+        whole = await create(tus, 1)
+        for path, status in ((piece, 409), (whole, 409), ("/files/nobody", 404)):
+            answer = await tus.post("/files", headers={"Upload-Concat": f"final;{path}"})
+            assert answer.status_code == status, path
+        assert (await tus.delete(piece)).status_code == 204
+        answer = await tus.post("/files", headers={"Upload-Concat": f"final;{piece}"})
+        assert answer.status_code == 410
+
+    async def test_lets_a_completed_piece_be_given_up(self, tus: httpx.AsyncClient) -> None:
+        piece = await create(tus, 5, Upload_Concat="partial")
+        assert (await patch(tus, piece, 0, b"12345")).status_code == 204
+        assert await content(tus, piece) == b"12345"
+        assert (await tus.delete(piece)).status_code == 204
+        assert (await tus.head(piece)).status_code == 410

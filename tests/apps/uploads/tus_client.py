@@ -1,0 +1,79 @@
+"""A client of tus that does what it is told, right or wrong."""
+
+import asyncio
+import base64
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from tests.waiting import eventually_async
+from towpath.apps.uploads.options import MIB
+
+TUS = {"Tus-Resumable": "1.0.0"}
+BODY = {"Content-Type": "application/offset+octet-stream"}
+P = 8 * MIB
+"""Bytes of a chunk and of a part."""
+
+
+def encoded(**metadata: str) -> str:
+    return ",".join(f"{k} {base64.b64encode(v.encode()).decode()}" for k, v in metadata.items())
+
+
+async def create(tus: httpx.AsyncClient, size: int | None = None, **headers: str) -> str:
+    """The path of a new upload."""
+    length = {"Upload-Defer-Length": "1"} if size is None else {"Upload-Length": str(size)}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = await tus.post("/files", headers=length | named)
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["Tus-Resumable"] == "1.0.0"
+    return answer.headers["Location"]
+
+
+async def patch(
+    tus: httpx.AsyncClient, path: str, offset: int, data: bytes, **headers: str
+) -> httpx.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    given = BODY | {"Upload-Offset": str(offset)} | named
+    return await tus.patch(path, content=data, headers=given)
+
+
+async def offset_of(tus: httpx.AsyncClient, path: str) -> int:
+    return int((await tus.head(path)).headers["Upload-Offset"])
+
+
+async def content(tus: httpx.AsyncClient, path: str) -> bytes:
+    """The file, once it is completed."""
+    api = f"/api/v1/uploads/{path.rpartition('/')[2]}"
+    found: dict[str, Any] = {}
+
+    async def ended() -> bool:
+        found.update((await tus.get(api)).json())
+        return found["status"] in ("COMPLETED", "FAILED")
+
+    await eventually_async(ended)
+    assert found["status"] == "COMPLETED", found["error_message"]
+    return (await tus.get(f"{api}/content")).content
+
+
+async def cut(
+    url: str,
+    tus: httpx.AsyncClient,
+    path: str,
+    some: bytes,
+    *,
+    length: int,
+    more: str = "",
+    offset: int = 0,
+) -> None:
+    """Announce *length* bytes, send *some* and leave."""
+    _, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
+    head = (
+        f"PATCH {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {tus.headers['X-API-Key']}\r\n"
+        f"Tus-Resumable: 1.0.0\r\nContent-Type: application/offset+octet-stream\r\n{more}"
+        f"Upload-Offset: {offset}\r\nContent-Length: {length}\r\n\r\n"
+    )
+    writer.write(head.encode() + some)
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
