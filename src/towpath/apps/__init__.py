@@ -26,6 +26,8 @@ BUILT_IN = {
         "Timers: submit, set, show, list, move, cancel, log, types.",
     ),
     "issues": Line("towpath.apps.issues:APPLICATION"),
-    "uploads": Line("towpath.apps.uploads:APPLICATION"),
+    "uploads": Line(
+        "towpath.apps.uploads:APPLICATION", "Uploads: list, show, abort, resume, sweep."
+    ),
 }
 """The applications that come with Towpath."""

@@ -76,6 +76,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """What `towpath --help` says about the noun."""
     metrics: tuple[MetricSpec, ...] = ()
     """What it counts, beside its jobs; names begin with `towpath_` and its own."""
+    published: tuple[str, ...] = ()
+    """How else names of its metrics begin: those that others have published for it."""
     purposes: tuple[str, ...] = ()
     """The kinds of calls that it signs, each with a secret of its own: see `towpath secret`."""
     probe: str | None = None
@@ -212,7 +214,7 @@ def _declared(place: str) -> Application:
         except InvalidName as error:
             raise ApplicationInvalid(place, f"its {error}") from error
     for spec in found.metrics:
-        if not spec.name.startswith(f"towpath_{found.name}_"):
+        if not spec.name.startswith((f"towpath_{found.name}_", *found.published)):
             raise ApplicationInvalid(place, f"{spec.name} must begin with towpath_{found.name}_")
     return found
 

@@ -119,6 +119,12 @@ def _named(common: Mapping[str, Any]) -> dict[str, Line]:
     return {it.name: Line(place, it.noun) for place, it in found if it.cli}
 
 
+def _own_objects(data: Path) -> tuple[str, str, str] | None:
+    from towpath.embedded.objects import running_at  # noqa: PLC0415 -- rarely needed
+
+    return running_at(data / "objects")
+
+
 def _may_name_applications(config: str | None) -> bool:
     """Whether a variable or a file may say so. The settings know; this only saves to load them."""
     if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
@@ -139,7 +145,7 @@ app = typer.Typer(
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
-        "obj": {"registry": config.groups},
+        "obj": {"registry": config.groups, "objects": _own_objects},
     },
     epilog=exits.help_text(),
 )

@@ -109,6 +109,12 @@ class Session:
             _ = engine.facts
             yield engine
 
+    def own_objects(self) -> tuple[str, str, str] | None:
+        """Address, access key and secret of the object store that `towpath up --objects` runs on
+        the data of the settings; None if none runs there.
+        """
+        return self._common["objects"](self.settings.data.expanduser().absolute())
+
     def refused(self, error: TowpathError) -> None:
         """Tell why it did not work, and what to do."""
         remedy = _own_store(self, error) or error.remedy

@@ -157,6 +157,19 @@ def find_weed() -> Path:
     return Path(found).absolute()
 
 
+def running_at(data: Path) -> tuple[str, str, str] | None:
+    """Address, access key and secret of the one that runs on *data*, whoever started it; None if
+    none does.
+    """
+    try:
+        ports = Ports(**json.loads((data / "ports.json").read_text()))
+        keys = kept_keys(data / "s3.json")
+    except (OSError, ValueError, TypeError):
+        return None
+    address = f"http://{LOOPBACK}:{ports.s3}"
+    return None if is_free(ports.s3) else (address, keys["accessKey"], keys["secretKey"])
+
+
 def _kept_ports(path: Path) -> Ports | None:
     """The ports in *path*, if they are free."""
     if not path.exists():

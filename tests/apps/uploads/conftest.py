@@ -71,3 +71,9 @@ async def tus(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(app, await key_of(app, "read", "submit")) as client:
         client.headers.update(TUS)
         yield client
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(app, await key_of(app, "read", "submit")) as client:
+        yield client

@@ -30,15 +30,22 @@ async def uploads_app(
     async with ledger:
         await ledger.migrate()
     options = UploadsOptions(directory=folder / "objects", budget=64 * MIB, origins=(ORIGIN,))
+    metrics = Metrics()
+
+    def working() -> Towpath:
+        app = Towpath(server.url, ledger=ledger)
+        app.metrics = metrics
+        return app
+
     parts = Parts(
         connect=lambda limits: Engine(server.url, limits=limits),
         ledger=ledger,
         limits=ServerLimits(),
-        metrics=Metrics(),
+        metrics=metrics,
         log=Log(),
         version="0",
         options={"uploads": options},
-        app=lambda: Towpath(server.url, ledger=ledger),
+        app=working,
     )
     async with started(build(parts)) as app:
         yield app

@@ -2,70 +2,26 @@
 
 import asyncio
 import base64
-import json
 import random
-from collections.abc import AsyncIterator
 from hashlib import sha256
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from tests.apps.uploads.requests import ROOT, C, finished, put, start, uploaded
 from tests.apps.uploads.serving import ORIGIN
 from tests.server.messaging import client_of, key_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 from towpath.embedded import EmbeddedServer
 
-C = 4 * MIB
-ROOT = "/api/v1/uploads"
-
-
-@pytest.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(app, await key_of(app, "read", "submit")) as client:
-        yield client
-
 
 @pytest.fixture(scope="module")
 def data() -> bytes:
     """Three chunks and two parts."""
     return random.Random(7).randbytes(2 * C + 7)
-
-
-async def start(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    body = {"name": "a.bin", "chunk_size": C, **fields}
-    answer = await client.post(ROOT, json=body)
-    assert answer.status_code == 201, answer.text
-    return answer.json()
-
-
-async def put(
-    client: httpx.AsyncClient, upload: dict[str, Any], number: int | str, data: bytes, **more: Any
-) -> httpx.Response:
-    path = f"{ROOT}/{upload['upload_id']}/chunks/{number}"
-    return await client.put(path, content=data, **more)
-
-
-async def finished(client: httpx.AsyncClient, upload: dict[str, Any]) -> dict[str, Any]:
-    """The upload once it has ended."""
-    found: dict[str, Any] = {}
-
-    async def ended() -> bool:
-        found.update((await client.get(f"{ROOT}/{upload['upload_id']}")).json())
-        return found["status"] in ("COMPLETED", "FAILED")
-
-    await eventually_async(ended)
-    return found
-
-
-async def uploaded(client: httpx.AsyncClient, data: bytes, **fields: Any) -> dict[str, Any]:
-    upload = await start(client, size=len(data), **fields)
-    for number, at in enumerate(range(0, len(data), C)):
-        assert (await put(client, upload, number, data[at : at + C])).status_code == 200
-    return await finished(client, upload)
 
 
 class TestAnUpload:
@@ -284,31 +240,6 @@ class TestTheContent:
         upload = await start(client, size=5)
         answer = await client.get(f"{ROOT}/{upload['upload_id']}/content")
         assert answer.status_code == 409
-
-
-class TestWatching:
-    async def test_ends_with_the_end_for_those_who_come_late_too(
-        self, app: FastAPI, client: httpx.AsyncClient, data: bytes
-    ) -> None:
-        upload = await start(client, size=len(data))
-        path = f"{ROOT}/{upload['upload_id']}/events"
-        watching = asyncio.create_task(client.get(path))
-        for number, at in enumerate(range(0, len(data), C)):
-            await put(client, upload, number, data[at : at + C])
-        early = (await watching).text
-        late = (await client.get(path)).text
-        for told in (early, late):
-            last = told.replace("\r\n", "\n").strip().split("\n\n")[-1]
-            name, message = last.split("\n")
-            assert name == "event: completed"
-            assert json.loads(message.removeprefix("data: ")) == {
-                "uploaded_chunks": 3,
-                "total_chunks": 3,
-                "bytes_uploaded": len(data),
-                "total_bytes": len(data),
-                "percent": 100.0,
-                "status": "COMPLETED",
-            }
 
 
 class TestOtherOrigins:

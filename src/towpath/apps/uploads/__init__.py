@@ -1,6 +1,7 @@
 """Uploads: large files in chunks, through Redis into object storage, whole or not at all."""
 
 from towpath.apps.application import Application
+from towpath.apps.uploads.measures import ALL
 from towpath.apps.uploads.options import UploadsOptions
 
 APPLICATION = Application(
@@ -10,9 +11,13 @@ APPLICATION = Application(
     tables="towpath.apps.uploads.tables:TABLES",
     errors="towpath.apps.uploads.errors:ANSWERS",
     own="towpath.apps.uploads.stores.options:with_own",
-    service="towpath.apps.uploads.service:serving",
-    tasks="towpath.apps.uploads.service:tasks",
-    handlers="towpath.apps.uploads.parts:Consumers",
+    service="towpath.apps.uploads.serving:serving",
+    tasks="towpath.apps.uploads.serving:tasks",
+    handlers="towpath.apps.uploads.serving:Consumers",
     http="towpath.apps.uploads.http:MOUNT",
+    cli="towpath.apps.uploads.cli:app",
+    noun="Uploads: list, show, abort, resume, sweep.",
+    metrics=ALL,
+    published=("repository_",),
     probe="towpath.apps.uploads.service:UploadService.probe",
 )

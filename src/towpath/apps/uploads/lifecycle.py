@@ -16,6 +16,7 @@ import msgspec
 from towpath.apps.uploads import tables
 from towpath.apps.uploads.errors import StoreAway, UploadNotFound, UploadsOff
 from towpath.apps.uploads.hashes import PartEntry
+from towpath.apps.uploads.measures import Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.records import Records
@@ -65,10 +66,12 @@ class Lifecycle:
         ledger: Callable[[], Ledger],
         store: Store | None,
         options: UploadsOptions,
+        measures: Measures | None = None,
     ) -> None:
         self._engine, self._chunks, self._ledger = engine, chunks, ledger
         self._store, self.options = store, options
         self.records = Records(engine, chunks, options)
+        self.measures = measures or Measures()
 
     @property
     def ledger(self) -> Ledger:

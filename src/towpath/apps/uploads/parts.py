@@ -8,8 +8,8 @@ the transaction that puts the event into the outbox.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -18,6 +18,7 @@ from towpath.apps.uploads import tables
 from towpath.apps.uploads.errors import ChecksumMismatch, UploadError, UploadNotFound
 from towpath.apps.uploads.joining import joined
 from towpath.apps.uploads.lifecycle import Lifecycle, Work, entry_of, part_algorithm, part_of
+from towpath.apps.uploads.measures import COMPLETION_LATENCY, PROCESSED, STORE_LATENCY, Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.states import PartStale, Taken, UploadUnknown
@@ -30,7 +31,6 @@ from towpath.apps.uploads.stores.errors import (
     StoreError,
     StoreUnreachable,
 )
-from towpath.apps.uploads.stores.options import new_store
 from towpath.apps.uploads.stores.port import UPLOAD, Object, Part, Piece, Store
 from towpath.clock import ZERO, Duration, hours, seconds, wall_ms
 from towpath.engine.engine import Engine
@@ -50,26 +50,6 @@ class BytesGone(Exception):
         self.gone = gone
 
 
-class Consumers:
-    """The handlers of the application, if the options name a store."""
-
-    def __init__(self, options: UploadsOptions) -> None:
-        self._options, self._store = options, new_store(options)
-
-    @asynccontextmanager
-    async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app*, which must have a ledger, with the handlers, and the store while the body runs."""
-        if self._store is None:
-            yield
-            return
-        async with AsyncExitStack() as stack:
-            store = await stack.enter_async_context(self._store)
-            other = self._options.chunks_url
-            chunks = await stack.enter_async_context(Engine(other).tolerant()) if other else None
-            add_uploads(app, store, self._options, chunks=chunks)
-            yield
-
-
 def add_uploads(
     app: Towpath, store: Store, options: UploadsOptions, *, chunks: Engine | None = None
 ) -> None:
@@ -83,6 +63,7 @@ def add_uploads(
         ledger=lambda: app.ledger,
         store=store,
         options=options,
+        measures=Measures(lambda: app.metrics),
     )
     app.handler(
         UPLOADS,
@@ -156,12 +137,14 @@ class Storing:
                 await state.lose(upload.generation, error.gone)
                 await self._own.tell_progress(upload.upload_id)
                 return
-            entry = entry_of(await self._sent(upload, part, body))
+            with self._own.measures.timed(STORE_LATENCY):
+                entry = entry_of(await self._sent(upload, part, body))
             try:
                 last = await state.commit(upload.generation, part, turn, entry)
             except UploadError:  # it has ended meanwhile; what was stored goes again
                 await self._left_behind(await self._own.row(upload.upload_id))
                 return
+            self._own.measures.count(PROCESSED, taken.chunks)
         await self._records.chunks(upload.upload_id).discard(
             range(taken.first, taken.first + taken.chunks), taken.tokens
         )
@@ -265,7 +248,9 @@ class Storing:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, f"{plan.size} bytes", f"{made.size} bytes")
         await self._read_back(upload, store, parts)
-        await self._active(upload, made, store)
+        if await self._active(upload, made, store):
+            began = int(chart.fields.get("first_chunk_at") or chart.fields["created_at"])
+            self._own.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
 
     async def _join(self, upload: Upload, turn: int) -> None:
         """Complete an upload that is joined of others, once all of those are completed.
@@ -346,8 +331,10 @@ class Storing:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
 
-    async def _active(self, upload: Upload, made: Object, store: Store) -> None:
-        """The row and the event, together; then Redis, and those who watch."""
+    async def _active(self, upload: Upload, made: Object, store: Store) -> bool:
+        """The row and the event, together; then Redis, and those who watch. False: another did, or
+        the upload has ended otherwise.
+        """
         event = NewEvent(
             type=COMPLETED_EVENT,
             key=upload.node_id,
@@ -367,13 +354,15 @@ class Storing:
         put = None if upload.partial else self._own.ledger.outbox.ready([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
         change = tables.moved(upload, Status.COMPLETED, fields, also=put)
-        if not await self._own.ledger.write(change):
+        active = await self._own.ledger.write(change)
+        if not active:
             now = await self._own.row(upload.upload_id)
             if now.status in (Status.ABORTED, Status.EXPIRED):
                 await store.delete(upload.s3_key)
             if now.status is not Status.COMPLETED:
-                return
+                return False
         await self._tell_completed(upload, made.etag, made.size)
+        return active
 
     async def _tell_completed(self, upload: Upload, etag: str, size: int) -> None:
         state = self._records.state(upload.upload_id)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
 import msgspec
 
-from towpath.apps.application import Host
 from towpath.apps.uploads import tables
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
@@ -34,16 +26,15 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.hashes import fields_of
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
+from towpath.apps.uploads.measures import CHUNK_LATENCY
 from towpath.apps.uploads.model import NewUpload, Plan, Range, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
 from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
-from towpath.apps.uploads.stores.options import new_store
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import wall_ms
 from towpath.engine.check import whole
-from towpath.engine.engine import Engine
 from towpath.ids import new_job_id
 
 LARGEST_PAGE = 1000
@@ -176,20 +167,22 @@ class UploadService:
             last=is_last,
             safety=safety,
         )
-        node_id, plan = await self.plan_of(upload_id)
-        try:
-            put = await self._receiving.receive(incoming, body, plan)
-        except UploadUnknown:
-            self._plans.pop(upload_id, None)
-            await self._own.restore(upload_id)
-            put = await self._receiving.receive(incoming, body, plan)
+        with self._own.measures.timed(CHUNK_LATENCY):
+            node_id, plan = await self.plan_of(upload_id)
+            try:
+                put = await self._receiving.receive(incoming, body, plan)
+            except UploadUnknown:
+                self._plans.pop(upload_id, None)
+                await self._own.restore(upload_id)
+                put = await self._receiving.receive(incoming, body, plan)
+            safety = await self._receiving.safety(incoming, put)
         return Receipt(
             node_id=node_id,
             state=put.status,
             chunk_number=number,
             received_chunks=put.received,
             duplicate=put.duplicate,
-            safety=await self._receiving.safety(incoming, put),
+            safety=safety,
         )
 
     async def plan_of(self, upload_id: str) -> tuple[str, Plan]:
@@ -368,33 +361,3 @@ def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
 def _progress(view: View) -> tuple[str, ...]:
     names = ("status", "received_chunks", "uploaded_chunks", "total_chunks", "error_message")
     return tuple(view.fields.get(name, "") for name in names)
-
-
-@asynccontextmanager
-async def _serving(host: Host) -> AsyncGenerator[UploadService]:
-    options: UploadsOptions = host.options
-    async with AsyncExitStack() as stack:
-        store = new_store(options)
-        if store is not None:
-            await stack.enter_async_context(store)
-        url = options.chunks_url
-        other = await stack.enter_async_context(Engine(url).tolerant()) if url else None
-        yield UploadService(
-            Lifecycle(
-                engine=host.engine,
-                chunks=lambda: other or host.engine(),
-                ledger=lambda: host.ledger,
-                store=store,
-                options=options,
-            )
-        )
-
-
-def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the requests."""
-    return {"sweep": service.sweeping.keep_on} if service.is_on else {}
-
-
-def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:
-    """The application in a server."""
-    return _serving(host)

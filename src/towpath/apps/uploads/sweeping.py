@@ -21,6 +21,7 @@ import msgspec
 from towpath.apps.uploads import tables
 from towpath.apps.uploads.errors import UploadError, UploadsOff
 from towpath.apps.uploads.lifecycle import Lifecycle
+from towpath.apps.uploads.measures import ORPHANS, QUEUED, RESERVED
 from towpath.apps.uploads.model import Status, Upload
 from towpath.apps.uploads.states import UploadUnknown
 from towpath.apps.uploads.stores.errors import StoreError
@@ -85,6 +86,9 @@ class Sweep:
                 swept = await self.once(store_too=lists)
                 self.queued = swept.chunks_queued
                 await self._records.turns.note(swept.chunks_queued)
+                self._own.measures.count(ORPHANS, swept.orphans)
+            self._own.measures.set(QUEUED, self.queued)
+            self._own.measures.set(RESERVED, await self._records.budget.used())
             await asyncio.sleep(every.total_seconds())
 
     async def once(self, *, older: Duration | None = None, store_too: bool = True) -> Swept:

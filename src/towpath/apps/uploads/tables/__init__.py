@@ -264,7 +264,8 @@ def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
     """
     own = _d.upload_id == upload.upload_id, _d.generation == upload.generation
     free = _d.s3_upload_id.is_(None), _d.status.in_(_OPEN)
-    values = {"s3_upload_id": s3_upload_id, "updated_at": wall_ms()}
+    status = str(Status.UPLOADING)
+    values = {"s3_upload_id": s3_upload_id, "status": status, "updated_at": wall_ms()}
     change = update(documents).where(*own, *free).values(values)
     query = select(_d.s3_upload_id).where(*own, _d.status.in_(_OPEN))
 

@@ -1,0 +1,90 @@
+"""What uploads count and time, under the names that were published for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from towpath.clock import steady
+from towpath.telemetry.measures import Kind, MetricSpec
+
+if TYPE_CHECKING:
+    from towpath.telemetry.metrics import Metrics
+
+PROCESSED = MetricSpec(
+    "repository_chunks_processed",
+    Kind.COUNTER,
+    (),
+    "Chunks that this process has put into the store, as parts of objects.",
+    "How much gets into the store?",
+)
+QUEUED = MetricSpec(
+    "repository_chunks_queued",
+    Kind.GAUGE,
+    (),
+    "Chunks in Redis that wait for their part to be stored, when somebody last swept.",
+    "Do the workers keep up with the clients?",
+)
+CHUNK_LATENCY = MetricSpec(
+    "repository_upload_chunk_latency",
+    Kind.HISTOGRAM,
+    (),
+    "Seconds from a chunk's first byte to its acknowledgement.",
+    "How long do clients wait?",
+)
+STORE_LATENCY = MetricSpec(
+    "repository_s3_upload_latency",
+    Kind.HISTOGRAM,
+    (),
+    "Seconds that the store takes for a part.",
+    "Is the store slow?",
+)
+COMPLETION_LATENCY = MetricSpec(
+    "repository_upload_completion_latency",
+    Kind.HISTOGRAM,
+    (),
+    "Seconds from an upload's first chunk to its completion.",
+    "How long do uploads take?",
+)
+RESERVED = MetricSpec(
+    "towpath_uploads_reserved_bytes",
+    Kind.GAUGE,
+    (),
+    "Bytes of the budget for chunks that are reserved, when this process last looked.",
+    "Is there room? Compare it with the setting uploads.budget.",
+)
+ORPHANS = MetricSpec(
+    "towpath_uploads_orphans_total",
+    Kind.COUNTER,
+    (),
+    "Multipart uploads in the store that belonged to no upload, and that this process aborted.",
+    "Do crashes leave parts behind? They cost money until they are aborted.",
+)
+ALL = (PROCESSED, QUEUED, CHUNK_LATENCY, STORE_LATENCY, COMPLETION_LATENCY, RESERVED, ORPHANS)
+
+
+class Measures:
+    """Counts and times, if there is anything to do it with."""
+
+    def __init__(self, metrics: Callable[[], Metrics | None] = lambda: None) -> None:
+        self._metrics = metrics
+
+    def count(self, spec: MetricSpec, many: float = 1) -> None:
+        if (metrics := self._metrics()) is not None:
+            metrics.own(spec).inc(many)
+
+    def set(self, spec: MetricSpec, value: float) -> None:
+        if (metrics := self._metrics()) is not None:
+            metrics.own(spec).set(value)
+
+    def observe(self, spec: MetricSpec, seconds: float) -> None:
+        if (metrics := self._metrics()) is not None:
+            metrics.own(spec).observe(max(seconds, 0.0))
+
+    @contextmanager
+    def timed(self, spec: MetricSpec) -> Generator[None]:
+        """Time the block, if it goes well."""
+        began = steady()
+        yield
+        self.observe(spec, steady() - began)
