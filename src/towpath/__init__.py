@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
     from towpath.app.blocking import BlockingEngine
+    from towpath.app.job import BlockingJob, Job
+    from towpath.app.submission import Draft, Submission, SubmitMiddleware
     from towpath.app.submitting import AppHandler
-    from towpath.app.ticket import Ticket
     from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
     from towpath.engine.channel import Limits
     from towpath.engine.durability import Durability, ServerFacts
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         Complete,
         Exchanged,
         Fail,
-        Job,
+        JobInfo,
         JobOptions,
         JobRef,
         Lease,
@@ -68,6 +69,7 @@ __all__ = [
     "AppHandler",
     "AttemptStopped",
     "BlockingEngine",
+    "BlockingJob",
     "Bury",
     "Call",
     "Complete",
@@ -75,6 +77,7 @@ __all__ = [
     "Counts",
     "Cron",
     "Discard",
+    "Draft",
     "Durability",
     "Duration",
     "Engine",
@@ -89,6 +92,7 @@ __all__ = [
     "HandOver",
     "HandlerOptions",
     "Job",
+    "JobInfo",
     "JobOptions",
     "JobRef",
     "LanePolicy",
@@ -113,8 +117,9 @@ __all__ = [
     "Settlement",
     "Snooze",
     "State",
+    "Submission",
+    "SubmitMiddleware",
     "Submitted",
-    "Ticket",
     "Towpath",
     "TowpathError",
     "Why",
@@ -144,7 +149,8 @@ _HOMES = (
     "towpath.engine.states",
     "towpath.errors",
     "towpath.app.submitting",
-    "towpath.app.ticket",
+    "towpath.app.submission",
+    "towpath.app.job",
     "towpath.worker.context",
     "towpath.worker.handler",
     "towpath.worker.worker",
@@ -153,12 +159,17 @@ _HOMES = (
 """Where the names live: the modules that are imported above."""
 
 
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        for home in map(import_module, _HOMES):
-            if hasattr(home, name):
-                return getattr(home, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_RENAMED = {"Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`"}
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            for home in map(import_module, _HOMES):
+                if hasattr(home, name):
+                    return getattr(home, name)
+        raise import_module("towpath.renamed").refuse(__name__, name, _RENAMED)
 
 
 def __dir__() -> list[str]:

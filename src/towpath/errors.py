@@ -7,7 +7,9 @@ TowpathError
 │   ├── PayloadTooLarge
 │   ├── PayloadInvalid      a payload that its handler's type does not allow
 │   ├── HandlerInvalid      a function that can't be a handler, or a name that is taken
+│   ├── MiddlewareInvalid   middleware that did not call what is inside of it exactly once
 │   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
+├── SubmitsRefused          some of many jobs were refused; the others were submitted
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
 │   ├── JobDiffers          the id is that of a job with another payload
@@ -48,10 +50,10 @@ TowpathError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class RetryAdvice(StrEnum):
@@ -79,6 +81,33 @@ class TowpathError(Exception):
     def after_s(self) -> int:
         """Seconds to wait, where doing the same again can help."""
         return 1
+
+
+class SubmitsRefused(TowpathError, ExceptionGroup[TowpathError]):
+    """Some of the jobs of a `submit_many` were refused; the others were submitted.
+
+    *taken* has the jobs and *refused* the errors, both by their place in what was given. A group:
+    `except* QueueFull` sees those that were refused for that reason.
+    """
+
+    code = "submits_refused"
+    remedy = "See `refused` for each reason; submit those jobs again, the others are in `taken`."
+
+    def __new__(
+        cls, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
+    ) -> Self:
+        first = next(iter(refused.values()))
+        said = f"queue {queue}: {len(refused)} of {len(taken) + len(refused)} jobs were refused"
+        return super().__new__(cls, f"{said}: {first}", list(refused.values()))
+
+    def __init__(
+        self, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
+    ) -> None:
+        super().__init__(self.args[0], list(refused.values()))
+        self.queue, self.taken, self.refused = queue, dict(taken), dict(refused)
+
+    def derive(self, excs: Sequence[TowpathError]) -> ExceptionGroup[TowpathError]:  # pyright: ignore[reportIncompatibleMethodOverride] -- what is split off is a plain group
+        return ExceptionGroup(self.message, excs)
 
 
 # ── the caller's values ──────────────────────────────────────────────────────────────────
@@ -152,6 +181,17 @@ class HandlerInvalid(InvalidInput):
 
 
 # ── jobs and leases ──────────────────────────────────────────────────────────────────────
+
+
+class MiddlewareInvalid(InvalidInput):
+    """Middleware that did not call what is inside of it exactly once, or hid how that ended."""
+
+    code = "middleware_invalid"
+    remedy = "Let the middleware await call_next() once, and raise to refuse."
+
+    def __init__(self, name: str, *, rule: str) -> None:
+        super().__init__(f"middleware {name} {rule}")
+        self.name, self.rule = name, rule
 
 
 class SpaceInvalid(InvalidInput):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Counts
-from towpath.engine.model import Job, JobRef
+from towpath.engine.model import JobInfo, JobRef
 from towpath.engine.record import STATES
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
@@ -17,7 +17,7 @@ from towpath.ids import JobId, queue_name
 class QueueContents:
     """All jobs by id, payloads included, and the queue's own counts."""
 
-    jobs: dict[JobId, Job]
+    jobs: dict[JobId, JobInfo]
     counts: Counts
 
     def ids(self, *states: State) -> set[JobId]:
@@ -26,7 +26,7 @@ class QueueContents:
 
 async def contents_of(engine: Engine, queue: str) -> QueueContents:
     """Ask for everything, and check that every job is in exactly one place (I1)."""
-    listed: dict[JobId, Job] = {}
+    listed: dict[JobId, JobInfo] = {}
     for state in STATES:
         for job in await all_in(engine, queue, state):
             assert job.id not in listed, f"{job.id} is listed twice"
@@ -46,14 +46,14 @@ async def with_payloads(engine: Engine, found: QueueContents) -> QueueContents:
 
     Jobs whose retention is over, which only wait to be trimmed, are no longer there to look at.
     """
-    jobs: dict[JobId, Job] = {}
+    jobs: dict[JobId, JobInfo] = {}
     for id, job in found.jobs.items():
         with suppress(JobNotFound):
             jobs[id] = await engine.job(job.ref)
     return QueueContents(jobs, found.counts)
 
 
-async def all_in(engine: Engine, queue: str, state: State) -> list[Job]:
+async def all_in(engine: Engine, queue: str, state: State) -> list[JobInfo]:
     """Every job in *state*, page by page, in order."""
     page = await engine.list(queue, state, size=1000)
     jobs = page.jobs

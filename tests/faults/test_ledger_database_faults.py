@@ -126,13 +126,13 @@ async def test_while_it_hangs_a_handlers_time_has_not_begun(
             ticket = await brief.submit()
 
             async def is_queued() -> bool:
-                return await app.engine.state(ticket.job) is State.READY
+                return await app.engine.state(ticket.ref) is State.READY
 
             await eventually_async(is_queued)
             with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
                 foreign.execute("BEGIN EXCLUSIVE")
                 async with working(app, lease=seconds(1)):
-                    await renewed(app.engine, ticket.job, times=3)
+                    await renewed(app.engine, ticket.ref, times=3)
                     foreign.rollback()
                     await ticket.result(within=seconds(20))
 

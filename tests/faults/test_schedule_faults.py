@@ -17,7 +17,7 @@ from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job, job_ref
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.schedule import Every, Missed, Recurrence
 from towpath.engine.states import State
 from towpath.errors import MemoryFull, ServerError
@@ -63,12 +63,12 @@ def is_away(server: Serving) -> bool:
     return server.client(key="").get("/readyz").status_code == 503
 
 
-async def jobs_of(engine: Engine) -> list[Job]:
+async def jobs_of(engine: Engine) -> list[JobInfo]:
     page = await engine.list(QUEUE, State.READY, size=1000)
     return [await engine.job(job_ref(QUEUE, it.id)) for it in page.jobs]
 
 
-def check(jobs: list[Job]) -> None:
+def check(jobs: list[JobInfo]) -> None:
     instants = [datetime.fromisoformat(it.headers["scheduled"]) for it in jobs]
     assert [it.id.partition("@")[0] for it in jobs] == [NAME] * len(jobs)
     assert all(b - a == seconds(1) for a, b in pairwise(sorted(instants)))

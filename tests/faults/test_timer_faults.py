@@ -29,7 +29,7 @@ from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job, JobRef, job_ref
+from towpath.engine.model import JobInfo, JobRef, job_ref
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import ServerError, TowpathError
@@ -178,7 +178,7 @@ async def test_every_timer_is_completed_once_none_early_none_lost(
 async def history_of(
     engine: Engine, store: EmbeddedServer, timers: list[NewTimer], ran: list[Ran]
 ) -> History:
-    jobs, told = dict[str, Job](), list[Told]()
+    jobs, told = dict[str, JobInfo](), list[Told]()
     for queue in QUEUES.values():
         jobs |= (await contents_of(engine, queue)).jobs
         told += events_of(store, queue)

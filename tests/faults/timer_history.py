@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from towpath.embedded import EmbeddedServer
 from towpath.engine.events import read_entries
 from towpath.engine.keys import keys_of
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.engine.states import State
 from towpath.ids import queue_name
 
@@ -48,7 +48,7 @@ class History:
     """When each is due, ms, as the answer to its submit said."""
     ran: list[Ran]
     told: list[Told]
-    jobs: Mapping[str, Job]
+    jobs: Mapping[str, JobInfo]
     """As they are at the end."""
     faults: list[Fault] = field(default_factory=list[Fault])
 

@@ -20,7 +20,7 @@ from tests.model.values import (
 )
 from towpath.clock import instant, milliseconds
 from towpath.engine import inspect, model
-from towpath.engine.model import NORMAL, Job, JobOptions, Lease, NewJob
+from towpath.engine.model import NORMAL, JobInfo, JobOptions, Lease, NewJob
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Fixed, Never, RetryPolicy
 from towpath.errors import LeaseLost, TowpathError
@@ -131,7 +131,7 @@ def counts(found: inspect.Counts) -> Counts:
     return Counts(states, found.kept, found.lanes, found.paused, oldest, totals)
 
 
-def view(job: Job) -> View:
+def view(job: JobInfo) -> View:
     reason = job.reason
     if reason is not None and reason.startswith("LEASE_ENDED:"):
         reason = "LEASE_ENDED"  # the rest is for people

@@ -32,7 +32,7 @@ def states(ran: list[Any]) -> list[State]:
 class TestADrain:
     async def test_runs_what_is_there_and_says_what_became_of_it(self, bench: Bench) -> None:
         job = await bill.submit(20)
-        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await bench.drain() == [(job.ref, State.DONE)]
         assert await job.result(within=seconds(5)) == 20
 
     async def test_of_nothing_runs_nothing(self, bench: Bench) -> None:
@@ -51,18 +51,18 @@ class TestADrain:
         dead = await place.submit(Order("kite", 0))
         failed = await flaky.submit(2)
         ran = dict(await bench.drain())
-        assert ran == {dead.job: State.DEAD, failed.job: State.DELAYED}
+        assert ran == {dead.ref: State.DEAD, failed.ref: State.DELAYED}
 
     async def test_with_one_slot_keeps_the_promised_order(self, bench: Bench) -> None:
         low = await bill.submit(1, priority=0)
         high = await bill.submit(2, priority=100)
         middle = await bill.submit(3)
         ran = await bench.drain(concurrency=1)
-        assert [it.job for it in ran] == [high.job, middle.job, low.job]
+        assert [it.job for it in ran] == [high.ref, middle.ref, low.ref]
 
     async def test_runs_what_was_submitted_without_an_event_loop(self, bench: Bench) -> None:
         job = await asyncio.to_thread(bill.blocking.submit, 30)
-        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await bench.drain() == [(job.ref, State.DONE)]
         assert bench.submitted(bill) == [30]
 
     async def test_that_does_not_end_is_refused_with_a_hint(self, bench: Bench) -> None:
@@ -110,7 +110,7 @@ class TestTheClock:
         bench.advance(hours=1, minutes=59)
         assert await bench.drain() == []
         bench.advance(minutes=1)
-        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await bench.drain() == [(job.ref, State.DONE)]
 
     async def test_makes_retries_due(self, bench: Bench) -> None:
         """By the policy of the handler: every ten minutes, three attempts."""
@@ -190,7 +190,7 @@ class TestTheClock:
         def in_thread() -> None:
             runs.append("thread")
             towpath_clock.advance(days=1)
-            other.blocking.submit().wait(within=seconds(10))
+            other.blocking.submit().result(within=seconds(10))
 
         @app.handler("days", name="loop")
         async def in_loop() -> None:
@@ -204,7 +204,7 @@ class TestTheClock:
             ran = await bench.drain()
         assert runs == [day.name]
         assert states(ran) == [State.DONE, State.DONE]
-        assert ran[1].job == job.job
+        assert ran[1].job == job.ref
 
     async def test_may_be_advanced_in_any_thread(self) -> None:
         clock = ManualClock()
@@ -302,11 +302,11 @@ class TestTheApp:
             there_blocking = await asyncio.to_thread(count.blocking.submit, 2)
             async with running(app) as bench:
                 here = await asyncio.to_thread(count.blocking.submit, 3)
-                assert await bench.drain() == [(here.job, State.DONE)]
-                assert await app.engine.state(there.job) is State.GONE
+                assert await bench.drain() == [(here.ref, State.DONE)]
+                assert await app.engine.state(there.ref) is State.GONE
             assert await there.state() is State.READY
             again = await asyncio.to_thread(count.blocking.submit, 4)
-            assert [await app.engine.state(it.job) for it in (there_blocking, again)] == [
+            assert [await app.engine.state(it.ref) for it in (there_blocking, again)] == [
                 State.READY,
                 State.READY,
             ]

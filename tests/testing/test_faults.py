@@ -75,7 +75,7 @@ class TestAWorkerProcess:
         bench.advance(seconds=14)
         assert await bench.drain() == []
         bench.advance(seconds=2)
-        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await bench.drain() == [(job.ref, State.DONE)]
         [seen] = await bench.jobs(hold)
         assert seen.attempts == 2
 
@@ -89,7 +89,7 @@ class TestAWorkerProcess:
         worker.freeze()
         held.let_go()
         bench.advance(seconds=16)
-        assert await bench.drain() == [(job.job, State.DONE)]
+        assert await bench.drain() == [(job.ref, State.DONE)]
         result = (await bench.jobs(hold))[0].result
         worker.thaw()
         await worker.wait_for(lambda: "job.stale_refused" in worker.log or "job.lost" in worker.log)
@@ -223,7 +223,7 @@ class TestAServerThatIsDown:
             waiting = asyncio.create_task(bill.submit(2))
             await asyncio.sleep(0)
         during = await waiting
-        assert {it.job for it in await bench.drain()} == {before.job, during.job}
+        assert {it.job for it in await bench.drain()} == {before.ref, during.ref}
 
     async def test_leaves_nothing_for_the_next_one(
         self, towpath_bench: NewBench, towpath_server: EmbeddedServer

@@ -9,11 +9,11 @@ from typing import Any
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from towpath.app.app import Towpath
-from towpath.app.ticket import Ticket
+from towpath.app.job import Job
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.telemetry.logs import Line
 from towpath.worker.worker import Worker
 
@@ -34,17 +34,17 @@ async def working(app: Towpath, **options: Any) -> AsyncGenerator[Worker]:
         await running
 
 
-async def ended(ticket: Ticket[Any]) -> Job:
+async def ended(ticket: Job[Any]) -> JobInfo:
     """The job once it is done, dead or cancelled."""
-    return await engine_of(ticket).ended(ticket.job, within=SOON)
+    return await engine_of(ticket).ended(ticket.ref, within=SOON)
 
 
-async def looked_at(ticket: Ticket[Any], fact: Callable[[Job], object]) -> Job:
+async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobInfo:
     """The job as soon as *fact* holds for it."""
-    found: list[Job] = []
+    found: list[JobInfo] = []
 
     async def holds() -> bool:
-        found[:] = [await engine_of(ticket).job(ticket.job)]
+        found[:] = [await engine_of(ticket).job(ticket.ref)]
         return bool(fact(found[0]))
 
     await eventually_async(holds)
@@ -67,7 +67,7 @@ async def until_slots(worker: Worker, **wanted: int) -> None:
     await eventually_async(so)
 
 
-def engine_of(ticket: Ticket[Any]) -> Engine:
+def engine_of(ticket: Job[Any]) -> Engine:
     return ticket._connection.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 

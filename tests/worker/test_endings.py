@@ -18,7 +18,7 @@ from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import hours, seconds
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.engine.retry import Fixed, Never
 from towpath.engine.states import State
 from towpath.worker.context import Discard, Retry, Snooze
@@ -54,7 +54,7 @@ def speaker(app: Towpath, place: Place, **options: Any) -> Speaker:
     return app.add("faces", PLACES[place], wanted)
 
 
-async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[str, Job]:
+async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[str, JobInfo]:
     """What becomes of such jobs; a worker that went on afterwards did another."""
     async with working(app, concurrency=1):
         jobs = {how: await handler.submit(how) for how in hows}
@@ -62,12 +62,12 @@ async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[
         return {how: await looked_at(job, _was_tried) for how, job in jobs.items()}
 
 
-async def outcome(app: Towpath, handler: Speaker, how: str) -> Job:
+async def outcome(app: Towpath, handler: Speaker, how: str) -> JobInfo:
     """The same for one."""
     return (await outcomes(app, handler, [how]))[how]
 
 
-def _was_tried(job: Job) -> bool:
+def _was_tried(job: JobInfo) -> bool:
     return job.claimed_at is not None and job.state is not State.LEASED
 
 
@@ -265,7 +265,7 @@ class TestVerdictsMadeCarelessly:
         assert lines.of("job.discarded")
 
 
-def _delay(job: Job) -> float:
+def _delay(job: JobInfo) -> float:
     assert job.due_at is not None
     assert job.claimed_at is not None
     return (job.due_at - job.claimed_at).total_seconds()

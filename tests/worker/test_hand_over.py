@@ -140,7 +140,7 @@ class TestHandingOver:
             await lines.next("job.handed_over")
             note = (await looked_at(job, lambda it: it.progress)).progress
             assert note is not None
-            await app.engine.complete(lease_by_token(job.job, int(note), worker="elsewhere"))
+            await app.engine.complete(lease_by_token(job.ref, int(note), worker="elsewhere"))
             assert await job.state() is State.DONE
 
     async def test_for_no_time_is_a_failure(self, app: Towpath, lines: Lines) -> None:

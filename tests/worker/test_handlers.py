@@ -15,12 +15,11 @@ from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
-from towpath.app.ticket import Ticket
 from towpath.clock import Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished
+from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished, SubmitsRefused
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
 
@@ -45,7 +44,7 @@ class TestWhereAHandlerRuns:
         async with working(app):
             tickets = await where.submit_many([1, 2])
             await asyncio.to_thread(meeting.wait)
-            threads = {await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)}
+            threads = {await it.result(within=SOON) for it in tickets}
         assert len(threads) == 2
         assert threading.get_ident() not in threads
 
@@ -55,7 +54,7 @@ class TestWhereAHandlerRuns:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
         async with working(app):
             tickets = await own_pid.submit_many(range(5))
-            pids = {await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)}
+            pids = {await it.result(within=SOON) for it in tickets}
         assert len(pids) == 1
         assert os.getpid() not in pids
 
@@ -69,7 +68,7 @@ class TestWhereAHandlerRuns:
             await meanwhile(lambda: is_gone(first))
             job = await own_pid.submit(2)
             assert await job.result(within=SOON) != first
-        assert (await app.engine.job(job.job)).attempts == 1
+        assert (await app.engine.job(job.ref)).attempts == 1
 
     async def test_calling_one_runs_it_here_and_now(self, app: Towpath) -> None:
         @app.handler("sums")
@@ -101,7 +100,7 @@ class TestTheContext:
         assert (ctx.id, ctx.queue, ctx.lane, ctx.priority) == ("o-1", "shop", "ada", HIGH)
         assert (ctx.attempt, ctx.worker, ctx.handler) == (1, "till-3", "sell")
         assert dict(ctx.headers) == {"a": "b"}
-        assert (await app.engine.job(job.job)).token == ctx.token
+        assert (await app.engine.job(job.ref)).token == ctx.token
         assert minutes(5) <= ctx.deadline - ctx.claimed_at < minutes(5) + seconds(5)
         assert abs(ctx.claimed_at - ctx.submitted_at) < seconds(5)
         assert (ctx.due_at, ctx.cancelled) == (None, False)
@@ -205,7 +204,7 @@ class TestSeveralHandlersOfAQueue:
             first, second = await send.submit("ada"), await resend.submit("ada")
             assert await first.result(within=SOON) == "sent to ada"
             assert await second.result(within=SOON) == "sent to ada again"
-        assert (await app.engine.job(second.job)).headers == {"handler": "again"}
+        assert (await app.engine.job(second.ref)).headers == {"handler": "again"}
 
     async def test_a_job_for_none_of_them_is_dead_with_a_reason(
         self, app: Towpath, lines: Lines
@@ -245,7 +244,7 @@ class TestSubmitting:
 
         job = await sell.submit("tea", delay=hours(3), lane="ada", priority=HIGH, id="o-1")
         again = await sell.submit("tea", id="o-1")
-        found = await app.engine.job(job.job)
+        found = await app.engine.job(job.ref)
         assert (found.state, found.lane, found.priority) == (State.DELAYED, "ada", HIGH)
         assert (job.existed, again.existed) == (False, True)
 
@@ -261,7 +260,7 @@ class TestSubmitting:
             with pytest.raises(JobDiffers, match="another payload"):
                 await submit(20, id="x")
             again = await submit(20, id="x", on_conflict="keep")
-            assert (again.job, again.existed) == (first.job, True)
+            assert (again.ref, again.existed) == (first.ref, True)
 
     async def test_of_many_under_one_id_the_first_counts(self, app: Towpath) -> None:
         @app.handler("sums")
@@ -269,12 +268,15 @@ class TestSubmitting:
             return 2 * n
 
         for submit in (double.submit_many, in_a_thread(double.blocking.submit_many)):
-            first, second, third, same = await submit([1, 2, 3, 1], id="same")
-            assert isinstance(first, Ticket)
-            assert [type(second), type(third)] == [JobDiffers, JobDiffers]
-            assert isinstance(same, Ticket)
+            with pytest.raises(SubmitsRefused, match="2 of 4 jobs") as refusal:
+                await submit([1, 2, 3, 1], id="same")
+            assert {at: it.id for at, it in refusal.value.taken.items()} == {0: "same", 3: "same"}
+            assert {at: type(it) for at, it in refusal.value.refused.items()} == {
+                1: JobDiffers,
+                2: JobDiffers,
+            }
         kept = await double.submit_many([2, 3], id="same", on_conflict="keep")
-        assert [it.existed for it in kept if isinstance(it, Ticket)] == [True, True]
+        assert [it.existed for it in kept] == [True, True]
 
     async def test_many_are_answered_in_order(self, app: Towpath) -> None:
         @app.handler("sums")
@@ -283,7 +285,7 @@ class TestSubmitting:
 
         async with working(app):
             tickets = await double.submit_many(range(300), priority=HIGH)
-            results = [await it.result(within=SOON) for it in tickets if isinstance(it, Ticket)]
+            results = [await it.result(within=SOON) for it in tickets]
         assert results == [2 * n for n in range(300)]
 
     async def test_without_an_event_loop(self, app: Towpath) -> None:
@@ -294,7 +296,7 @@ class TestSubmitting:
         def script() -> list[int]:
             one = double.blocking.submit(4)
             more = double.blocking.submit_many([5, 6])
-            return [it.wait(within=SOON) for it in [one, *more] if isinstance(it, Ticket)]
+            return [it.result(within=SOON) for it in [one, *more]]
 
         async with working(app):
             assert await asyncio.to_thread(script) == [8, 10, 12]

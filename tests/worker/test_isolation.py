@@ -238,7 +238,7 @@ class TestLeases:
                 await _renewed_for(other, shards.good, seconds(0.1))
                 shards.freeze()
                 assert (await lines.next("job.dead"))["queue"] == shards.good
-                assert (await other.engine.job(ticket.job)).state is State.DEAD
+                assert (await other.engine.job(ticket.ref)).state is State.DEAD
                 leave.set()
                 shards.thaw()
 

@@ -183,7 +183,7 @@ class TestStopping:
         async with working(app, grace=seconds(0)):
             job = await sell.submit(1)
             await lines.next("job.started")
-        found = await app.engine.job(job.job)
+        found = await app.engine.job(job.ref)
         assert (found.state, found.attempts) == (State.READY, 0)
 
     async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
@@ -336,10 +336,10 @@ class TestTheServersClock:
             async with working(app, lease=seconds(1)):
                 job = await sell.submit()
                 await meanwhile(lambda: bool(seen))
-                held = await app.engine.job(job.job)
+                held = await app.engine.job(job.ref)
                 assert held.expires_at is not None
                 clock.advance(seconds(0.9))
-                await renewed(app, job.job, held.expires_at)
+                await renewed(app, job.ref, held.expires_at)
                 go.set()
                 assert await job.result(within=SOON) == seen[0]
         assert len(seen) == 1

@@ -111,7 +111,7 @@ class TestPayloads:
             assert await (await same.submit(Written(count=3))).result(within=SOON) == Written(
                 count=3
             )
-        assert (await app.engine.job(job.job)).payload == b'{"from":"anna","weight":2.0}'
+        assert (await app.engine.job(job.ref)).payload == b'{"from":"anna","weight":2.0}'
 
     async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
         @app.handler("points")
@@ -164,7 +164,7 @@ class TestPayloads:
             job = await reverse.submit(b"\x00\xff{")
             assert await job.result(within=SOON) == b"{\xff\x00"
             assert await (await reverse.submit(b"")).result(within=SOON) == b""
-        assert (await app.engine.job(job.job)).payload == b"\x00\xff{"
+        assert (await app.engine.job(job.ref)).payload == b"\x00\xff{"
 
     async def test_none_at_all(self, app: Towpath) -> None:
         @app.handler("ticks")
@@ -197,8 +197,8 @@ class TestPayloads:
             assert await (await blob.submit()).result(within=SOON) == b"abc"
             assert await (await blob.submit(b"")).result(within=SOON) == b""
             blocking = await asyncio.to_thread(count.blocking.submit)
-            assert await blocking.result(within=SOON) == 3
-        assert (await app.engine.job(bare.job)).payload == b""
+            assert await asyncio.to_thread(lambda: blocking.result(within=SOON)) == 3
+        assert (await app.engine.job(bare.ref)).payload == b""
 
     async def test_through_a_process(self, app: Towpath) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))

@@ -17,13 +17,13 @@ from towpath.engine.channel import Limits
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import (
-    HandlerInvalid,
     InvalidOption,
     JobDiffers,
     JobNotWaiting,
     JobUnfinished,
     ServerUnreachable,
     StillOpen,
+    SubmitsRefused,
 )
 from towpath.ledger.errors import LedgerMissing, LedgerOutdated, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
@@ -92,7 +92,7 @@ class TestAHandlerWithARecord:
 
         async with working(app):
             tickets = await double.submit_many(range(200))
-            results = [await it.result(within=SOON) for it in tickets]  # type: ignore[union-attr]
+            results = [await it.result(within=SOON) for it in tickets]
         assert results == [2 * n for n in range(200)]
         assert (await app.ledger.jobs.counts("shop"))[RecordState.COMPLETED] == 200
 
@@ -107,12 +107,12 @@ class TestAHandlerWithARecord:
             await (await sell.submit(1, id="a")).result(within=SOON)
             with pytest.raises(JobDiffers):
                 await sell.submit(2, id="a")
-            [refused] = await sell.submit_many([2], id="a")
-            assert isinstance(refused, JobDiffers)
+            with pytest.raises(SubmitsRefused) as refusal:
+                await sell.submit_many([2], id="a")
+            assert isinstance(refusal.value.refused[0], JobDiffers)
             again = await sell.submit(2, id="a", on_conflict="keep")
             assert again.existed
-            assert again.submitted.same_payload is False
-            assert again.submitted.state is State.DONE
+            assert await again.state() is State.DONE
             await again.result(within=SOON)
         assert ran == [1]
 
@@ -128,12 +128,25 @@ class TestAHandlerWithARecord:
         with pytest.raises(LedgerMissing, match="no ledger"):
             Towpath(server.url).handler("shop", record=True)(lambda: None)
 
-    async def test_is_not_submitted_to_without_an_event_loop(self, app: Towpath) -> None:
+    async def test_is_submitted_to_without_an_event_loop(self, app: Towpath) -> None:
+        @app.handler("shop", record=True)
+        async def double(number: int) -> int:
+            return number * 2
+
+        def script() -> list[int]:
+            jobs = [double.blocking.submit(1), *double.blocking.submit_many([2, double.new(3)])]
+            assert double.blocking.job(jobs[0].id).info().payload == b"1"
+            results = [it.result(within=SOON) for it in jobs]
+            assert {it.state() for it in jobs} == {State.DONE}
+            return results
+
+        async with working(app):
+            assert await asyncio.to_thread(script) == [2, 4, 6]
+
+    async def test_takes_no_durability_class(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="event loop"):
-            sell.blocking.submit()
         with pytest.raises(InvalidOption, match="on disk"):
             await sell.submit(durability="disk")  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
@@ -237,7 +237,7 @@ class TestTheOptionsOfAQueue:
         assert (await app.engine.options("shop")).keep == hours(1)
 
 
-def wait(job: Job) -> float:
+def wait(job: JobInfo) -> float:
     assert job.due_at is not None
     assert job.claimed_at is not None
     return (job.due_at - job.claimed_at).total_seconds()

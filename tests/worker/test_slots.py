@@ -83,7 +83,6 @@ class TestConcurrency:
         tickets = await sell.submit_many(range(500))
         async with working(app, concurrency=2):
             for ticket in tickets[1:]:
-                assert not isinstance(ticket, Exception)
                 await ticket.result(within=SOON)
             assert (await app.engine.counts("shop")).leased == 1
             slow.set()
@@ -124,7 +123,6 @@ class TestConcurrency:
         tickets = await sell.submit_many(range(5))
         async with working(app):
             for ticket in tickets:
-                assert not isinstance(ticket, Exception)
                 await ticket.result(within=SOON)
         assert not lines.of("job.timed_out")
 
@@ -132,7 +130,7 @@ class TestConcurrency:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=2))
         tickets = await own_pid.submit_many(range(50))
         async with working(app, concurrency=20):
-            pids = {await it.result(within=SOON) for it in tickets if not isinstance(it, Exception)}
+            pids = {await it.result(within=SOON) for it in tickets}
         assert 1 <= len(pids) <= 2
 
     async def test_threads_are_as_many_as_slots(self, app: Towpath, gate: threading.Event) -> None:
@@ -145,7 +143,7 @@ class TestConcurrency:
         async with working(app, concurrency=3) as worker:
             await until_slots(worker, busy=3)
             gate.set()
-            used = {await it.result(within=SOON) for it in tickets if not isinstance(it, Exception)}
+            used = {await it.result(within=SOON) for it in tickets}
         assert len(used) <= 3
 
 

@@ -13,7 +13,7 @@ from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, looked_at, working
 from towpath.app.app import Towpath
-from towpath.app.ticket import Ticket
+from towpath.app.job import Job
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
@@ -164,7 +164,7 @@ class TestALostLease:
             job = await loop.submit(str(tmp_path / "begun"))
             await meanwhile((tmp_path / "begun").exists)
             pids = (tmp_path / "begun").read_text().split()
-            await app.engine.cancel(job.job)
+            await app.engine.cancel(job.ref)
             await take_away(app.engine, job)
             await lines.next("job.lost")
             await meanwhile(lambda: all(is_gone(pid) for pid in pids))
@@ -210,7 +210,7 @@ class TestARenewedLease:
             job = await sell.submit()
             assert await job.result(within=SOON) == "sold"
             assert await watching == []
-        assert (await app.engine.job(job.job)).attempts == 1
+        assert (await app.engine.job(job.ref)).attempts == 1
 
 
 async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
@@ -227,9 +227,9 @@ async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
         gate.set()
 
 
-async def take_away(engine: Engine, job: Ticket[Any]) -> None:
+async def take_away(engine: Engine, job: Job[Any]) -> None:
     """End the lease of whoever holds the job, as a reaper that was early would."""
-    held = await engine.job(job.job)
+    held = await engine.job(job.ref)
     assert held.token is not None
-    lease = Lease(job.job, b"", held.token, held.attempts, held.worker or "", 0, 0)
+    lease = Lease(job.ref, b"", held.token, held.attempts, held.worker or "", 0, 0)
     await engine.release(lease)

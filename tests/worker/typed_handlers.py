@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from towpath import Context, Ticket, Towpath, seconds
+from towpath import BlockingJob, Context, Job, Towpath, seconds
 from towpath.app.submitting import AppHandler
 
 app = Towpath("redis://nowhere", ledger="sqlite:///nowhere.db")
@@ -113,9 +113,9 @@ async def use() -> None:
     assert_type(default, AppHandler[int, int, Loop])
     assert_type(nightly, AppHandler[None, None, Coroutine[Any, Any, None]])
     ticket = await plain.submit(Mail("anna"), delay=seconds(1))
-    assert_type(ticket, Ticket[int])
+    assert_type(ticket, Job[int])
     assert_type(await ticket.result(within=seconds(1)), int)
-    assert_type(thread.blocking.submit(Mail("anna")).wait(within=seconds(1)), str)
+    assert_type(thread.blocking.submit(Mail("anna")).result(within=seconds(1)), str)
     assert_type(await plain(Mail("anna")), int)
     assert_type(thread(Mail("anna")), str)
     await default.submit()
@@ -123,11 +123,13 @@ async def use() -> None:
 
 async def use_transactions(session: AsyncSession, connection: AsyncConnection) -> None:
     ticket = await send.submit(Mail("anna"), in_transaction=session, subject="anna", version=1)
-    assert_type(ticket, Ticket[int])
+    assert_type(ticket, Job[int])
     await send.submit(Mail("anna"), in_transaction=connection, lane="anna")
     await send.submit_many([Mail("anna")], in_transaction=session)
 
 
 def use_plain_transactions(session: Session, connection: Connection) -> None:
-    assert_type(send.blocking.submit(Mail("anna"), in_transaction=session, id="a"), Ticket[int])
+    assert_type(
+        send.blocking.submit(Mail("anna"), in_transaction=session, id="a"), BlockingJob[int]
+    )
     send.blocking.submit_many([Mail("anna")], in_transaction=connection)

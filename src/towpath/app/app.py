@@ -31,7 +31,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from towpath.app.blocking import BlockingEngine
 from towpath.app.connection import Connection
 from towpath.app.decorator import Decorator
-from towpath.app.submitting import NOTHING, AppHandler
+from towpath.app.submission import NOTHING, SubmitMiddleware
+from towpath.app.submitting import AppHandler
 from towpath.clock import Clock, DurationLike
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
@@ -90,6 +91,7 @@ class Towpath:
         limits: Limits | None = None,
         declared: Durability | None = None,
         middleware: Sequence[Middleware] = (),
+        submit_middleware: Sequence[SubmitMiddleware] = (),
         ledger: Ledger | str | None = None,
     ) -> None:
         self.url = url
@@ -106,6 +108,7 @@ class Towpath:
             ledger=ledger,
             check=self._require_unnamed,
             metrics=lambda: self.metrics,
+            submit_middleware=submit_middleware,
         )
         self.metrics = Metrics()
 

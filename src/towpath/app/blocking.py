@@ -16,6 +16,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack
 
@@ -25,7 +26,7 @@ from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts, Page
-from towpath.engine.model import Job, JobOptions, JobRef, NewJob, Placed, Submitted
+from towpath.engine.model import JobInfo, JobOptions, JobRef, NewJob, Placed, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
 from towpath.errors import EngineClosed, TowpathError
@@ -63,15 +64,15 @@ class BlockingEngine:
         limits: Limits | None = None,
         declared: Durability | None = None,
     ) -> None:
-        self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
+        self._life = self._engine = Engine(url, clock=clock, limits=limits, declared=declared)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._home = os.getpid()
 
     @classmethod
-    def around(cls, engine: Engine) -> Self:
-        """The same on an engine that nobody has entered."""
+    def around(cls, engine: Engine, *, life: AbstractAsyncContextManager[Any]) -> Self:
+        """The same on an engine that nobody has entered, which *life* enters."""
         made = cls.__new__(cls)
-        made._engine, made._loop, made._home = engine, None, os.getpid()  # noqa: SLF001 -- its own class
+        made._life, made._engine, made._loop, made._home = life, engine, None, os.getpid()  # noqa: SLF001 -- its own class
         return made
 
     def __enter__(self) -> Self:
@@ -83,7 +84,7 @@ class BlockingEngine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="towpath", daemon=True)
         self._thread.start()
         try:
-            self._run(self._engine.__aenter__())
+            self._run(self._life.__aenter__())
         except BaseException:
             self._stop()
             raise
@@ -94,7 +95,7 @@ class BlockingEngine:
             # Its thread, its loop and its connection are the parent's, which still uses them.
             return
         try:
-            self._run(self._engine.__aexit__())
+            self._run(self._life.__aexit__(None, None, None))
         finally:
             self._stop()
 
@@ -154,7 +155,7 @@ class BlockingEngine:
         """Like Engine.set."""
         return self._run(self._engine.set(queue, payload, durability=durability, **options))
 
-    def job(self, job: JobRef) -> Job:
+    def job(self, job: JobRef) -> JobInfo:
         """The job as it is now. Raises JobNotFound."""
         return self._run(self._engine.job(job))
 
@@ -178,7 +179,7 @@ class BlockingEngine:
         """How many jobs are where."""
         return self._run(self._engine.counts(queue))
 
-    def ended(self, job: JobRef, *, within: DurationLike) -> Job:
+    def ended(self, job: JobRef, *, within: DurationLike) -> JobInfo:
         """The job once it has ended, with its result. Raises StillOpen when the time is over."""
         return self._run(self._engine.ended(job, within=within))
 

@@ -6,9 +6,9 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
 from towpath.app.blocking import BlockingEngine
@@ -21,9 +21,12 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
+    from towpath.app.submission import SubmitMiddleware
     from towpath.ledger.ledger import Ledger
     from towpath.ledger.records.sessions import Transactions
     from towpath.worker.recorded import Recorder
+
+T = TypeVar("T")
 
 
 class Connection:
@@ -32,7 +35,8 @@ class Connection:
     Opened by the first who enters and closed by the last who leaves. Neither a server nor a
     database that is away is a reason not to begin. A ledger by its URL, and one that nobody has
     entered, are opened and closed with it; one that the user has entered stays the user's.
-    *check* is asked about the queue of each record that names no handler.
+    *check* is asked about the queue of each record that names no handler; *submit_middleware* runs
+    around the submits of handlers.
     """
 
     def __init__(
@@ -43,12 +47,17 @@ class Connection:
         check: Callable[[str], None] | None = None,
         metrics: Callable[[], Metrics] = Metrics,
         log: Log | None = None,
+        submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
         self._connect, self._given, self._check = connect, ledger, check
+        self.submit_middleware = tuple(submit_middleware)
+        self._ledger_later = False
         self._metrics, self._log = metrics, log or Log()
         self._closed: tuple[str, Ledger] | None = None
         self._forget()
         self._blocking: BlockingEngine | None = None
+        self._twin: Connection | None = None
+        """The same in the loop of `blocking`."""
         self._connecting = threading.Lock()
         _all.add(self)
 
@@ -63,9 +72,9 @@ class Connection:
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
         # Kept: what is dropped would close itself, in a loop that the parent still runs.
-        self._inherited = self._life, self.connected, self._ledger, self._blocking
+        self._inherited = self._life, self.connected, self._ledger, self._blocking, self._twin
         self._forget()
-        self._blocking, self._connecting = None, threading.Lock()
+        self._blocking, self._twin, self._connecting = None, None, threading.Lock()
 
     @contextmanager
     def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
@@ -73,9 +82,9 @@ class Connection:
         block; then as it was before.
         """
         before = self._life, self.connected, self._ledger, self._given
-        counted = self._entered, self._entering, self._blocking
+        counted = self._entered, self._entering, self._blocking, self._twin
         self._forget()
-        self._blocking = None
+        self._blocking = self._twin = None
         self._given = self._given if ledger is None else ledger
         try:
             yield
@@ -84,7 +93,7 @@ class Connection:
                 atexit.unregister(self._blocking.__exit__)
                 self._blocking.__exit__()
             self._life, self.connected, self._ledger, self._given = before
-            self._entered, self._entering, self._blocking = counted
+            self._entered, self._entering, self._blocking, self._twin = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
 
@@ -97,7 +106,7 @@ class Connection:
                 async with AsyncExitStack() as life:
                     life.callback(self._leave)
                     self.connected = await life.enter_async_context(self._connect())
-                    if self._given is not None:
+                    if self._given is not None and not self._ledger_later:
                         await self._open_ledger(self._given, life)
                     self._life = life.pop_all()
             self._entered += 1
@@ -144,11 +153,42 @@ class Connection:
         """Connected at first use, anew in a forked child; closed when the program ends."""
         with self._connecting:
             if self._blocking is None or not self._blocking.here:
-                blocking = BlockingEngine.around(self._connect())
+                engine = self._connect()
+                twin = self._make_twin(engine)
+                blocking = BlockingEngine.around(engine, life=twin)
                 blocking.__enter__()
                 atexit.register(blocking.__exit__)
-                self._blocking = blocking
+                self._blocking, self._twin = blocking, twin
             return self._blocking
+
+    def _make_twin(self, engine: Engine) -> Connection:
+        given = self._given
+        if given is not None and not isinstance(given, str):
+            given = given.another()  # that one is the loop's where it was entered
+        twin = Connection(
+            lambda: engine,
+            ledger=given,
+            check=self._check,
+            metrics=self._metrics,
+            log=self._log,
+            submit_middleware=self.submit_middleware,
+        )
+        twin._ledger_later = True
+        return twin
+
+    def run_blocking(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """What *ask* comes to with a connection in the loop of `blocking`."""
+        blocking, twin = self.blocking, self._twin
+        assert twin is not None  # noqa: S101 -- made together
+        return blocking.run(lambda _: ask(twin))
+
+    async def open_ledger(self) -> Ledger:
+        """The ledger, opened now if it was to be opened when somebody needs it."""
+        if self._ledger_later and self._given is not None:
+            async with self._entering:
+                if self._ledger is None and self._life is not None:
+                    await self._open_ledger(self._given, self._life)
+        return self.ledger
 
     @property
     def keeps_records(self) -> bool:

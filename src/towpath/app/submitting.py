@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
+from towpath.app.blocking_handler import BlockingHandler
 from towpath.app.connection import Connection
-from towpath.app.ticket import STATES, RecordTicket, Ticket, Uncommitted
+from towpath.app.job import STATES, Job, RecordJob, Uncommitted
+from towpath.app.submission import NOTHING, Draft, Submission, drafts, submitted
 from towpath.engine.durability import Durability
 from towpath.engine.model import (
     JobOptions,
     JobRef,
-    NewJob,
     OnConflict,
     Submitted,
+    job_ref,
     new_job,
     with_own_attempts,
 )
@@ -28,14 +30,12 @@ from towpath.worker.payload import WithDefault
 
 if TYPE_CHECKING:
     from towpath.ledger.records.record import NewRecord, Recorded, RecordOptions
-    from towpath.ledger.records.sessions import BlockingTransaction, Made, Transaction
+    from towpath.ledger.records.sessions import Made, Transaction
 
 T = TypeVar("T")
 R = TypeVar("R")
 C = TypeVar("C")
 _NO_PAYLOAD = b"null"
-NOTHING: Any = object()
-"""For handlers that take no payload, or have a default for it."""
 
 
 class AppHandler(Handler[T, R, C]):
@@ -51,13 +51,18 @@ class AppHandler(Handler[T, R, C]):
     ) -> None:
         super().__init__(queue, function, options)
         self._connection = connection
-        self.blocking = BlockingHandler[T, R](self, connection)
+        self.blocking = BlockingHandler[T, R](self)
         own = (
             {}
             if self.named is None
             else {"retry": options.retry, "max_attempts": self.options.max_attempts}
         )
         self._own_options = {name: value for name, value in own.items() if value is not None}
+
+    @property
+    def connection(self) -> Connection:
+        """What it shares with the other handlers of its app."""
+        return self._connection
 
     def belongs_to(self, connection: Connection) -> bool:
         """Whether it is a handler of the app with that connection."""
@@ -78,6 +83,12 @@ class AppHandler(Handler[T, R, C]):
             kwargs[name] = here
         return self.function(*args, **kwargs)
 
+    # ── submitting ───────────────────────────────────────────────────────────────────────
+
+    def new(self, payload: T = NOTHING, **options: Unpack[RecordOptions]) -> Draft[T, R]:
+        """A job for `submit_many`, with options of its own; nothing is submitted yet."""
+        return Draft(self, payload, options)
+
     async def submit(
         self,
         payload: T = NOTHING,
@@ -86,8 +97,8 @@ class AppHandler(Handler[T, R, C]):
         in_transaction: Transaction | None = None,
         on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
-    ) -> Ticket[R]:
-        """Take a job in for this handler. Options and refusals are those of `Engine.submit`.
+    ) -> Job[R]:
+        """Submit a job to this handler. Options and refusals are those of `Engine.submit`.
 
         *in_transaction* is an AsyncSession or AsyncConnection of SQLAlchemy on the ledger's
         database: the job is there if and when that commits. It takes a handler with `record=True`.
@@ -95,73 +106,86 @@ class AppHandler(Handler[T, R, C]):
         JobDiffers where the id is that of a job with another payload: *on_conflict*="keep" is for
         those who want the job that is there then.
         """
-        if in_transaction is not None:
-            made = self._submit_in(in_transaction, [payload], durability, on_conflict, options)
-            return (await made)[0]
-        if self.options.record:
-            return await self._record(payload, durability, on_conflict, options)
+        connection = self._connection
+        if self.options.record or in_transaction is not None or connection.submit_middleware:
+            draft = Draft(self, payload, options)
+            submission = Submission(self, [draft], durability, on_conflict, in_transaction)
+            return (await self.submitted(connection, submission))[0]
+        # The short way, which nearly all submits take.
         with traces.producer_span(self.queue, handler=self.name):
-            engine = self._connection.connected or self._connection.engine
+            engine = connection.connected or connection.engine
             submitted = await engine.submit(
                 self.queue, self.encode(payload), durability=durability, **self.completed(options)
             )
-        return self.ticket(submitted.checked(on_conflict))
-
-    async def _record(
-        self,
-        payload: T,
-        durability: Durability | None,
-        on_conflict: OnConflict,
-        options: RecordOptions,
-    ) -> Ticket[R]:
-        _refuse_durability(durability)
-        with traces.producer_span(self.queue, handler=self.name):
-            jobs, data = self._connection.ledger.jobs, self.encode(payload)
-            made = await jobs.submit(self.queue, data, **self.completed(options))
-        self._connection.tell(_submitted(made, data).checked(on_conflict), self.name)
-        return self._record_ticket(made, data)
-
-    async def _submit_in(
-        self,
-        transaction: Transaction,
-        payloads: Sequence[T],
-        durability: Durability | None,
-        on_conflict: OnConflict,
-        options: RecordOptions,
-    ) -> list[Ticket[R]]:
-        with traces.producer_span(self.queue, handler=self.name, jobs=len(payloads)):
-            wanted = self.new_records(payloads, durability, options)
-            made = await self._connection.transactions.take(transaction, wanted, self.tell_made)
-        return self.record_tickets(made, wanted, on_conflict)
+        return self._job(connection, submitted.checked(on_conflict))
 
     async def submit_many(
         self,
-        payloads: Iterable[T],
+        jobs: Iterable[T | Draft[T, R]],
         *,
         durability: Durability | None = None,
         in_transaction: Transaction | None = None,
         on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
-    ) -> list[Ticket[R] | TowpathError]:
-        """Take many jobs in with the same options, answered one by one, in order.
+    ) -> list[Job[R]]:
+        """Submit many jobs; theirs, in order. Each is a payload, or `handler.new(payload, …)` with
+        options of its own, which decide over *options*.
 
-        A refused one's answer is its error; the others are in. All payloads are checked first. In
-        a transaction all of them are in, or none.
+        All payloads are checked first. Raises SubmitsRefused if some were refused: it has the jobs
+        that were submitted. In a transaction all of them are submitted, or none.
         """
-        values = list(payloads)
-        if in_transaction is not None:
-            return [
-                *await self._submit_in(in_transaction, values, durability, on_conflict, options)
-            ]
-        if self.options.record:
-            each = [self._record(value, durability, on_conflict, options) for value in values]
-            return [_or_error(it) for it in await asyncio.gather(*each, return_exceptions=True)]
-        with traces.producer_span(self.queue, handler=self.name, jobs=len(values)):
-            jobs = self.new_jobs(values, options)
-            answers = await self._connection.engine.submit_many(
-                self.queue, jobs, durability=durability
+        made = drafts(self, jobs, options)
+        submission = Submission(self, made, durability, on_conflict, in_transaction, many=True)
+        return await self.submitted(self._connection, submission)
+
+    def job(self, id: str) -> Job[R]:
+        """The job of that id, of which nothing is asked yet. Raises InvalidName."""
+        return self._job_at(self._connection, job_ref(self.queue, id))
+
+    async def submitted(self, connection: Connection, submission: Submission) -> list[Job[R]]:
+        """Submit what *submission* says, with the middleware around it."""
+        middleware = connection.submit_middleware
+        if not middleware:
+            return await self.take(connection, submission)
+        for draft in submission.jobs:
+            draft.options = cast("RecordOptions", dict(draft.options))  # each may be changed
+        return await submitted(middleware, submission, lambda: self.take(connection, submission))
+
+    async def take(self, connection: Connection, submission: Submission) -> list[Job[R]]:
+        """Submit what *submission* says, over *connection*."""
+        jobs, on_conflict = submission.jobs, submission.on_conflict
+        with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
+            if submission.transaction is not None:
+                wanted = self.new_records(submission)
+                made = await connection.transactions.take(
+                    submission.transaction, wanted, self.tell_made
+                )
+                return self.record_jobs(connection, made, wanted, on_conflict)
+            if self.options.record:
+                wanted = self.new_records(submission)
+                return submission.answer(await self._record(connection, wanted, on_conflict))
+            answers = await connection.engine.submit_many(
+                self.queue,
+                [new_job(payload, **options) for payload, options in self._encoded(jobs)],
+                durability=submission.durability,
             )
-        return self.tickets(answers, on_conflict)
+        return submission.answer([self._answered(connection, it, on_conflict) for it in answers])
+
+    async def _record(
+        self, connection: Connection, wanted: Sequence[NewRecord], on_conflict: OnConflict
+    ) -> list[Job[R] | TowpathError]:
+        records = (await connection.open_ledger()).jobs
+
+        async def one(new: NewRecord) -> Job[R] | TowpathError:
+            try:
+                made = await records.submit_new(new)
+                submitted = _submitted(made, new.job.payload).checked(on_conflict)
+            except TowpathError as error:
+                return error
+            connection.tell(submitted, self.name)
+            return self._record_job(connection, made, new.job.payload)
+
+        return list(await asyncio.gather(*map(one, wanted)))
 
     # ── what both ways of submitting share ───────────────────────────────────────────────
 
@@ -173,22 +197,26 @@ class AppHandler(Handler[T, R, C]):
         form = self.payload
         return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
 
-    def new_records(
-        self, payloads: Sequence[T], durability: Durability | None, options: RecordOptions
-    ) -> list[NewRecord]:
-        """Records to make in somebody's transaction."""
+    def new_records(self, submission: Submission) -> list[NewRecord]:
+        """Records to make."""
         if not self.options.record:
             rule = f"{self.name} keeps no record; declare it with `record=True`"
             raise InvalidOption("in_transaction", "…", rule=rule)
-        _refuse_durability(durability)
+        if submission.durability is not None:
+            rule = "a record is on disk in the ledger"
+            raise InvalidOption("durability", submission.durability, rule=rule)
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 
-        completed = self.completed(options)
-        return [new_record(self.queue, self.encode(it), **completed) for it in payloads]
+        return [new_record(self.queue, it, **said) for it, said in self._encoded(submission.jobs)]
 
-    def new_jobs(self, payloads: Iterable[T], options: JobOptions) -> list[NewJob]:
-        completed = self.completed(options)
-        return [new_job(self.encode(payload), **completed) for payload in payloads]
+    def _encoded(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
+        """Payloads and whole options. Those that share their options have them completed once."""
+        known: RecordOptions | None = None
+        whole: RecordOptions = {}
+        for job in jobs:
+            if job.options is not known:
+                known, whole = job.options, cast("RecordOptions", self.completed(job.options))
+            yield self.encode(job.payload), whole
 
     def completed(self, options: JobOptions) -> JobOptions:
         """The caller's options and what this handler and the current trace add to them."""
@@ -245,127 +273,68 @@ class AppHandler(Handler[T, R, C]):
             missed=missed,
         )
 
-    def ticket(self, submitted: Submitted) -> Ticket[R]:
-        self._connection.tell(submitted, self.name)
-        return Ticket(submitted, self._connection, self.result)
+    # ── what was submitted ───────────────────────────────────────────────────────────────
+
+    def _job_at(self, connection: Connection, ref: JobRef, *, existed: bool = False) -> Job[R]:
+        if self.options.record:
+            return RecordJob(ref, connection, self.result, existed, ref.id)
+        return Job(ref, connection, self.result, existed)
+
+    def _job(self, connection: Connection, submitted: Submitted) -> Job[R]:
+        connection.tell(submitted, self.name)
+        return Job(submitted.job, connection, self.result, submitted.existed)
+
+    def _answered(
+        self, connection: Connection, answer: Submitted | TowpathError, on_conflict: OnConflict
+    ) -> Job[R] | TowpathError:
+        try:
+            return (
+                answer
+                if isinstance(answer, TowpathError)
+                else self._job(connection, answer.checked(on_conflict))
+            )
+        except JobDiffers as error:
+            return error
 
     def tell_made(self, recorded: list[Recorded]) -> None:
         """Tell of records whose transaction has committed."""
         for made in recorded:
             self._connection.tell(_submitted(made, made.record.payload), self.name)
 
-    def record_tickets(
-        self, made: Made, wanted: Sequence[NewRecord], on_conflict: OnConflict
-    ) -> list[Ticket[R]]:
+    def record_jobs(
+        self,
+        connection: Connection,
+        made: Made,
+        wanted: Sequence[NewRecord],
+        on_conflict: OnConflict,
+    ) -> list[Job[R]]:
+        """Those that were made in somebody's transaction."""
         both = list(zip(made.recorded, wanted, strict=True))
         for recorded, new in both:
             _submitted(recorded, new.job.payload).checked(on_conflict)
         return [
-            self._record_ticket(it, new.job.payload, Uncommitted(it.record, made.transaction))
+            self._record_job(
+                connection, it, new.job.payload, Uncommitted(it.record, made.transaction)
+            )
             for it, new in both
         ]
 
-    def _record_ticket(
-        self, made: Recorded, data: bytes, uncommitted: Uncommitted | None = None
-    ) -> Ticket[R]:
+    def _record_job(
+        self,
+        connection: Connection,
+        made: Recorded,
+        data: bytes,
+        uncommitted: Uncommitted | None = None,
+    ) -> Job[R]:
         submitted = _submitted(made, data)
-        return RecordTicket(submitted, self._connection, self.result, made.record.id, uncommitted)
-
-    def tickets(
-        self, answers: list[Submitted | TowpathError], on_conflict: OnConflict
-    ) -> list[Ticket[R] | TowpathError]:
-        return [self._ticket_or_error(answer, on_conflict) for answer in answers]
-
-    def _ticket_or_error(
-        self, answer: Submitted | TowpathError, on_conflict: OnConflict
-    ) -> Ticket[R] | TowpathError:
-        try:
-            return (
-                answer
-                if isinstance(answer, TowpathError)
-                else self.ticket(answer.checked(on_conflict))
-            )
-        except JobDiffers as error:
-            return error
-
-
-class BlockingHandler(Generic[T, R]):
-    """The same for code without an event loop: scripts, Django views, notebooks."""
-
-    def __init__(self, handler: AppHandler[T, R, Any], connection: Connection) -> None:
-        self._handler, self._connection = handler, connection
-
-    def submit(
-        self,
-        payload: T = NOTHING,
-        *,
-        durability: Durability | None = None,
-        in_transaction: BlockingTransaction | None = None,
-        on_conflict: OnConflict = "refuse",
-        **options: Unpack[RecordOptions],
-    ) -> Ticket[R]:
-        """Take a job in. `ticket.wait(within=…)` waits for its result.
-
-        *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
-        this thread: the job is there if and when that commits. The app need not be entered.
-        """
-        if in_transaction is not None:
-            return self._submit_in(in_transaction, [payload], durability, on_conflict, options)[0]
-        handler = self._unrecorded()
-        with traces.producer_span(handler.queue, handler=handler.name):
-            submitted = self._connection.blocking.submit(
-                handler.queue,
-                handler.encode(payload),
-                durability=durability,
-                **handler.completed(options),
-            )
-        return handler.ticket(submitted.checked(on_conflict))
-
-    def submit_many(
-        self,
-        payloads: Iterable[T],
-        *,
-        durability: Durability | None = None,
-        in_transaction: BlockingTransaction | None = None,
-        on_conflict: OnConflict = "refuse",
-        **options: Unpack[RecordOptions],
-    ) -> list[Ticket[R] | TowpathError]:
-        """Take many jobs in, answered one by one; in a transaction all of them, or none."""
-        values = list(payloads)
-        if in_transaction is not None:
-            return [*self._submit_in(in_transaction, values, durability, on_conflict, options)]
-        handler = self._unrecorded()
-        with traces.producer_span(handler.queue, handler=handler.name, jobs=len(values)):
-            jobs = handler.new_jobs(values, options)
-            answers = self._connection.blocking.submit_many(
-                handler.queue, jobs, durability=durability
-            )
-        return handler.tickets(answers, on_conflict)
-
-    def _submit_in(
-        self,
-        transaction: BlockingTransaction,
-        payloads: Sequence[T],
-        durability: Durability | None,
-        on_conflict: OnConflict,
-        options: RecordOptions,
-    ) -> list[Ticket[R]]:
-        handler = self._handler
-        with traces.producer_span(handler.queue, handler=handler.name, jobs=len(payloads)):
-            wanted = handler.new_records(payloads, durability, options)
-            made = self._connection.transactions.take_blocking(
-                transaction, wanted, handler.tell_made
-            )
-        return handler.record_tickets(made, wanted, on_conflict)
-
-    def _unrecorded(self) -> AppHandler[T, R, Any]:
-        if self._handler.options.record:
-            rule = (
-                "has a record, which is submitted in its app's event loop: `await .submit(…)`,"
-                " or in a transaction: `.blocking.submit(…, in_transaction=session)`"
-            )
-            raise HandlerInvalid(self._handler.name, rule=rule)
-        return self._handler
+        return RecordJob(
+            submitted.job,
+            connection,
+            self.result,
+            submitted.existed,
+            made.record.id,
+            uncommitted,
+        )
 
 
 def _submitted(made: Recorded, data: bytes) -> Submitted:
@@ -373,14 +342,3 @@ def _submitted(made: Recorded, data: bytes) -> Submitted:
     same = record.payload == data if made.existed else None
     ref = JobRef(record.queue, record.job)
     return Submitted(ref, STATES[record.state], existed=made.existed, same_payload=same)
-
-
-def _refuse_durability(durability: Durability | None) -> None:
-    if durability is not None:
-        raise InvalidOption("durability", durability, rule="a record is on disk in the ledger")
-
-
-def _or_error(answer: Ticket[R] | BaseException) -> Ticket[R] | TowpathError:
-    if isinstance(answer, BaseException) and not isinstance(answer, TowpathError):
-        raise answer
-    return answer

@@ -15,7 +15,7 @@ from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
-    from towpath.engine.model import Job, JobRef
+    from towpath.engine.model import JobInfo, JobRef
 
 app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, retry, purge.")
 
@@ -122,7 +122,7 @@ async def _sweep(
 
     out = session.out
 
-    async def see_to(engine: Engine, job: Job) -> int:
+    async def see_to(engine: Engine, job: JobInfo) -> int:
         try:
             await do(engine, job.ref)
         except JobError:
@@ -142,7 +142,7 @@ async def _sweep(
                 out.line(f"{name}  {seen_to} {done}")
 
 
-async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[Job]]:
+async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[JobInfo]]:
     """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
     from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
 

@@ -13,7 +13,7 @@ from towpath.console.arguments import chosen_queues
 from towpath.console.output import Output
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
-from towpath.engine.model import Job, Said
+from towpath.engine.model import JobInfo, Said
 from towpath.engine.spelling import written
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 class Found(NamedTuple):
     """A page of jobs, and the cursor of the next one; None = this was the last."""
 
-    jobs: list[Job]
+    jobs: list[JobInfo]
     after: str | None
 
 
@@ -73,7 +73,7 @@ async def show_pages(
 async def find_page(engine: Engine, wanted: Wanted) -> Found:
     """Up to `limit` jobs from the first places that have some."""
     at, cursor = _start(wanted)
-    jobs: list[Job] = []
+    jobs: list[JobInfo] = []
     while at < len(wanted.places) and len(jobs) < wanted.limit:
         queue, state = wanted.places[at]
         # Only waiting jobs have an index by lane; of the others a lane has one or two.
@@ -105,13 +105,13 @@ def _start(wanted: Wanted) -> tuple[int, str | None]:
 # ── one job ──────────────────────────────────────────────────────────────────────────────
 
 
-def _row(job: Job) -> list[object]:
+def _row(job: JobInfo) -> list[object]:
     return [
         job.ref, job.state, job.priority, job.lane, job.attempts, job.submitted_at, _about(job),
     ]  # fmt: skip
 
 
-def _about(job: Job) -> str:
+def _about(job: JobInfo) -> str:
     match job.state:
         case State.LEASED:
             return f"by {job.worker} until {job.expires_at:%H:%M:%S}Z"
@@ -123,7 +123,7 @@ def _about(job: Job) -> str:
             return job.reason or " "
 
 
-def brief(job: Job) -> dict[str, Any]:
+def brief(job: JobInfo) -> dict[str, Any]:
     """A job for programs, without its payload. What it does not have is left out."""
     facts = {
         "queue": job.ref.queue,
@@ -151,7 +151,7 @@ def _said(value: Any) -> Any:
     return value if value is None or isinstance(value, str) else written(value)
 
 
-def described(job: Job, position: Position | None, why: Explanation) -> dict[str, Any]:
+def described(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
     """The same with all that it carries, and why it does not run."""
     return (
         brief(job)
@@ -172,7 +172,7 @@ def placed(position: Position | None) -> dict[str, Any]:
     return {"ahead": position.ahead, "in_lane": position.in_lane} | estimate
 
 
-def told(job: Job, position: Position | None, why: Explanation) -> dict[str, Any]:
+def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str, Any]:
     """A job for people, name by name."""
     bodies = {"payload": job.payload, "progress": job.progress, "result": job.result}
     ahead = None if position is None else in_words(position)

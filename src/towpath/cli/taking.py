@@ -23,7 +23,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.fields import Field, Kind, Moment, Number, Pairs, Policy, Span, Text
 from towpath.engine.model import (
     FIELDS,
-    Job,
+    JobInfo,
     JobOptions,
     OnConflict,
     Placed,
@@ -93,7 +93,7 @@ class Taking:
         if submitted.same_payload is False:
             out.note("the job that existed has another payload; it was left as it is")
 
-    def _tell_end(self, job: Job) -> None:
+    def _tell_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
             keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
             told = {name: it for name, it in brief(job).items() if name in keep}

@@ -14,7 +14,7 @@ from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.states import State
 
 if TYPE_CHECKING:
-    from towpath.engine.model import Job
+    from towpath.engine.model import JobInfo
 
 Facts = dict[str, Any]
 
@@ -56,7 +56,7 @@ class Position(msgspec.Struct, frozen=True):
     while nobody takes jobs: the queue is paused, or has no worker."""
 
 
-def explain(job: Job, facts: Facts) -> Explanation:
+def explain(job: JobInfo, facts: Facts) -> Explanation:
     """Why *job* is not running, in a word and a sentence."""
     match job.state:
         case State.READY:
@@ -105,7 +105,7 @@ def _explain_ready(facts: Facts) -> Explanation:
     return Explanation(Why.NEXT, "the next worker that asks gets it")
 
 
-def _explain_waiting(job: Job, facts: Facts) -> Explanation:
+def _explain_waiting(job: JobInfo, facts: Facts) -> Explanation:
     holder, state = (facts.get(name, b"").decode() for name in ("holder", "holder_state"))
     ahead = int(facts["lane_rank"]) + 1
     if state == State.DEAD:
@@ -117,13 +117,13 @@ def _explain_waiting(job: Job, facts: Facts) -> Explanation:
     return Explanation(Why.BEHIND_LANE, text if obstacle is None else f"{text}; {obstacle.text}")
 
 
-def _explain_leased(job: Job, facts: Facts) -> Explanation:
+def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
     if _lasts(facts["expires"], facts):
         return Explanation(Why.LEASED, f"leased by {job.worker} until {job.expires_at}")
     return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
 
 
-def _explain_delayed(job: Job, facts: Facts) -> Explanation:
+def _explain_delayed(job: JobInfo, facts: Facts) -> Explanation:
     if job.due_at is not None and job.due_at > instant(int(facts["now"])):
         return Explanation(Why.NOT_DUE, f"due at {job.due_at}")
     return _left(f"overdue since {job.due_at}", facts)

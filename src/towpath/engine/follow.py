@@ -20,7 +20,7 @@ from towpath.engine.check import whole
 from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
 from towpath.engine.inspect import Inspector, ended_job
 from towpath.engine.keys import keys_of
-from towpath.engine.model import Job, JobRef
+from towpath.engine.model import JobInfo, JobRef
 from towpath.errors import (
     InvalidOption,
     JobNotFound,
@@ -91,7 +91,7 @@ class Following(Inspector):
         async with self._feeds.listening(name, listener):
             yield
 
-    async def ended(self, job: JobRef, *, within: DurationLike) -> Job:
+    async def ended(self, job: JobRef, *, within: DurationLike) -> JobInfo:
         """The job once it has ended: done with its result, dead with its reason, or cancelled.
 
         Raises StillOpen when the time is over, JobNotFound if it is gone: with the queue's
@@ -132,13 +132,13 @@ class _Wait:
 
     def __init__(self, id: JobId, look: Callable[[JobId], None]) -> None:
         self.id, self._look = id, look
-        self.found: asyncio.Future[Job | None] = asyncio.get_running_loop().create_future()
+        self.found: asyncio.Future[JobInfo | None] = asyncio.get_running_loop().create_future()
         """None = it is open, and the time is over."""
         self.over = False
         self.trouble: TowpathError | None = None
         """Why the last look brought nothing."""
 
-    async def end(self, ref: JobRef, within: Duration) -> Job:
+    async def end(self, ref: JobRef, within: Duration) -> JobInfo:
         """The job, once it has ended. Raises StillOpen."""
         await asyncio.wait((self.found,), timeout=within.total_seconds())
         if not self.found.done():
@@ -270,7 +270,7 @@ class _Ends:
                     _end(wait, error)
 
 
-def _end(wait: _Wait, outcome: Job | BaseException | None) -> None:
+def _end(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
     if wait.found.done():
         return
     if isinstance(outcome, BaseException):

@@ -15,7 +15,7 @@ from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
-from towpath.engine.model import Job, JobRef, said
+from towpath.engine.model import JobInfo, JobRef, said
 from towpath.engine.options import QueueOptions
 from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.states import State
@@ -42,7 +42,7 @@ class Lane(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """A page of jobs; give *after* to get the next one. None = this was the last."""
 
-    jobs: list[Job]
+    jobs: list[JobInfo]
     after: str | None
 
 
@@ -79,7 +79,7 @@ class Inspector:
 
     _store: Store
 
-    async def job(self, ref: JobRef) -> Job:
+    async def job(self, ref: JobRef) -> JobInfo:
         """The job as it is now, payload and result included. Raises JobNotFound. One round trip."""
         record, payload, result, facts = await self._look(ref)
         return _job(ref, record, facts, payload=payload, result=result)
@@ -203,16 +203,16 @@ class Inspector:
         return decode(text), payload, result, pairs(facts)
 
 
-def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> Job:
+def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> JobInfo:
     """A job that has ended, from what the server has of it."""
     return _job(ref, decode(record), {}, payload=payload, result=result)
 
 
 def _job(
     ref: JobRef, record: Record, facts: dict[str, Any], *, payload: bytes = b"", result: bytes = b""
-) -> Job:
+) -> JobInfo:
     more = record.more
-    return Job(
+    return JobInfo(
         ref=ref,
         state=record.state,
         payload=payload,
@@ -232,7 +232,7 @@ def _job(
     )
 
 
-def _listed(queue: QueueName, row: list[Any], now: int) -> Job | None:
+def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
     """The job of one row; None if it is gone, or no longer kept."""
     id, score, text = row
     record = readable(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict, Unpack
 
 import msgspec
 
@@ -26,6 +26,7 @@ from towpath.ids import (
     new_job_id,
     queue_name,
 )
+from towpath.renamed import refuse
 
 LOW, NORMAL, HIGH = 0, 50, 100
 """Priorities: 0 to 100, higher runs first."""
@@ -250,7 +251,7 @@ class Lease(Said, frozen=True):
         return self.reason is not None and self.reason.startswith(LEASE_ENDED)
 
 
-class Job(Said, frozen=True, kw_only=True):
+class JobInfo(Said, frozen=True, kw_only=True):
     """A job as it is at one moment."""
 
     ref: JobRef
@@ -348,3 +349,9 @@ class Call(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         channel_name(self.channel)
         whole("call.number", self.number, 1, 2**53 - 1)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Job": "JobInfo"})

@@ -54,6 +54,8 @@ class Ledger:
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
+        self._made_by = (url, limit, tuple(sinks), tuple(tables), wall, ticks, noted_every)
+        sinks, tables = self._made_by[2], self._made_by[3]
         self._lines = lines(LEDGER, tables)
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
@@ -68,6 +70,19 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"Ledger({self._store.shown})"
+
+    def another(self) -> Ledger:
+        """The same ledger for another event loop, not yet entered."""
+        url, limit, sinks, tables, wall, ticks, noted_every = self._made_by
+        return Ledger(
+            url,
+            limit=limit,
+            sinks=sinks,
+            tables=tables,
+            wall=wall,
+            ticks=ticks,
+            noted_every=noted_every,
+        )
 
     @property
     def shown(self) -> str:

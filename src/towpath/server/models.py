@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapV
 
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts
-from towpath.engine.model import Job, Lease
+from towpath.engine.model import JobInfo, Lease
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.job_fields import asking, telling
 from towpath.web.fields import (
@@ -156,7 +156,7 @@ class JobOut(telling(_JobHead)):
     progress_base64: str | None = None
 
     @classmethod
-    def of(cls, job: Job) -> JobOut:
+    def of(cls, job: JobInfo) -> JobOut:
         return cls(
             queue=job.ref.queue,
             **alike(cls, job, but=_OWN_WORDS),

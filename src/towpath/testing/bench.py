@@ -31,7 +31,7 @@ from towpath.engine.model import (
     FIELDS,
     NO_HEADERS,
     Exchanged,
-    Job,
+    JobInfo,
     JobRef,
     NewJob,
     Renew,
@@ -190,7 +190,7 @@ class Bench:
         ledger = self.app.ledger_url
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)
 
-    async def _listed(self, queue: str, state: State) -> AsyncIterator[Job]:
+    async def _listed(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None
         while True:
             page = await self.app.engine.list(queue, state, after=after)
@@ -207,7 +207,7 @@ class Bench:
 class Seen(msgspec.Struct, Generic[T, R], frozen=True):
     """A job as it was when it was looked at."""
 
-    job: Job
+    job: JobInfo
     """Everything that the server knows of it."""
     _handler: AppHandler[T, R, Any]
 

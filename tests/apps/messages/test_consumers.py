@@ -29,7 +29,7 @@ from towpath.calls.signature import derived, verify
 from towpath.clock import ManualClock, ServerClock, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job, job_ref
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 
@@ -73,11 +73,11 @@ async def delivering(
         yield messages
 
 
-async def ended(engine: Engine, sent: Receipt) -> Job:
+async def ended(engine: Engine, sent: Receipt) -> JobInfo:
     return await engine.ended(message_ref(sent.message_id), within=SOON)
 
 
-async def delivered(engine: Engine, sent: Receipt) -> Job:
+async def delivered(engine: Engine, sent: Receipt) -> JobInfo:
     """The job of the callback once it has ended."""
     ref = job_ref(CALLBACKS, sent.message_id)
 

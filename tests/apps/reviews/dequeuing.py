@@ -1,7 +1,7 @@
 """What tests of the queue of review tasks do again and again."""
 
 from towpath.apps.reviews.queue import ReviewQueue
-from towpath.engine.model import Job, job_ref
+from towpath.engine.model import JobInfo, job_ref
 
 QUEUE, RETRY, LEASES = "{task}:queue", "{task}:retry:queue", "{task}:leases"
 """The keys below the queue."""
@@ -16,6 +16,6 @@ async def drained(queue: ReviewQueue) -> list[str]:
     return tasks
 
 
-async def job(queue: ReviewQueue, task: str) -> Job:
+async def job(queue: ReviewQueue, task: str) -> JobInfo:
     """The job behind a task."""
     return await queue.engine.job(job_ref(queue.name, task))

@@ -59,8 +59,8 @@ class TestInAWorker:
         async with app, working(app, lease=seconds(1)):
             job = await review.submit(a_task())
             await meanwhile(pids.exists)
-            await app.engine.cancel(job.job)
-            ended = await app.engine.ended(job.job, within=SOON)
+            await app.engine.cancel(job.ref)
+            ended = await app.engine.ended(job.ref, within=SOON)
             assert ended.state is State.CANCELLED
             await meanwhile(lambda: all_ended(pids))
 

@@ -16,7 +16,7 @@ from tests.waiting import eventually_async
 from towpath.apps.timers.model import RECORDED, TypeKey
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job, job_ref
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
@@ -52,7 +52,7 @@ class Desk:
         await eventually_async(handed)
         return msgspec.json.decode(self.receiver.requests[-1].body)
 
-    async def look(self, id: str) -> Job:
+    async def look(self, id: str) -> JobInfo:
         return await self.engine.job(job_ref(self.queue, id))
 
     async def say(self, verb: str, id: str, **body: Any) -> httpx.Response:

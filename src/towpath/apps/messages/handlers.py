@@ -26,7 +26,7 @@ from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.signature import derived
 from towpath.calls.signature import message_id as webhook_id
 from towpath.clock import minutes, seconds
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.errors import JobNotFound
 from towpath.worker.context import Context, Discard, Snooze
 
@@ -119,7 +119,7 @@ class _Courier:
                 answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
             require_taken(answer, "the receiver", final=_CALLED_OFF)
 
-    async def _message(self, callback: Callback) -> Job:
+    async def _message(self, callback: Callback) -> JobInfo:
         try:
             return await self._app.engine.job(message_ref(callback.message_id))
         except JobNotFound:
@@ -152,7 +152,7 @@ _TYPES = {
 _RETURNED = ("user_id", "org_id", "client_id", "client_message_id", "metadata")
 
 
-def _delivered(job: Job, fields: dict[str, Any]) -> dict[str, Any]:
+def _delivered(job: JobInfo, fields: dict[str, Any]) -> dict[str, Any]:
     state = STATES[job.state]
     data = {"message_id": job.id, **{it: fields[it] for it in _RETURNED if it in fields}}
     if state is MessageState.ANSWERED:

@@ -26,7 +26,7 @@ from towpath.apps.messages.queue import MessageQueue
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job
+from towpath.engine.model import JobInfo
 from towpath.engine.states import State
 from towpath.engine.watching import Watch, Watching
 from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
@@ -147,7 +147,7 @@ class Messages:
             raise InvalidOption("callback_url", "…", rule=rule)
         check_callback_url(url, self._guard)
 
-    async def _view(self, job: Job) -> MessageView:
+    async def _view(self, job: JobInfo) -> MessageView:
         state, place, position = STATES[job.state], 0, None
         if state is MessageState.QUEUED and job.lane is not None:
             place, position = await asyncio.gather(

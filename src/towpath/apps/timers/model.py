@@ -20,7 +20,7 @@ from towpath.clock import (
     parse_duration,
     seconds,
 )
-from towpath.engine.model import Job, JobOptions, with_own_attempts
+from towpath.engine.model import JobInfo, JobOptions, with_own_attempts
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, RetryPolicy
 from towpath.engine.states import State
@@ -262,7 +262,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
         return instant_ms("due", self.due)
 
 
-def timer_of(key: TypeKey, job: Job, *, existed: bool = False) -> Timer:
+def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
     """The timer that *job* is."""
     packed = Packed.read(job.payload) if job.payload else Packed()
     recorded = job.headers.get("handler") == RECORDED

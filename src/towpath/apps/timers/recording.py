@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from towpath.app.ticket import STATES
+from towpath.app.job import STATES
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded
 from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
 from towpath.clock import instant, wall_ms

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from towpath.app.ticket import STATES
+from towpath.app.job import STATES
 from towpath.apps.application import Host
 from towpath.apps.timers.errors import (
     TimerDiffers,

@@ -32,7 +32,7 @@ from towpath.engine.model import (
     Bury,
     Complete,
     Fail,
-    Job,
+    JobInfo,
     JobRef,
     Lease,
     Release,
@@ -256,7 +256,7 @@ class _Held(NamedTuple):
     key: TypeKey
     task_id: str
     lease: Lease
-    job: Job | None
+    job: JobInfo | None
     record: Record | None
 
     @property

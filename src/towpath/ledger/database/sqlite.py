@@ -70,7 +70,8 @@ class SqliteStore:
         join, self._join = self._join, None  # what comes later is refused
         await join.rest()
         for threads in self._threads:
-            await asyncio.to_thread(threads.shutdown)
+            with suppress(RuntimeError):  # the interpreter ends, and has ended the threads
+                await asyncio.to_thread(threads.shutdown)
         self._reads.dispose()
         self._writes.dispose()
 

@@ -132,7 +132,11 @@ class Jobs:
         then the record waits for it. Raises InvalidName, InvalidOption, LedgerError. Those that
         come at the same time share one transaction.
         """
-        recorded, nudge = await self._take(self._checked(queue, payload, options))
+        return await self.submit_new(self._checked(queue, payload, options))
+
+    async def submit_new(self, new: NewRecord) -> Recorded:
+        """The same for one that was made and checked before."""
+        recorded, nudge = await self._take(new)
         await _a_moment(nudge)
         return recorded
 

@@ -1,0 +1,122 @@
+"""Submitting to handlers from code without an event loop: `handler.blocking`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from towpath.app.connection import Connection
+from towpath.app.job import BlockingJob, Job
+from towpath.app.submission import NOTHING, Draft, Submission, drafts, submitted
+from towpath.engine.durability import Durability
+from towpath.engine.model import OnConflict
+from towpath.telemetry import traces
+
+if TYPE_CHECKING:
+    from towpath.app.submitting import AppHandler
+    from towpath.ledger.records.record import RecordOptions
+    from towpath.ledger.records.sessions import BlockingTransaction
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class BlockingHandler(Generic[T, R]):
+    """The same for code without an event loop: scripts, Django views, notebooks.
+
+    The app need not be entered: a loop in a thread of its own is connected at first use.
+    """
+
+    def __init__(self, handler: AppHandler[T, R, Any]) -> None:
+        self._handler = handler
+
+    def submit(
+        self,
+        payload: T = NOTHING,
+        *,
+        durability: Durability | None = None,
+        in_transaction: BlockingTransaction | None = None,
+        on_conflict: OnConflict = "refuse",
+        **options: Unpack[RecordOptions],
+    ) -> BlockingJob[R]:
+        """Submit a job; `job.result(within=…)` waits for its result.
+
+        *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
+        this thread: the job is there if and when that commits.
+        """
+        drafts = [Draft(self._handler, payload, options)]
+        submission = Submission(self._handler, drafts, durability, on_conflict, in_transaction)
+        return self._submit(submission)[0]
+
+    def submit_many(
+        self,
+        jobs: Iterable[T | Draft[T, R]],
+        *,
+        durability: Durability | None = None,
+        in_transaction: BlockingTransaction | None = None,
+        on_conflict: OnConflict = "refuse",
+        **options: Unpack[RecordOptions],
+    ) -> list[BlockingJob[R]]:
+        """Submit many jobs, as AppHandler.submit_many does."""
+        handler = self._handler
+        made = drafts(handler, jobs, options)
+        submission = Submission(handler, made, durability, on_conflict, in_transaction, many=True)
+        return self._submit(submission)
+
+    def job(self, id: str) -> BlockingJob[R]:
+        """The job of that id, of which nothing is asked yet. Raises InvalidName."""
+        handler = self._handler
+        return BlockingJob(handler.job(id), handler.connection)
+
+    def _submit(self, submission: Submission) -> list[BlockingJob[R]]:
+        handler, connection = self._handler, self._handler.connection
+        if submission.transaction is None:
+            jobs = connection.run_blocking(lambda there: handler.submitted(there, submission))
+        elif connection.submit_middleware:
+            jobs = self._in_this_thread(submission)
+        else:
+            jobs = self._insert(submission)
+        return [BlockingJob(job, connection) for job in jobs]
+
+    def _insert(self, submission: Submission) -> list[Job[R]]:
+        """In the caller's transaction and thread."""
+        handler, connection = self._handler, self._handler.connection
+        jobs = len(submission.jobs)
+        with traces.producer_span(handler.queue, handler=handler.name, jobs=jobs):
+            wanted = handler.new_records(submission)
+            made = connection.transactions.take_blocking(
+                submission.transaction, wanted, handler.tell_made
+            )
+        return handler.record_jobs(connection, made, wanted, submission.on_conflict)
+
+    def _in_this_thread(self, submission: Submission) -> list[Job[R]]:
+        """The same; the middleware around it runs in the loop of the blocking engine."""
+        errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+        async def insert() -> list[Job[R]]:
+            future: Future[list[Job[R]]] = Future()
+            errands.put(lambda: _run(future, lambda: self._insert(submission)))
+            return await asyncio.wrap_future(future)
+
+        async def around(connection: Connection) -> list[Job[R]]:
+            try:
+                return await submitted(connection.submit_middleware, submission, insert)
+            finally:
+                errands.put(None)
+
+        with ThreadPoolExecutor(1) as beside:
+            done = beside.submit(self._handler.connection.run_blocking, around)
+            done.add_done_callback(lambda _: errands.put(None))
+            while (errand := errands.get()) is not None:
+                errand()
+            return done.result()
+
+
+def _run(future: Future[T], call: Callable[[], T]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 -- told to whoever waits for it
+        future.set_exception(error)

@@ -1,0 +1,349 @@
+"""A submitted job: where to ask for its result, its progress and its state, and to cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from towpath.app.connection import Connection
+from towpath.clock import DurationLike, duration, seconds, steady
+from towpath.engine.model import JobInfo, JobRef
+from towpath.engine.states import State
+from towpath.errors import JobNotFound, JobUnfinished, PayloadInvalid, ServerError, StillOpen
+from towpath.ids import JobId, LaneKey, QueueName
+from towpath.ledger.errors import RecordNotFound, RecordUncommitted
+from towpath.worker.payload import Form, Raw, form
+
+if TYPE_CHECKING:
+    from towpath.ledger.records.record import Record
+
+R = TypeVar("R")
+P = TypeVar("P")
+T = TypeVar("T")
+_LOOK_EVERY = 0.1
+"""Seconds, where nobody tells."""
+_RENAMED = {
+    "job": "`job.ref` is its queue and id",
+    "submitted": "`job.existed` and `await job.state()` say what it said",
+    "wait": "`handler.blocking.submit(…)` returns a BlockingJob; call its `result(within=…)`",
+}
+
+
+class Job(msgspec.Struct, Generic[R], frozen=True):
+    """A submitted job: what `handler.submit` returns, and `handler.job(id)`.
+
+    Having one asks nobody: each method looks at the job as it is then.
+    """
+
+    ref: JobRef
+    """Its queue and its id, as the engine's verbs take them."""
+    _connection: Connection
+    _form: Form[Any]
+    existed: bool = False
+    """Whether an earlier submit under the same id had made it."""
+
+    @property
+    def id(self) -> JobId:
+        return self.ref.id
+
+    @property
+    def queue(self) -> QueueName:
+        return self.ref.queue
+
+    async def state(self) -> State:
+        """Its state now; GONE if it ended and is no longer kept, or never existed."""
+        return await self._connection.engine.state(self.ref)
+
+    async def info(self) -> JobInfo:
+        """All that is known of it now. Raises JobNotFound; of a recorded job, RecordNotFound."""
+        return await self._connection.engine.job(self.ref)
+
+    @overload
+    async def progress(self) -> Any: ...
+    @overload
+    async def progress(self, kind: type[P]) -> P | None: ...
+    async def progress(self, kind: Any = Any) -> Any:
+        """What its handler told last with `ctx.progress`, None if it told nothing yet.
+
+        As JSON has it, or as a *kind*: `await job.progress(Step)` gives a `Step`. A note of bytes
+        that are no JSON stays bytes. Raises JobNotFound, and PayloadInvalid for another kind.
+        """
+        return _noted((await self.info()).progress, kind)
+
+    async def cancel(self) -> State:
+        """End it: CANCELLED, or LEASED if its worker was asked to stop.
+
+        Raises JobNotFound, and JobDone or JobDead where it ended before.
+        """
+        return await self._connection.engine.cancel(self.ref)
+
+    async def move(
+        self, *, due: datetime | None = None, delay: DurationLike | None = None
+    ) -> State:
+        """Give it another due time while it waits: *due*, or *delay* from now.
+
+        Raises JobNotFound, and JobNotWaiting once it is worked on or has ended; for a job with a
+        record these are RecordNotFound and RecordNotWaiting.
+        """
+        return await self._connection.engine.move(self.ref, due=due, delay=delay)
+
+    async def retry(self) -> State:
+        """Give it its attempts back, if it is dead. Raises JobNotFound, JobNotDead."""
+        return await self._connection.engine.retry(self.ref)
+
+    async def result(self, *, within: DurationLike) -> R:
+        """What its handler returned, once it has.
+
+        Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
+        JobNotFound if it is gone. Does not poll.
+        """
+        job = await self._connection.engine.ended(self.ref, within=within)
+        if job.state is not State.DONE:
+            raise JobUnfinished(job.ref, job.state, job.reason)
+        return self._value(job.result)
+
+    def _value(self, data: bytes | None) -> R:
+        # No bytes are None, unless bytes are what the handler returns.
+        there = data or isinstance(self._form, Raw)
+        return cast("R", self._form.decode(data or b"") if there else None)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _RENAMED:
+                raise AttributeError(f"a Job has no {name!r} any more: {_RENAMED[name]}")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class BlockingJob(Generic[R]):
+    """The same for code without an event loop: what `handler.blocking` gives."""
+
+    def __init__(self, job: Job[R], connection: Connection) -> None:
+        self._job, self._connection = job, connection
+
+    @property
+    def ref(self) -> JobRef:
+        """Its queue and its id, as the engine's verbs take them."""
+        return self._job.ref
+
+    @property
+    def id(self) -> JobId:
+        return self._job.id
+
+    @property
+    def queue(self) -> QueueName:
+        return self._job.queue
+
+    @property
+    def existed(self) -> bool:
+        """Whether an earlier submit under the same id had made it."""
+        return self._job.existed
+
+    def state(self) -> State:
+        """Like Job.state."""
+        return self._ask(lambda job: job.state())
+
+    def info(self) -> JobInfo:
+        """Like Job.info."""
+        return self._ask(lambda job: job.info())
+
+    @overload
+    def progress(self) -> Any: ...
+    @overload
+    def progress(self, kind: type[P]) -> P | None: ...
+    def progress(self, kind: Any = Any) -> Any:
+        """Like Job.progress."""
+        return _noted(self.info().progress, kind)
+
+    def cancel(self) -> State:
+        """Like Job.cancel."""
+        return self._ask(lambda job: job.cancel())
+
+    def move(self, *, due: datetime | None = None, delay: DurationLike | None = None) -> State:
+        """Like Job.move."""
+        return self._ask(lambda job: job.move(due=due, delay=delay))
+
+    def retry(self) -> State:
+        """Like Job.retry."""
+        return self._ask(lambda job: job.retry())
+
+    def result(self, *, within: DurationLike) -> R:
+        """Like Job.result."""
+        return self._ask(lambda job: job.result(within=within))
+
+    def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]]) -> T:
+        def there(connection: Connection) -> Coroutine[Any, Any, T]:
+            return ask(msgspec.structs.replace(self._job, _connection=connection))
+
+        return self._connection.run_blocking(there)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            new = {"wait": "result(within=…)", "job": "ref", "submitted": "existed"}
+            if name in new:
+                raise AttributeError(f"a BlockingJob has no {name!r} any more: it is `{new[name]}`")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Transaction(Protocol):
+    """Active until it has been committed or rolled back."""
+
+    @property
+    def is_active(self) -> bool: ...
+
+
+class Uncommitted(NamedTuple):
+    """A record as it was made in a transaction of the caller's."""
+
+    record: Record
+    transaction: Transaction
+
+
+class RecordJob(Job[R], frozen=True):
+    """The same for a job whose record is the ledger: the row answers.
+
+    As long as the transaction is open that the job was submitted in, its state is PENDING; after a
+    rollback it is GONE.
+    """
+
+    _record_id: JobId = JobId("")
+    _made: Uncommitted | None = None
+
+    async def record(self) -> Record:
+        """Its row now. Raises RecordNotFound if it ended long ago, or was rolled back."""
+        pending = self._pending  # first: what is committed after this is found below
+        ledger = await self._connection.open_ledger()
+        try:
+            return await ledger.jobs.get(self.queue, self._record_id)
+        except RecordNotFound:
+            if pending is None:
+                raise
+            return pending
+
+    @property
+    def _pending(self) -> Record | None:
+        """The record as it was made, as long as its transaction is open."""
+        made = self._made
+        return made.record if made is not None and made.transaction.is_active else None
+
+    def _state(self, record: Record) -> State:
+        return State.PENDING if record is self._pending else STATES[record.state]
+
+    async def state(self) -> State:
+        try:
+            return self._state(await self.record())
+        except RecordNotFound:
+            return State.GONE
+
+    async def info(self) -> JobInfo:
+        record = await self.record()
+        progress = await self._noted(record) if record.open else None
+        return JobInfo(
+            ref=self.ref,
+            state=self._state(record),
+            payload=record.payload,
+            priority=record.priority,
+            lane=cast("LaneKey | None", record.lane),
+            max_attempts=record.max_attempts,
+            headers=record.headers,
+            attempts=record.attempts,
+            submitted_at=record.created_at,
+            due_at=record.due_at,
+            claimed_at=record.started_at,
+            ended_at=record.finished_at,
+            cancel_requested=record.cancel_requested,
+            reason=record.last_error,
+            progress=progress,
+            result=record.result,
+        )
+
+    async def _noted(self, record: Record) -> bytes | None:
+        """What its handler told last: Redis has it, as long as it has the job."""
+        with suppress(JobNotFound, ServerError):
+            return (await self._connection.engine.job(JobRef(record.queue, record.job))).progress
+        return None
+
+    async def cancel(self) -> State:
+        await self._check_committed()
+        jobs = (await self._connection.open_ledger()).jobs
+        return STATES[(await jobs.cancel(self.queue, self._record_id)).state]
+
+    async def move(
+        self, *, due: datetime | None = None, delay: DurationLike | None = None
+    ) -> State:
+        await self._check_committed()
+        jobs = (await self._connection.open_ledger()).jobs
+        return STATES[(await jobs.move(self.queue, self._record_id, due=due, delay=delay)).state]
+
+    async def retry(self) -> State:
+        """Give it its attempts back, if it is dead or cancelled. Raises RecordNotDead."""
+        await self._check_committed()
+        jobs = (await self._connection.open_ledger()).jobs
+        return STATES[(await jobs.retry(self.queue, self._record_id)).state]
+
+    async def _check_committed(self) -> None:
+        if self._pending is not None and await self.record() is self._pending:
+            raise RecordUncommitted(self.queue, self._record_id)
+
+    async def result(self, *, within: DurationLike) -> R:
+        limit = duration("within", within)
+        until = steady() + limit.total_seconds()
+        while (record := await self.record()).open:
+            left = until - steady()
+            if left <= 0:
+                raise StillOpen(self.ref, limit)
+            if record is self._pending:
+                await asyncio.sleep(min(left, _LOOK_EVERY))
+            else:
+                await self._until_moved(JobRef(record.queue, record.job), min(left, 1.0))
+        if record.state == "completed":
+            return self._value(record.result)
+        raise JobUnfinished(self.ref, record.state, record.last_error)
+
+    async def _until_moved(self, ref: JobRef, wait: float) -> None:
+        """The server tells when it ends; where it does not know the job, look again soon."""
+        try:
+            await self._connection.engine.ended(ref, within=seconds(wait))
+        except StillOpen:
+            pass
+        except (JobNotFound, ServerError):
+            await asyncio.sleep(min(wait, _LOOK_EVERY))
+
+
+def _noted(note: bytes | None, kind: Any) -> Any:
+    """A progress note as it was given to `ctx.progress`."""
+    if note is None:
+        return None
+    try:
+        return form(kind, "progress").decode(note)
+    except PayloadInvalid:
+        if kind is Any:
+            return note
+        raise
+
+
+STATES = {
+    "pending": State.READY,
+    "running": State.LEASED,
+    "failed": State.DELAYED,
+    "completed": State.DONE,
+    "dead": State.DEAD,
+    "cancelled": State.CANCELLED,
+    "superseded": State.CANCELLED,
+}

@@ -1,0 +1,133 @@
+"""Jobs on their way in: their drafts, what is submitted together, and middleware around it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+
+from towpath.engine.durability import Durability
+from towpath.engine.model import OnConflict
+from towpath.errors import HandlerInvalid, MiddlewareInvalid, SubmitsRefused, TowpathError
+
+if TYPE_CHECKING:
+    from towpath.app.job import Job
+    from towpath.app.submitting import AppHandler
+    from towpath.ledger.records.record import RecordOptions
+
+T = TypeVar("T")
+R = TypeVar("R")
+NOTHING: Any = object()
+"""For handlers that take no payload, or have a default for it."""
+Take = Callable[[], Awaitable["list[Job[Any]]"]]
+
+
+class Draft(msgspec.Struct, Generic[T, R]):
+    """A job that is not submitted yet: `handler.new(payload, **options)` makes it."""
+
+    handler: AppHandler[T, R, Any]
+    payload: T
+    options: RecordOptions
+
+
+class Submission(msgspec.Struct):
+    """What one call submits, as submit middleware sees it: *jobs* may be changed before they go."""
+
+    handler: AppHandler[Any, Any, Any]
+    jobs: list[Draft[Any, Any]]
+    """One for `submit`, any number for `submit_many`."""
+    durability: Durability | None = None
+    on_conflict: OnConflict = "refuse"
+    transaction: Any = None
+    """The caller's own, where `in_transaction=` was given."""
+    many: bool = False
+    """Whether it is a `submit_many`."""
+
+    def answer(self, answers: Sequence[Job[Any] | TowpathError]) -> list[Job[Any]]:
+        """The jobs. Raises what refused the one, or SubmitsRefused if some of many were refused."""
+        taken: dict[int, Job[Any]] = {}
+        refused: dict[int, TowpathError] = {}
+        for at, it in enumerate(answers):
+            if isinstance(it, TowpathError):
+                refused[at] = it
+            else:
+                taken[at] = it
+        if not refused:
+            return list(taken.values())
+        if not self.many:
+            raise refused[0]
+        raise SubmitsRefused(self.handler.queue, taken, refused)
+
+
+def drafts(
+    handler: AppHandler[T, R, Any], jobs: Iterable[T | Draft[T, R]], options: RecordOptions
+) -> list[Draft[T, R]]:
+    """*jobs*, each of them a payload or a draft, with *options* for what a draft does not say."""
+    made: list[Draft[T, R]] = []
+    for it in jobs:
+        if not isinstance(it, Draft):
+            made.append(Draft(handler, it, options))
+            continue
+        draft = cast("Draft[T, R]", it)
+        if draft.handler is not handler:
+            rule = f"takes no draft of {draft.handler.name}; make it with {handler.name}.new(…)"
+            raise HandlerInvalid(handler.name, rule=rule)
+        made.append(Draft(handler, draft.payload, {**options, **draft.options}))
+    return made
+
+
+CallNext = Callable[[], Coroutine[Any, Any, Any]]
+"""What middleware calls, once, to let the rest happen: the next middleware, and what is in it."""
+SubmitMiddleware = Callable[[Submission, CallNext], Awaitable[object]]
+"""`async def named(submission, call_next)`: runs around every submit of an app's handlers."""
+
+
+class Next:
+    """What is inside of one middleware. It is called exactly once."""
+
+    __slots__ = ("_call", "_name", "called", "raised", "value")
+
+    def __init__(self, middleware: object, call: Callable[[], Awaitable[Any]]) -> None:
+        self._name, self._call = named(middleware), call
+        self.called = False
+        self.value: Any = None
+        self.raised: BaseException | None = None
+
+    async def __call__(self) -> Any:
+        if self.called:
+            raise MiddlewareInvalid(self._name, rule="called call_next a second time")
+        self.called = True
+        try:
+            self.value = await self._call()
+        except BaseException as error:
+            self.raised = error
+            raise
+        return self.value
+
+
+def named(middleware: object) -> str:
+    """What a middleware is called in messages and log lines."""
+    return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
+
+
+async def submitted(
+    middleware: Sequence[SubmitMiddleware], submission: Submission, take: Take
+) -> list[Job[Any]]:
+    """What *take* answers, with *middleware* around it: the first is the outermost.
+
+    A middleware may change the jobs before they go, raise, and see what comes back; it can't make
+    up jobs. Raises MiddlewareInvalid for one that called nothing, or swallowed an error.
+    """
+    if not middleware:
+        return await take()
+    first, *rest = middleware
+    inner = Next(first, lambda: submitted(rest, submission, take))
+    await first(submission, inner)
+    if not inner.called:
+        rule = "returned without calling call_next: nothing was submitted"
+        raise MiddlewareInvalid(named(first), rule=rule)
+    if inner.raised is not None:
+        rule = "swallowed the error of a submit; raise it, or another one"
+        raise MiddlewareInvalid(named(first), rule=rule) from inner.raised
+    return inner.value

@@ -1,0 +1,17 @@
+"""Old names: whoever uses one is told what it is called now, for one release."""
+
+import sys
+from collections.abc import Mapping
+
+
+def refuse(module: str, name: str, renamed: Mapping[str, str]) -> AttributeError | ImportError:
+    """What a module's `__getattr__` raises for *name*, which it does not have."""
+    if name not in renamed:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    from opcode import opmap  # noqa: PLC0415 -- rarely needed
+
+    words = f"{module}.{name} is now {renamed[name]}"
+    # `from module import name` hides the words of an AttributeError behind its own.
+    asking = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- nothing else tells who asks
+    is_import = asking.f_code.co_code[asking.f_lasti] == opmap["IMPORT_FROM"]
+    return ImportError(words, name=module) if is_import else AttributeError(words, name=name)
