@@ -54,8 +54,9 @@ def main() -> None:
     submit = TaskSubmitService(timers)
     in_a_second = int((time.time() + 1) * 1_000_000)  # 16 digits: microseconds
     params = json.dumps({"id": 7, "customer": "Anna"})
-    timer = submit.send(DelayQueueJob("order-7", "order.timeout", in_a_second, params))
-    print(f"{timer.task_id} {timer.state}", flush=True)  # noqa: T201 -- your work
+    submit.send(DelayQueueJob("order-7", "order.timeout", in_a_second, params))
+    state = timers.blocking.get("order.timeout", "order-7").state
+    print(f"order-7 {state}", flush=True)  # noqa: T201 -- your work
 
     while timers.blocking.get("order.timeout", "order-7").state != "done":
         time.sleep(0.1)

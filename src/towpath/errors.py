@@ -143,8 +143,13 @@ class InvalidOption(InvalidInput):
 
 
 def _shown(value: object) -> str:
-    # Python tells of minus five seconds as of a day less some hours.
-    return f"{value.total_seconds():g} s" if isinstance(value, timedelta) else repr(value)
+    match value:
+        case timedelta():  # Python tells of minus five seconds as of a day less some hours
+            return f"{value.total_seconds():g} s"
+        case datetime():
+            return value.isoformat()
+        case _:
+            return repr(value)
 
 
 class PayloadTooLarge(InvalidInput):

@@ -42,6 +42,7 @@ def test_submits_and_shows_a_timer(towpath: Command) -> None:
     people = towpath("timers", "show", "order.timeout", "order-7").out
     assert "delayed" in people
     assert "2040-01-01" in people
+    assert '{"order":7}' in people
 
 
 def test_a_repeat_is_harmless_and_other_content_refused(towpath: Command) -> None:
@@ -51,7 +52,7 @@ def test_a_repeat_is_harmless_and_other_content_refused(towpath: Command) -> Non
     refused = towpath(*words)
     assert refused.code == 4
     assert "timer_differs" in refused.err
-    assert "PUT" in refused.err
+    assert "`set`" in refused.err
 
 
 def test_sets_moves_and_cancels(towpath: Command) -> None:

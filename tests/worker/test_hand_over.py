@@ -77,6 +77,27 @@ class TestHandingOver:
             with pytest.raises(JobDone):
                 await app.engine.fail(desk.leases[0], "too late")
 
+    @pytest.mark.parametrize("verb", ["complete", "fail"])
+    async def test_may_be_over_before_the_worker_has_said_so(
+        self, app: Towpath, lines: Lines, verb: str
+    ) -> None:
+        """Whoever has the token was faster: that is no stale attempt."""
+
+        @app.handler("shop", retry=Fixed(minutes(1)))
+        async def sell(ctx: Context) -> None:
+            lease = lease_by_token(ctx.job, ctx.token, worker="elsewhere", attempt=ctx.attempt)
+            if verb == "complete":
+                await app.engine.complete(lease)
+            else:
+                await app.engine.fail(lease, "out of paper")
+            raise HandOver(minutes(10))
+
+        async with working(app):
+            job = await sell.submit()
+            await lines.next("job.handed_over")
+            assert lines.of("job.stale_refused") == []
+            assert await job.state() is (State.DONE if verb == "complete" else State.DELAYED)
+
     async def test_lets_it_be_failed_by_the_queues_policy(self, app: Towpath, lines: Lines) -> None:
         desk = Desk(app, minutes(10), retry=Fixed(milliseconds(1)), max_attempts=2)
         async with working(app):

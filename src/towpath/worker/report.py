@@ -7,7 +7,7 @@ from typing import Any
 
 from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
 from towpath.engine.states import State
-from towpath.errors import TowpathError
+from towpath.errors import JobError, LeaseLost, TowpathError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import HandlerMetrics, Metrics
@@ -19,6 +19,15 @@ Ended = tuple[Attempt, Settlement]
 """An attempt that is over, and how."""
 UNKNOWN_HANDLER = "unknown"
 """The label of jobs whose handler is not here: what a job names may be anything."""
+
+
+def was_handed_over(settlement: Settlement, outcome: Outcome) -> bool:
+    """Whether whoever has the token goes on with an attempt, or has been so fast as to end it."""
+    if not isinstance(settlement, Renew):
+        return False
+    if isinstance(outcome, LeaseLost):
+        return outcome.current <= outcome.held  # else another attempt has begun
+    return isinstance(outcome, Lease | JobError)
 
 
 class Report:
@@ -48,7 +57,7 @@ class Report:
                 self.log.emit(events.JOB_SKIPPED, **_named(attempt))
             elif outcome is State.DONE:
                 done.setdefault(self._of(attempt), []).append(attempt)
-            elif isinstance(outcome, TowpathError):
+            elif isinstance(outcome, TowpathError) and not was_handed_over(settlement, outcome):
                 self._refused(attempt, settlement)
             else:
                 self._ended(attempt, settlement, outcome)
@@ -111,7 +120,8 @@ class Report:
                 metrics.snoozed.inc()
                 until = server_now(attempt) + settlement.delay
                 self.log.emit(events.JOB_SNOOZED, **named, ran=attempt.ran, until=until)
-            case Renew(), Lease(expires_at=until):
+            case Renew(), _:
+                until = outcome.expires_at if isinstance(outcome, Lease) else server_now(attempt)
                 metrics.handed_over.inc()
                 self.log.emit(events.JOB_HANDED_OVER, **named, ran=attempt.ran, until=until)
             case Release(), _:

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import Shop, scheduling_on, started, with_key
+from tests.apps.timers.calling import Shop
 from tests.server.messaging import key_of, listening
 from tests.waiting import eventually_async
+from towpath.apps.timers.blocking import DelayQueueJob, TaskSubmitService
 from towpath.apps.timers.client import GiveUp, Later, ServerAnswered, TimerCall, TimerClient
 from towpath.apps.timers.instances import instance_id
+from towpath.apps.timers.model import TypeKey
+from towpath.apps.timers.service import TimerService
 from towpath.calls.signature import headers_for, new_secret
 from towpath.clock import instant, minutes, wall_ms
-from towpath.embedded import EmbeddedServer
 from towpath.errors import HandlerInvalid, InvalidOption
-from towpath.ledger.ledger import Ledger
 
 WHERE = "http://127.0.0.1:8001/timers"
 CALL = {
@@ -33,21 +34,9 @@ CALL = {
 
 
 @pytest.fixture
-async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
-    async with started(scheduling_on(server.url, Ledger(prepared_file_url))) as app:
-        yield app
-
-
-@pytest.fixture
 async def address(app: FastAPI) -> AsyncIterator[str]:
     async with listening(app) as address:
         yield address
-
-
-@pytest.fixture
-async def shop(app: FastAPI) -> AsyncIterator[Shop]:
-    async with with_key(app, "work", "read") as shop:
-        yield shop
 
 
 @pytest.fixture
@@ -186,6 +175,61 @@ def _later(_: Any) -> None:
 
 def _much_later(_: Any) -> Later:
     return Later(minutes(2))
+
+
+class TestTaskWorkers:
+    def test_get_the_params_as_text(self, signed: Signed) -> None:
+        seen: list[str] = []
+
+        @signed.client.worker
+        class CancelOrder:  # pyright: ignore[reportUnusedClass] -- it is registered
+            def type(self) -> str:
+                return "order.cancel"
+
+            def clazz(self) -> Any:
+                return CancelOrder
+
+            def invoke(self, message: str) -> None:
+                seen.append(message)
+
+        for params in ({"order": 17}, "text", None):
+            headers, body = signed.call(task_type="order.cancel", params=params)
+            assert signed.client.answer(headers, body).status == 200
+        assert seen == ['{"order": 17}', "text", "null"]
+
+    def test_need_all_three_methods(self, client: TimerClient) -> None:
+        with pytest.raises(HandlerInvalid, match="clazz"):
+
+            @client.worker
+            class Nothing:  # pyright: ignore[reportUnusedClass] -- it is refused
+                def type(self) -> str:
+                    return "t"
+
+
+class TestSubmitting:
+    async def test_stores_a_timer_of_the_app(self, app: FastAPI, address: str) -> None:
+        key = await key_of(app, "submit", queues=("timers.shop--*",))
+        client = TimerClient("shop", WHERE, server=address, key=key)
+        job = DelayQueueJob("order-7", "order.timeout", 1_900_000_000_000_000, "{}")
+        await asyncio.to_thread(TaskSubmitService(client).send, job)
+        timers: TimerService = app.state.services["timers"]
+        timer = await timers.get(TypeKey("order.timeout", "shop"), "order-7")
+        assert (timer.delay_time, timer.params) == (1_900_000_000_000, "{}")
+        told = await asyncio.to_thread(client.submit, "t", [1], delay="1h", task_id="x")
+        assert (told["app"], told["state"], told["params"]) == ("shop", "delayed", [1])
+
+    async def test_tells_why_it_is_refused(self, app: FastAPI, address: str) -> None:
+        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "submit"))
+        await asyncio.to_thread(client.submit, "t", 1, delay=60, task_id="x")
+        for problem, change in (
+            ("timer-differs", {"params": 2, "delay": 60}),
+            ("invalid-option", {"delay": -1}),
+            ("invalid-option", {"delay_time": 1_900_000_000}),
+            ("invalid-option", {}),
+        ):
+            with pytest.raises(ServerAnswered) as refused:
+                await asyncio.to_thread(client.submit, "t", task_id="x", **change)
+            assert refused.value.problem == problem
 
 
 class TestBeingThere:

@@ -23,6 +23,7 @@ EXAMPLES = ROOT / "examples" / "timers"
 QUEUE = "timers.shop--order.timeout"
 PROGRAMS = [
     "without_framework.py",
+    "delay_queue_service.py",
     "with_fastapi.py",
     "with_flask.py",
     "with_django.py",
@@ -44,13 +45,13 @@ def instances(scheduler: Serving) -> list[Any]:
 
 
 @contextmanager
-def example(scheduler: Serving, program: str, said: Path) -> Generator[None]:
+def example(scheduler: Serving, program: str, said: Path, **more: str) -> Generator[None]:
     """The program, registered; after SIGTERM it leaves and ends."""
-    _, key = scheduler.make_key("work", queues=(QUEUE, "timers.order.timeout"))
+    _, key = scheduler.make_key("work", "submit", queues=(QUEUE, "timers.order.timeout"))
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     starter = "node" if program.endswith(".mjs") else sys.executable
-    named = {"PORT": str(port), "SERVER": scheduler.address, "TOWPATH_API_KEY": key}
+    named = {"PORT": str(port), "SERVER": scheduler.address, "TOWPATH_API_KEY": key, **more}
     with said.open("w") as lines:
         process = Bounded[bytes](
             [starter, str(EXAMPLES / program)],
@@ -87,3 +88,15 @@ def test_an_example_is_called(scheduler: Serving, program: str, tmp_path: Path) 
         assert refused.status_code == 401, "only what is signed"
     told = [line for line in said.read_text().splitlines() if line.startswith("cancelled ")]
     assert sorted(told) == [f"cancelled {it}" for it in orders]
+
+
+def test_the_delay_queue_in_service_mode_submits_and_is_called(
+    scheduler: Serving, tmp_path: Path
+) -> None:
+    """Its own timer, stored under its app and type, and run once, not before its time."""
+    api, said = scheduler.api(QUEUE), tmp_path / "said"
+    with example(scheduler, "delay_queue_service.py", said, ORDER="order-7"):
+        eventually(lambda: "cancelled order-7" in said.read_text(), within=PATIENCE)
+        eventually(lambda: api.look("order-7")["state"] == "done", within=PATIENCE)
+        assert api.look("order-7")["attempts"] == 1
+    assert said.read_text().count("cancelled order-7") == 1

@@ -9,25 +9,17 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import Shop, scheduling_on, started, with_key
+from tests.apps.timers.calling import Shop, with_key
 from tests.calls.receivers import Receiver, http
 from tests.server.serving import code
 from tests.waiting import eventually_async
 from towpath.apps.timers.model import RECORDED, TypeKey
-from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
-from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
 
 TYPE = "取消 a/b"
-
-
-@pytest.fixture
-async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
-    async with started(scheduling_on(server.url, Ledger(prepared_file_url))) as app:
-        yield app
 
 
 class Desk:
@@ -100,6 +92,20 @@ async def test_is_completed_by_its_token_once(desk: Desk) -> None:
         return sorted(found) == ["done", "handed_over"]
 
     await eventually_async(logged)
+
+
+async def test_its_app_is_said_in_the_body_or_as_for_every_other_path(desk: Desk) -> None:
+    """`?app=` is what GET, PATCH and DELETE take."""
+    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
+    call = await desk.called("a")
+    path = f"timers/{quote(TYPE, safe='')}/a"
+    body = {"token": call["token"]}
+    assert code(await desk.shop.say("POST", f"{path}/renew?app=mail", body | {"app": "shop"}), 422)
+    assert code(await desk.shop.say("POST", f"{path}/renew?app=mail", body), 404)
+    for verb in ("renew", "complete"):
+        answer = await desk.shop.say("POST", f"{path}/{verb}?app=shop", body)
+        assert answer.status_code == 200, answer.text
+    assert (await desk.look("a")).state is State.DONE
 
 
 async def test_is_failed_and_comes_again_under_a_higher_token(desk: Desk) -> None:

@@ -35,9 +35,8 @@ def clock() -> ServerClock:
 
 
 @pytest.fixture
-async def ledger(prepared_file_url: str) -> AsyncIterator[Ledger]:
-    async with Ledger(prepared_file_url) as ledger:
-        yield ledger
+def url(prepared_file_url: str) -> str:
+    return prepared_file_url
 
 
 @pytest.fixture

@@ -8,35 +8,26 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import SECRET, Shop, altered, scheduling_on, started, with_key
+from tests.apps.timers.calling import SECRET, Shop, altered
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
 from tests.waiting import eventually_async
 from towpath.apps.timers.balancer import THRESHOLD
 from towpath.apps.timers.model import Timer, TypeKey, new_timer
+from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.calls.signature import verify
 from towpath.clock import milliseconds, seconds
-from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.ledger.ledger import Ledger
 
 AT_ONCE = Fixed(milliseconds(1))
 ENDED = (State.DONE, State.DEAD)
 
 
 @pytest.fixture
-async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[FastAPI]:
-    options = altered(call_within=seconds(1))
-    async with started(scheduling_on(server.url, Ledger(prepared_file_url), options)) as app:
-        yield app
-
-
-@pytest.fixture
-async def shop(app: FastAPI) -> AsyncIterator[Shop]:
-    async with with_key(app, "work", "read") as shop:
-        yield shop
+def timer_options() -> TimersOptions:
+    return altered(call_within=seconds(1))
 
 
 @pytest.fixture
@@ -46,8 +37,9 @@ def timers(app: FastAPI) -> TimerService:
 
 @pytest.fixture
 async def other() -> AsyncIterator[Receiver]:
-    async with receiving(Receiver()) as receiver:
-        yield receiver
+    """A second instance beside `receiver`."""
+    async with receiving(Receiver()) as other:
+        yield other
 
 
 async def submit(timers: TimerService, task_type: str = "t", **options: Any) -> str:
@@ -170,14 +162,17 @@ class TestAnAnswer:
 
     @pytest.mark.parametrize("status", ["404 No", "429 Busy", "302 Found"])
     async def test_of_one_that_does_not_take_it_sends_it_to_another(
-        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver, status: str
+        self, app: FastAPI, shop: Shop, receiver: Receiver, other: Receiver, status: str
     ) -> None:
         """An instance that lies about its types, or redirects. No redirect is followed."""
+        timers: TimerService = app.state.services["timers"]
+        value = app.state.metrics.registry.get_sample_value
         elsewhere = Receiver()
         async with receiving(elsewhere):
             receiver.answer = http(status, headers=(("Location", elsewhere.url()),))
             await shop.register(receiver.url(), "t", weight=100)
             await shop.register(other.url(), "t")
+            await eventually_async(lambda: _is(value("towpath_timers_instances") == 2))
             for _ in range(15):
                 timer = await ended(timers, await submit(timers))
                 assert (timer.state, timer.attempts) == (State.DONE, 1)

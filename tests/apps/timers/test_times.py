@@ -84,3 +84,11 @@ def test_seconds_and_nanoseconds_are_told_from_the_two_that_are_taken(digits: in
     """They must not become `now`, nor a time in thousands of years."""
     with pytest.raises(InvalidOption, match=f"{digits} digits are neither"):
         when(delay_time=int("1794787200123456789"[:digits]))
+
+
+@pytest.mark.parametrize(
+    "given", [{"due": "2030-01-31T08:00:00"}, {"due": datetime(3000, 1, 31, 8, tzinfo=UTC)}]
+)
+def test_a_time_that_is_refused_is_shown_as_people_write_it(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption, match=r"due = \d+-01-31T08:00:00"):
+        when(**given)

@@ -8,7 +8,7 @@ from towpath.apps.timers.errors import TimerTypeAmbiguous, TimerTypesFull, Timer
 from towpath.apps.timers.model import TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.types import ALIVE, Owner, TypeInfo, Types, queue_of
-from towpath.clock import ManualClock, minutes, seconds
+from towpath.clock import ManualClock, instant, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidName
 
@@ -88,6 +88,12 @@ class TestOwners:
         await types.serve(None, ["t"], who="w2")
         info = await the(types, "t")
         assert (info.owner, info.alive) == (Owner(), 2)
+
+    async def test_nobody_was_alive_later_than_now(self, types: Types, clock: ManualClock) -> None:
+        await types.serve(None, ["t"], who="w1")
+        assert (await the(types, "t")).last_alive == instant(int(clock.stamp()))
+        clock.advance(minutes(1))
+        assert (await the(types, "t")).last_alive == instant(int(clock.stamp()) - 30_000)
 
     async def test_another_app_can_t_register_it_then(self, types: Types) -> None:
         await types.serve(None, ["t"], who="w1")

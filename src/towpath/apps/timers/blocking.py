@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from towpath.app.app import Towpath
+from towpath.apps.timers.client import TimerClient
 from towpath.apps.timers.model import Timer, TimerFields, Times, TypeKey, new_timer, when
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
@@ -95,16 +96,14 @@ class DelayQueueJob:
 
 
 class TaskSubmitService:
-    """Submits timers under the names of the delay queue."""
+    """Submits timers under the names of the delay queue: to Redis, or in service mode over HTTP."""
 
-    def __init__(self, timers: Timers) -> None:
-        self._timers = timers.blocking
+    def __init__(self, timers: Timers | TimerClient) -> None:
+        self._timers = timers if isinstance(timers, TimerClient) else timers.blocking
 
-    def send(self, job: DelayQueueJob) -> Timer:
-        """Submit a timer. When this returns it is stored. Raises what `Timers.submit` raises."""
-        return self._timers.submit(
-            job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime
-        )
+    def send(self, job: DelayQueueJob) -> None:
+        """Submit a timer. When this returns it is stored. Raises what `submit` raises there."""
+        self._timers.submit(job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime)
 
 
 class Running:

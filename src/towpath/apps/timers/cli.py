@@ -147,10 +147,7 @@ async def show(
     if session.out.as_json:
         session.out.object(view.described(timer) | ({"why": why} if why else {}))
     else:
-        facts = {
-            name: value for name, value in view.described(timer).items() if name != "delay_time"
-        }
-        session.out.facts(facts | {"why": why})
+        session.out.facts(view.facts(timer) | {"why": why})
 
 
 @verb(app, "move", examples="towpath timers move order.timeout order-7 order-8 --delay 10m")

@@ -8,6 +8,8 @@
     timers.serve()                                   # without any framework; or in a view of yours:
     body, status = timers.answer(request.headers, request.body)
 
+    timers.submit("order.timeout", {"order": 7}, task_id="order-7", delay="30m")
+
 Needs nothing but the standard library beside Towpath itself: it runs in other people's programs.
 """
 
@@ -24,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from towpath.apps.timers.registration import Registration, Server, ServerAnswered
@@ -37,6 +39,7 @@ __all__ = ["Answer", "GiveUp", "Later", "ServerAnswered", "TimerCall", "TimerCli
 
 _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
+_W = TypeVar("_W")
 _TOKENS_MOST = 10_000
 _LARGEST_CALL = 16 << 20
 HANDED_OVER = seconds(60)
@@ -95,8 +98,8 @@ class TimerClient:
     """One instance of an app: what it is called for, and where.
 
     *address* is where the server reaches it, *server* where it reaches the server, *key* an API
-    key with the scope `work` for its types. Of several instances one with twice the *weight* is
-    called twice as often.
+    key with the scope `work` for its types, and `submit` where it submits timers. Of several
+    instances one with twice the *weight* is called twice as often.
     """
 
     def __init__(self, app: str, address: str, *, server: str, key: str, weight: int = 1) -> None:
@@ -124,6 +127,48 @@ class TimerClient:
             return function
 
         return add
+
+    def worker(self, kind: type[_W]) -> type[_W]:
+        """Make a class with `type()`, `clazz()` and `invoke(message)` the handler of its type.
+
+        *message* is the params as text: text as it is, everything else as JSON. The class is made
+        into an object without arguments. Raises HandlerInvalid.
+        """
+        from towpath.apps.timers.workers import TaskWorker, is_task_worker  # noqa: PLC0415 -- slow to import
+
+        made: Any = kind()
+        if not is_task_worker(made):
+            raise HandlerInvalid(repr(kind), rule="needs type(), clazz() and invoke(message)")
+        worker = cast("TaskWorker", made)
+
+        def invoke(params: Any) -> Any:
+            return worker.invoke(params if isinstance(params, str) else json.dumps(params))
+
+        self.on(worker.type())(invoke)
+        return kind
+
+    # ── timers ───────────────────────────────────────────────────────────────────────────
+
+    def submit(
+        self,
+        task_type: str,
+        params: Any = None,
+        *,
+        task_id: str | None = None,
+        delay: float | str | None = None,
+        delay_time: int | None = None,
+    ) -> dict[str, Any]:
+        """Submit a timer of this app, over HTTP; what the server says of it. It is stored then.
+
+        Its time is `delay` (seconds, or text such as "30m") or `delay_time` (13 digits ms, 16
+        digits µs). The same *task_id* with the same content again is the timer that is there.
+        Raises ServerAnswered (`problem`: `timer-differs`, `timer-ended`, …), and OSError where the
+        server can't be reached: then submit it again under the same id.
+        """
+        asked = {"task_id": task_id, "delay": delay, "delay_time": delay_time}
+        given = {name: value for name, value in asked.items() if value is not None}
+        timer = {"task_type": task_type, "app": self.app, "params": params, **given}
+        return self._server.post("/api/v1/timers", timer)
 
     # ── being there ──────────────────────────────────────────────────────────────────────
 
@@ -217,7 +262,7 @@ class TimerClient:
     def complete(self, call: TimerCall) -> None:
         """End a timer that was answered with `Later`.
 
-        Raises ServerAnswered; `told` is `lease-lost` once another attempt has begun.
+        Raises ServerAnswered; `problem` is `lease-lost` once another attempt has begun.
         """
         self._settle(call, "complete", {})
 

@@ -41,7 +41,8 @@ class TimerDiffers(JobDiffers):
 
     code = "timer_differs"
     remedy = (
-        "Use another task_id, or PUT to replace the timer that is there. PATCH changes its time."
+        "Use another task_id. `set` (PUT) replaces the timer that is there, `move` (PATCH) changes "
+        "its time."
     )
     what = "is there with other params or another time"
 
@@ -50,7 +51,7 @@ class TimerEnded(JobError):
     """A timer of that id has ended; nothing was changed."""
 
     code = "timer_ended"
-    remedy = "Use another task_id, or PUT to set it again under the same one."
+    remedy = "Use another task_id. `set` (PUT) makes it anew under the same one."
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"has ended: {state}")

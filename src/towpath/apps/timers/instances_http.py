@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BeforeValidator, Field
 
 from towpath.apps.timers.balancer import BreakerState
@@ -20,6 +20,7 @@ from towpath.apps.timers.service_mode import InstanceInfo
 from towpath.apps.timers.types import queue_of
 from towpath.clock import seconds
 from towpath.engine.states import State
+from towpath.errors import InvalidOption
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import CanRead, CanWork, require
 from towpath.web.bodies import BodyRoute
@@ -181,7 +182,7 @@ class HandedOverIn(Body):
 
     token: Token
     app: Name | None = None
-    """What the call said."""
+    """What the call said; or as `?app=`."""
 
 
 class FailedIn(HandedOverIn):
@@ -211,43 +212,59 @@ class HeldOut(Answer):
     """Whether somebody wants it to end."""
 
 
+class HandedOver(NamedTuple):
+    """The timer that a path names."""
+
+    task_type: str
+    task_id: str
+    app: str | None
+
+    def key(self, key: KeyInfo, body: HandedOverIn) -> TypeKey:
+        """Its type, if *key* is for it; else 403. The app may be said in the path and in *body*."""
+        if self.app and body.app not in (None, self.app):
+            raise InvalidOption("app", body.app, rule="must be as in the path")
+        found = TypeKey(self.task_type, self.app or body.app)
+        require(key, Scope.WORK, queue_of(found))
+        return found
+
+
+async def _handed_over(
+    task_type: TaskType,
+    task_id: TaskId,
+    app: Annotated[str | None, Query(max_length=128, description="The app, if any.")] = None,
+) -> HandedOver:
+    return HandedOver(task_type, task_id, app)
+
+
+TheHandedOver = Annotated[HandedOver, Depends(_handed_over)]
+
+
 @settle_router.post("/complete", response_model=SettledOut, responses=documented(404, 409))
 async def complete(
-    task_type: TaskType, task_id: TaskId, body: HandedOverIn, timers: TheTimers, key: CanWork
+    timer: TheHandedOver, body: HandedOverIn, timers: TheTimers, key: CanWork
 ) -> SettledOut:
     """The timer's work is done. 409 if the token no longer counts: another attempt has begun."""
-    of = _key_of(key, task_type, body)
-    state = await timers.instances.complete(of, task_id, body.token)
-    return SettledOut(task_id=task_id, task_type=task_type, state=state)
+    of = timer.key(key, body)
+    state = await timers.instances.complete(of, timer.task_id, body.token)
+    return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
 
 
 @settle_router.post("/fail", response_model=SettledOut, responses=documented(404, 409))
-async def fail(
-    task_type: TaskType, task_id: TaskId, body: FailedIn, timers: TheTimers, key: CanWork
-) -> SettledOut:
+async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: CanWork) -> SettledOut:
     """This attempt failed: `delayed` until the next, or `dead` after the last."""
-    of = _key_of(key, task_type, body)
-    state = await timers.instances.fail(of, task_id, body.token, body.reason)
-    return SettledOut(task_id=task_id, task_type=task_type, state=state)
+    of = timer.key(key, body)
+    state = await timers.instances.fail(of, timer.task_id, body.token, body.reason)
+    return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
 
 
 @settle_router.post("/renew", response_model=HeldOut, responses=documented(404, 409))
-async def renew(
-    task_type: TaskType, task_id: TaskId, body: LongerIn, timers: TheTimers, key: CanWork
-) -> HeldOut:
+async def renew(timer: TheHandedOver, body: LongerIn, timers: TheTimers, key: CanWork) -> HeldOut:
     """Keep the timer for another `lease_s` seconds."""
-    of = _key_of(key, task_type, body)
-    lease = await timers.instances.renew(of, task_id, body.token, seconds(body.lease_s))
+    of = timer.key(key, body)
+    lease = await timers.instances.renew(of, timer.task_id, body.token, seconds(body.lease_s))
     return HeldOut(
-        task_id=task_id,
-        task_type=task_type,
+        task_id=timer.task_id,
+        task_type=timer.task_type,
         expires_at=lease.expires_at,
         cancel_requested=lease.cancel_requested,
     )
-
-
-def _key_of(key: KeyInfo, task_type: str, body: HandedOverIn) -> TypeKey:
-    """The type, if the key is for it; else 403."""
-    found = TypeKey(task_type, body.app)
-    require(key, Scope.WORK, queue_of(found))
-    return found

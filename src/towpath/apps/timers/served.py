@@ -17,7 +17,7 @@ from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey, task_id_
 from towpath.apps.timers.types import Types, queue_of
 from towpath.apps.timers.workers import Dispatch, TaskWorker
 from towpath.clock import Duration, seconds
-from towpath.engine.model import Bury, Fail, Lease, Outcome, Release
+from towpath.engine.model import Bury, Fail, Outcome, Release
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, ServerError
@@ -26,7 +26,7 @@ from towpath.telemetry.events import DUTY_FAILED
 from towpath.worker.context import Context, Snooze
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.recorded import SKIPPED, AtWork
-from towpath.worker.report import Ended
+from towpath.worker.report import Ended, was_handed_over
 
 BEAT = 10.0
 """Seconds between two words that a worker is alive: two may be lost."""
@@ -137,7 +137,7 @@ _ENDS = {
 
 
 def _outcome(ended: Ended, outcome: Outcome) -> FiringOutcome:
-    if isinstance(outcome, Lease):
+    if was_handed_over(ended[1], outcome):
         return FiringOutcome.HANDED_OVER
     if not isinstance(outcome, State):
         return FiringOutcome.LOST

@@ -83,7 +83,7 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     alive: int
     """Workers or instances that serve it."""
     last_alive: datetime | None
-    """The time until which the last of them is alive, or was; None = there never was one."""
+    """When the last of them was alive: now, if one is; None = there never was one."""
     used_at: datetime
     """When a timer was last submitted, or somebody who serves it was last heard of."""
 
@@ -202,7 +202,7 @@ class Types:
         """The server's time, and every type."""
         now, rows, flat = await self._record.read("listing")
         owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-        found = {info.key: info for info in (_info(row, owners) for row in rows)}
+        found = {info.key: info for info in (_info(row, owners, now) for row in rows)}
         infos = [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
         return instant(now), infos
 
@@ -240,16 +240,17 @@ def _owner(told: str) -> Owner | None:
     return Owner(told.removeprefix("app:")) if told else None
 
 
-def _info(row: Sequence[Any], owners: dict[str, str]) -> TypeInfo:
+def _info(row: Sequence[Any], owners: dict[str, str], now: int) -> TypeInfo:
     packed, queue, used, alive, last = row
     app, task_type = msgspec.json.decode(packed, type=tuple[str | None, str])
+    until = min(int(float(last)), now)
     owner = _owner(owners.get(task_type, "")) if app is None else Owner(app)
     return TypeInfo(
         key=TypeKey(task_type, app),
         queue=queue_name(queue.decode()),
         owner=owner,
         alive=alive,
-        last_alive=instant(int(float(last))) if float(last) else None,
+        last_alive=instant(until) if until else None,
         used_at=instant(int(float(used))),
     )
 

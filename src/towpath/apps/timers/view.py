@@ -25,6 +25,17 @@ def described(timer: Timer) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+def facts(timer: Timer) -> dict[str, Any]:
+    """A timer for people: the params as they came, and one form of its time."""
+    import msgspec  # noqa: PLC0415 -- a help text needs none
+
+    told = described(timer)
+    told.pop("delay_time")
+    if "params" in told:
+        told["params"] = msgspec.json.encode(told["params"]).decode()
+    return told
+
+
 def plain(thing: Any) -> dict[str, Any]:
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
