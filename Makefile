@@ -11,6 +11,7 @@ TO_TEST := dev,embedded
 BIN    := $(VENV)/bin
 REDIS  := $(VENV)/redis-tls
 GITHUB := $(VENV)/github-openapi.json
+TUS    := $(VENV)/tus
 JOBS   ?= 4
 PROGRAMS ?= 5000
 
@@ -46,7 +47,7 @@ types: $(STAMP) ## pyright's strict mode, by basedpyright
 contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-unit: $(STAMP) $(REDIS) $(GITHUB) ## the whole test suite; JOBS=n processes
+unit: $(STAMP) $(REDIS) $(GITHUB) $(TUS) ## the whole test suite; JOBS=n processes
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
@@ -94,6 +95,10 @@ $(REDIS): | $(VENV)/pyvenv.cfg
 # GitHub's description of its API: the tests hold requests to it. Where npm is away, they say so.
 $(GITHUB): tests/bring_github.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_github.sh $(GITHUB) || true
+
+# The tus project's own client: uploads are tried with it. Where npm is away, those tests are skipped.
+$(TUS): tests/bring_tus.sh | $(VENV)/pyvenv.cfg
+	@sh tests/bring_tus.sh $(TUS) && touch $(TUS) || true
 
 # What `towpath up` runs on, and no more.
 $(RUNTIME): pyproject.toml | $(VENV)/pyvenv.cfg

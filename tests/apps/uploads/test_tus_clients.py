@@ -1,0 +1,133 @@
+"""Clients of others, tuspy and tus-js-client: interrupted, resumed, and in parallel."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from tusclient.client import TusClient
+from tusclient.exceptions import TusCommunicationError
+
+from tests.apps.uploads.tus_client import content
+from tests.server.messaging import key_of, listening
+from towpath.apps.uploads.options import MIB
+
+BROUGHT = Path(sys.prefix) / "tus" / "node_modules"
+NODE = shutil.which("node")
+
+
+@pytest.fixture
+def file(tmp_path: Path, data: bytes) -> Path:
+    path = tmp_path / "f.bin"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.fixture
+async def endpoint(app: FastAPI) -> AsyncIterator[str]:
+    async with listening(app) as url:
+        yield f"{url}/files"
+
+
+@pytest.fixture
+async def key(app: FastAPI) -> str:
+    return await key_of(app, "submit")
+
+
+def path_of(url: str) -> str:
+    return httpx.URL(url).path
+
+
+class TestTuspy:
+    def upload(
+        self, endpoint: str, key: str, file: Path, *, stop_at: int | None = None, **more: Any
+    ) -> Any:
+        client: Any = TusClient(endpoint, headers={"Authorization": f"Bearer {key}"})
+        given = {"chunk_size": 3 * MIB + 1, "metadata": {"filename": "ä b.bin"}, **more}
+        with file.open("rb") as stream:
+            uploader = client.uploader(file_stream=stream, **given)
+            begun = uploader.offset
+            uploader.upload(stop_at=stop_at)
+        return begun, uploader
+
+    @pytest.mark.parametrize("checksum", [False, True])
+    async def test_is_interrupted_and_goes_on(
+        self,
+        endpoint: str,
+        key: str,
+        tus: httpx.AsyncClient,
+        file: Path,
+        data: bytes,
+        *,
+        checksum: bool,
+    ) -> None:
+        told: dict[str, Any] = {"endpoint": endpoint, "key": key, "file": file}
+        told |= {"upload_checksum": checksum}
+        _, first = await asyncio.to_thread(self.upload, **told, stop_at=7 * MIB)
+        begun, second = await asyncio.to_thread(self.upload, **told, url=first.url)
+        assert begun == first.offset >= 7 * MIB
+        assert await content(tus, path_of(second.url)) == data
+
+    async def test_is_told_that_its_key_is_wrong(self, endpoint: str, file: Path) -> None:
+        with pytest.raises(TusCommunicationError) as refused:
+            await asyncio.to_thread(self.upload, endpoint, "tp_wrong", file)
+        told: Any = refused.value
+        assert told.status_code == 401
+
+
+@pytest.mark.skipif(
+    NODE is None or not BROUGHT.is_dir(),
+    reason="needs Node.js and tus-js-client, which `make test` brings where npm is",
+)
+class TestTusJsClient:
+    async def upload(self, **told: Any) -> dict[str, Any]:
+        script = Path(__file__).with_name("tus_upload.js")
+        process = await asyncio.create_subprocess_exec(
+            str(NODE), str(script), json.dumps(told, default=str),
+            env={**os.environ, "NODE_PATH": str(BROUGHT)}, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        said, _ = await process.communicate()
+        return json.loads(said)
+
+    async def test_is_interrupted_and_goes_on(
+        self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes
+    ) -> None:
+        """In the middle of one request for the whole file: what came of it counts."""
+        told = {"endpoint": endpoint, "key": key, "file": file}
+        first = await self.upload(**told, stop=9 * MIB)
+        assert 0 < first["interrupted"] < len(data)
+        second = await self.upload(**told, url=first["url"])
+        assert second["url"] == first["url"]
+        assert await content(tus, path_of(second["url"])) == data
+        found = await tus.get(f"/api/v1/uploads/{second['url'].rpartition('/')[2]}")
+        assert (found.json()["name"], found.json()["mime_type"]) == (
+            "from-js.bin",
+            "application/x-test",
+        )
+
+    @pytest.mark.parametrize("chunk", [MIB, 5 * MIB])
+    async def test_sends_chunks(
+        self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, *, data: bytes,
+        chunk: int,
+    ) -> None:  # fmt: skip
+        done = await self.upload(endpoint=endpoint, key=key, file=file, chunk=chunk)
+        assert await content(tus, path_of(done["url"])) == data
+
+    async def test_sends_in_parallel(
+        self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes
+    ) -> None:
+        done = await self.upload(endpoint=endpoint, key=key, file=file, parallel=4)
+        assert await content(tus, path_of(done["url"])) == data
+        found = await tus.head(path_of(done["url"]))
+        assert found.headers["Upload-Concat"].startswith("final;")
+
+    async def test_is_told_that_its_key_is_wrong(self, endpoint: str, file: Path) -> None:
+        done = await self.upload(endpoint=endpoint, key="tp_wrong", file=file)
+        assert done["refused"] == 401
