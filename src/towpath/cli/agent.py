@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from towpath.clock import parse_duration
 from towpath.console import exits
 from towpath.console.exits import NotInstalled
 from towpath.console.verb import Session, verb
@@ -82,7 +83,6 @@ async def agent(
     except ModuleNotFoundError as error:
         raise NotInstalled(error.name or "a library", extra="server") from error
     from towpath.cli.task_runner import Plan, TaskRunner, run_all  # noqa: PLC0415 -- the same
-    from towpath.clock import parse_duration  # noqa: PLC0415 -- the same
 
     plan = Plan(
         agent=name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}",
@@ -97,14 +97,9 @@ async def agent(
     async with Remote.of(session, api_url) as remote:
         runner = TaskRunner(remote, plan, tell=session.out.note)
         runner.check()
-        loop = asyncio.get_running_loop()
         for number in _ENDED_BY:
-            loop.add_signal_handler(number, runner.stop)
-        try:
-            some = await run_all(runner, once=once, say=session.out.object)
-        finally:
-            for number in _ENDED_BY:
-                loop.remove_signal_handler(number)
+            asyncio.get_running_loop().add_signal_handler(number, runner.stop)
+        some = await run_all(runner, once=once, say=session.out.object)
     if once and not some and not runner.stopped:
         session.out.note("there is no task now")
         raise typer.Exit(exits.LATER)

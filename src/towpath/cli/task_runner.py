@@ -39,6 +39,7 @@ _RESULT_MOST = 2000
 """Characters that the server keeps of a result or a reason."""
 _OUTPUT_KEPT = 64 * 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_FAREWELL = 10.0
 _SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
 _OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
 """How names of variables begin that may hold what is ours: keys, secrets, addresses."""
@@ -168,29 +169,28 @@ class TaskRunner:
         working = asyncio.create_task(self._ran(task))
         try:
             await asyncio.wait((beating, working), return_when=asyncio.FIRST_COMPLETED)
-            if beating.done() and not working.done():
-                return await self._given_up(task, working, cast("_Lost", beating.exception()))
-            outcome = working.result()
-            telling = asyncio.create_task(self._told(task, outcome))
+            if not working.done():
+                # It is stopped before anybody is told: two never work on the same task.
+                await _ended(working)
+                return await self._let_go(task, beating)
+            telling = asyncio.create_task(self._told(task, working.result()))
             await asyncio.wait((beating, telling), return_when=asyncio.FIRST_COMPLETED)
-            if not telling.done():  # it is not to be told any more
-                telling.cancel()
-                return Outcome("lost", str(beating.exception()))
-            return telling.result()
+            if telling.done():
+                return telling.result()
+            await _ended(telling)
+            return Outcome("lost", str(beating.exception()))
         finally:
-            for it in (beating, working):
-                it.cancel()
-            await asyncio.gather(beating, working, return_exceptions=True)
+            await _ended(beating, working)
 
-    async def _given_up(
-        self, task: Mapping[str, Any], working: asyncio.Task[Outcome], lost: _Lost
-    ) -> Outcome:
-        """The command is stopped before anybody is told: two never work on the same task."""
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        if lost.withdrawn:
-            return await self._told(task, Outcome("release", str(lost)))
-        return Outcome("lost", str(lost))
+    async def _let_go(self, task: Mapping[str, Any], beating: asyncio.Task[None]) -> Outcome:
+        """What becomes of a task whose heartbeat has ended."""
+        try:
+            beating.result()
+        except _Lost as lost:
+            if lost.withdrawn:
+                return await self._told(task, Outcome("release", str(lost)))
+            return Outcome("lost", str(lost))
+        raise AssertionError("a heartbeat ends by an error")
 
     async def _beat(self, task: Mapping[str, Any], lease: float) -> None:
         """Hold the task while this runs. Raises _Lost."""
@@ -214,7 +214,10 @@ class TaskRunner:
             until, pause = asked + lease, _pause(lease)
 
     async def _told(self, task: Mapping[str, Any], outcome: Outcome) -> Outcome:
-        """Say what became of the task, until the server has heard it."""
+        """Say what became of the task, until the server has heard it. What is given back is taken
+        back by itself, so it is not worth much of a wait.
+        """
+        patience = _FAREWELL if outcome.verb == "release" else None
         words = outcome.said[-_RESULT_MOST:]
         said: dict[str, Any] = self._word(task)
         if outcome.verb == "complete":
@@ -223,9 +226,12 @@ class TaskRunner:
         else:
             said |= {"reason": words or "no reason given"}
         try:
-            await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
+            async with asyncio.timeout(patience):
+                await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
         except RemoteRefused as error:
             return Outcome("lost", str(error))
+        except TimeoutError:
+            return Outcome("lost", f"the server is away; {outcome.said}")
         return outcome
 
     def _word(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -285,6 +291,13 @@ def _completed(output: bytes) -> Outcome:
                 number if isinstance(number, int) and number > 0 else None,
             )
     return Outcome("complete", text)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Nobody waits for what these do any more."""
+    for it in tasks:
+        it.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _path(task: Mapping[str, Any], verb: str) -> str:
