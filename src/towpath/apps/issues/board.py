@@ -33,7 +33,7 @@ from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import Policy
 from towpath.clock import instant, instant_ms, wall_ms
 from towpath.engine.engine import Engine
-from towpath.engine.model import Job, JobOptions, NewJob, job_ref, new_job
+from towpath.engine.model import JobInfo, JobOptions, NewJob, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import (
     JobError,
@@ -284,7 +284,7 @@ def _expiring(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
     return replace(now, expires=max(expires, now.expires))
 
 
-def _end_of(job: Job | None, how: str) -> tuple[str, str]:
+def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
     """How a hold has ended: in a word, and in one line."""
     if job is None:
         return how or "expired", "its task is gone"
@@ -299,7 +299,7 @@ def _end_of(job: Job | None, how: str) -> tuple[str, str]:
             return how or "expired", (job.reason or how or "the agent was silent")[:_OUTCOME_MOST]
 
 
-def _ended(now: Issue | None, issue: Issue, job: Job | None, ended: str) -> Issue | None:
+def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
     """The row after the hold that *issue* tells of has ended as *job* says."""
     if now is None or not _same_hold(now, issue):
         return now
@@ -319,7 +319,7 @@ def _ended(now: Issue | None, issue: Issue, job: Job | None, ended: str) -> Issu
     return life.given_up(free, ended) if state is State.DEAD else free
 
 
-def _outcome(job: Job | None) -> Outcome | None:
+def _outcome(job: JobInfo | None) -> Outcome | None:
     if job is None or job.state is not State.DONE or not job.result:
         return None
     with suppress(msgspec.MsgspecError):

@@ -29,7 +29,7 @@ from towpath.apps.issues.policy import policy_at
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import whole
 from towpath.engine.leases import lease_by_token
-from towpath.engine.model import Call, Job, Lease, job_ref
+from towpath.engine.model import Call, JobInfo, Lease, job_ref
 from towpath.engine.states import State
 from towpath.errors import (
     InvalidName,
@@ -273,7 +273,7 @@ class Issues:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _lease(self, task_id: str, token: int, agent: str | None) -> tuple[Lease, Job]:
+    async def _lease(self, task_id: str, token: int, agent: str | None) -> tuple[Lease, JobInfo]:
         """The lease that a token names. One who says who it is must be the one who holds it.
 
         Raises TaskNotFound, TaskStale.
