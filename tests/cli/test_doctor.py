@@ -9,9 +9,9 @@ import pytest
 from tests.cli.command import Command, Ran
 from tests.cli.jobs import bury
 from towpath import Durability, Engine, hours
-from towpath.cli.doctor import Finding, Verdict, findings
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.diagnosis import Checkup, ServerState
+from towpath.engine.findings import Finding, Verdict, findings
 from towpath.engine.url import parse_url
 
 CANARY = "canary-8f2e"

@@ -21,7 +21,7 @@ CANARY = "canary-7f3a-in-a-payload"
 
 class TestItsFirstWords:
     def test_are_address_data_and_a_key_that_works(self, running: Serving) -> None:
-        assert set(running.said) == {"address", "data", "store", "api_key"}
+        assert set(running.said) == {"address", "data", "store", "api_key", "login"}
         assert running.address.startswith("http://127.0.0.1:")
         assert Path(running.said["data"]).is_dir()
         assert running.key.startswith("tp_")

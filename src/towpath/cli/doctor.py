@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
-from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.queues import all_counts
 from towpath.console import exits
 from towpath.console.verb import Session, open_ledger, verb
-from towpath.errors import DurabilityUnknown, EvictionUnsafe, InvalidOption, TowpathError
+from towpath.engine.findings import Finding, Verdict, findings, of_queues
+from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
     from towpath.apps.application import Application
-    from towpath.engine.diagnosis import Checkup, ServerState
-    from towpath.engine.durability import Durability
     from towpath.engine.engine import Engine
-    from towpath.engine.url import ServerUrl
 
 EXAMPLES = """
     towpath doctor
     towpath doctor --url redis://queue.example:6379 --json
     towpath doctor --strict
 """
-OLDEST = (6, 2)
-SKEW_MS = 500
-SLOW_MS, VERY_SLOW_MS = 5, 50
-FULL, NEARLY_FULL = 0.95, 0.8
-_GIB = 2**30
 
 
 async def doctor(
@@ -74,197 +64,7 @@ def _tell(session: Session, it: Finding) -> None:
         session.out.line(f"      do          {it.do}")
 
 
-# ── one function per check ───────────────────────────────────────────────────────────────
-
-
-class Verdict(IntEnum):
-    OK = 0
-    WARN = 1
-    BAD = 2
-
-
-class Finding(NamedTuple):
-    """What was found, what to make of it, and what to do."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    do: str = ""
-    server: str = ""
-    """Which one, where there are several."""
-
-
-def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> list[Finding]:
-    """All that can be said about a deployment, server by server."""
-    found: list[Finding] = []
-    for server in checkup.servers:
-        name = f"port {server.info.get('tcp_port')}" if len(checkup.servers) > 1 else ""
-        told = [_version(server), _durability(server, declared)]
-        told += [check(server) for check in _CHECKS]
-        found += [it._replace(server=name) for it in told]
-    return [*found, _tls(url), _write(checkup)]
-
-
-def _version(server: ServerState) -> Finding:
-    info = server.info
-    flavour = "valkey" if "valkey_version" in info else "redis"
-    version = info.get("valkey_version") or info.get("redis_version", "0")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if flavour == "redis" and numbers < OLDEST:
-        do = "Use Redis 6.2 or newer, or Valkey: nothing older is tested."
-        return Finding("version", Verdict.BAD, f"{flavour} {version}", do)
-    mode = info.get("redis_mode", "standalone")
-    return Finding("version", Verdict.OK, f"{flavour} {version}, {mode}")
-
-
-def _eviction(server: ServerState) -> Finding:
-    policy = server.settings.get("maxmemory-policy") or server.info.get("maxmemory_policy", "")
-    if policy != "noeviction":
-        text = f"{policy or 'not known'}: with memory full, live jobs would vanish"
-        return Finding("eviction", Verdict.BAD, text, EvictionUnsafe.remedy)
-    return Finding("eviction", Verdict.OK, policy)
-
-
-def _durability(server: ServerState, declared: Durability | None) -> Finding:
-    from towpath.engine.durability import Disk  # noqa: PLC0415 -- slow to import
-
-    settings, info = server.settings, server.info
-    if info.get("aof_last_write_status", "ok") != "ok":
-        do = "Look at the server's log and its disk: the last write to its journal failed."
-        return Finding("durability", Verdict.BAD, "the journal can't be written", do)
-    if not settings and declared is None:
-        text = "not known: CONFIG GET is denied, and no class is declared"
-        return Finding("durability", Verdict.BAD, text, DurabilityUnknown.remedy)
-    if not settings and declared is not None:
-        return Finding("durability", Verdict.OK, f"{declared}, as declared: CONFIG GET is denied")
-    syncs = {"always": Disk.DISK, "everysec": Disk.SECOND}
-    on_disk = syncs.get(settings["appendfsync"], Disk.MEMORY)
-    match on_disk if settings["appendonly"] == "yes" else Disk.MEMORY:
-        case Disk.MEMORY:
-            do = "Set `appendonly yes`, and `appendfsync always` where no second may be lost."
-            text = "memory: nothing survives the server's process"
-            return Finding("durability", Verdict.WARN, text, do)
-        case Disk.SECOND:
-            text = "second: a crash may lose about the last second"
-        case Disk.DISK:
-            text = "disk: nothing acknowledged is lost to a crash"
-    return Finding("durability", Verdict.OK, text)
-
-
-def _replicas(server: ServerState) -> Finding:
-    info = server.info
-    lines = [info[name] for name in info if name.startswith("slave") and "state=" in info[name]]
-    behind = [line for line in lines if "state=online" not in line]
-    if behind:
-        do = "Look at the replicas' logs and the network between them."
-        text = f"{len(lines)}, {len(behind)} of them not in step"
-        return Finding("replicas", Verdict.WARN, text, do)
-    return Finding("replicas", Verdict.OK, f"{len(lines)}" if lines else "none")
-
-
-def _clock(server: ServerState) -> Finding:
-    skew = server.skew_ms
-    text = f"{abs(skew):.0f} ms {'ahead of' if skew > 0 else 'behind'} this machine's"
-    if abs(skew) > SKEW_MS:
-        do = "Run NTP on both. The server's clock decides, so due times from here are off by that."
-        return Finding("clock", Verdict.WARN, text, do)
-    return Finding("clock", Verdict.OK, text)
-
-
-def _scripts(server: ServerState) -> Finding:
-    if server.scripts_refused:
-        do = "Allow this user EVAL, EVALSHA and SCRIPT: every change of a job is a script."
-        return Finding("scripts", Verdict.BAD, server.scripts_refused, do)
-    text = f"{server.scripts_all} can be loaded, {server.scripts_known} were there already"
-    return Finding("scripts", Verdict.OK, text)
-
-
-def _memory(server: ServerState) -> Finding:
-    used, limit = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
-    if not limit:
-        do = (
-            "Set `maxmemory`: submits are then refused in time, before the machine ends the server."
-        )
-        return Finding("memory", Verdict.WARN, f"{_size(used)} used, no limit", do)
-    share = used / limit
-    text = f"{_size(used)} of {_size(limit)} used ({share:.0%})"
-    if share > NEARLY_FULL:
-        verdict = Verdict.BAD if share > FULL else Verdict.WARN
-        do = "Raise `maxmemory`, shorten `keep`, add workers: when it is full, submits are refused."
-        return Finding("memory", verdict, text, do)
-    return Finding("memory", Verdict.OK, text)
-
-
-def _round_trip(server: ServerState) -> Finding:
-    from statistics import median  # noqa: PLC0415 -- slow to import
-
-    typical, worst = median(server.round_trips_ms), server.round_trips_ms[-1]
-    text = f"{typical:.2f} ms, at worst {worst:.2f} ms of {len(server.round_trips_ms)}"
-    if typical > SLOW_MS:
-        do = "Run workers nearer to the server: every batch of jobs takes one round trip."
-        return Finding("round trip", Verdict.WARN, text, do)
-    return Finding("round trip", Verdict.OK, text)
-
-
-def _latency(server: ServerState) -> Finding:
-    slow = {kind: ms for kind, ms in server.slowest.items() if ms > VERY_SLOW_MS}
-    if slow:
-        text = "the server stood still: " + ", ".join(
-            f"{kind} {ms} ms" for kind, ms in slow.items()
-        )
-        do = "Ask it with LATENCY DOCTOR; a slow disk or a big fork are the usual causes."
-        return Finding("latency", Verdict.WARN, text, do)
-    if server.settings.get("latency-monitor-threshold", "0") == "0":
-        return Finding("latency", Verdict.OK, "not watched (latency-monitor-threshold is 0)")
-    return Finding("latency", Verdict.OK, f"nothing above {VERY_SLOW_MS} ms")
-
-
-_CHECKS: tuple[Callable[[ServerState], Finding], ...] = (
-    _eviction, _replicas, _clock, _scripts, _memory, _round_trip, _latency,
-)  # fmt: skip
-
-
-def _tls(url: ServerUrl) -> Finding:
-    from towpath.engine.tls import Verify  # noqa: PLC0415 -- slow to import
-
-    if url.tls is None:
-        return Finding("tls", Verdict.OK, "not used")
-    if url.tls.verify is Verify.NONE:
-        text = "the server's certificate is not checked: anybody may be at the other end"
-        do = "Name the authority that signed it (`tls.ca`), and set `tls.verify` to full."
-        return Finding("tls", Verdict.WARN, text, do)
-    return Finding("tls", Verdict.OK, f"the server's certificate is checked ({url.tls.verify})")
-
-
-def _write(checkup: Checkup) -> Finding:
-    if checkup.write_refused:
-        do = (
-            "Read the server's words: a full disk, full memory, a replica, or a missing permission."
-        )
-        return Finding("write", Verdict.BAD, checkup.write_refused, do)
-    return Finding("write", Verdict.OK, "works")
-
-
-async def of_queues(engine: Engine) -> list[Finding]:
-    """What is in the queues that somebody may want to look at."""
-    from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
-
-    counts = await all_counts(engine)
-    found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
-    for name, it in counts.items():
-        if it.dead:
-            text = f"{name} has {it.dead} dead"
-            found.append(Finding("queues", Verdict.WARN, text, f"towpath dead list --queue {name}"))
-        declared, options = await engine.declared(name), await engine.options(name)
-        if declared and (changed := differences(options, declared)):
-            text = f"{name}, changed since they were declared: {changed}"
-            do = f"If that is no longer meant: towpath queues reset {name}"
-            found.append(Finding("options", Verdict.OK, text, do))
-        if it.paused:
-            text = f"{name} is paused"
-            found.append(Finding("queues", Verdict.WARN, text, f"towpath resume {name}"))
-    return found
-
+# ── applications ─────────────────────────────────────────────────────────────────────────
 
 _PROBED_WITHIN = 2.0
 
@@ -312,10 +112,6 @@ async def _probed(application: Application, **given: Any) -> Finding | None:
         what = f"{application.name}: its probe timed out after {_PROBED_WITHIN:g} s"
         return Finding("applications", Verdict.BAD, what, "Check that what it needs responds.")
     return None
-
-
-def _size(count: int) -> str:
-    return f"{count / _GIB:.1f} GiB" if count > _GIB else f"{count / 2**20:.1f} MiB"
 
 
 def register(app: typer.Typer) -> None:

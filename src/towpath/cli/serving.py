@@ -19,7 +19,7 @@ from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.keys import SIGNING
 from towpath.cli.running import import_from_here
-from towpath.clock import seconds, steady
+from towpath.clock import instant, seconds, steady, wall_ms
 from towpath.console.verb import Session, file_in
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.errors import EmbeddedError
@@ -28,6 +28,7 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
 from towpath.files import PRIVATE, FileDamaged, kept_file
+from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import EventsOptions
 from towpath.server.build import Parts, build
@@ -232,11 +233,12 @@ class _Serving:
         """Say where it serves, with the first key if there was none."""
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         secret, out = await self._first_key(), self._out
+        login = await self._login(address)
         store = self._url if self._data is not None else None
         own = {"data": self._data, "store": store, "objects": self._objects}
         hooks, facts = [f"{address}{it}" for it in webhooks], self._facts()
         if out.as_json:
-            told: dict[str, object] = {"address": address, **own, "api_key": secret}
+            told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}
             told |= {name: it.value for name, it in facts.items()} | {"webhooks": hooks or None}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
@@ -244,9 +246,24 @@ class _Serving:
         key = secret or await self._about_keys()
         taken = {name: it.value or it.without for name, it in facts.items()}
         hooked = {"webhooks": ", ".join(hooks) or None}
-        out.facts({"serving": address, **own, **hooked, **taken, "api key": key})
+        shown = f"{login}  (logs in once, within 10 minutes)" if login else None
+        facts = {"serving": address, "dashboard": shown, **own, **hooked, **taken, "api key": key}
+        out.facts(facts)
         sys.stdout.flush()
         out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
+
+    async def _login(self, address: str) -> str | None:
+        """A link to the dashboard that logs in once, for whoever started `up`.
+
+        The session is that of the first admin key that counts; None if there is none.
+        """
+        if self._data is None:
+            return None
+        async with Ledger(self._database) as ledger:
+            for key in await ledger.keys.list():
+                if key.may(Scope.ADMIN) and "*" in key.queues and not key.ended(instant(wall_ms())):
+                    return f"{address}/?login={await ledger.logins.link(key)}"
+        return None
 
     def _facts(self) -> dict[str, Fact]:
         """What the applications tell at the start."""

@@ -12,12 +12,14 @@ from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
+from towpath.ledger.audit import Audit
 from towpath.ledger.database.schema import LEDGER, schema_version
 from towpath.ledger.database.store import open_store, translated
 from towpath.ledger.database.tables import Tables, lines
 from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.errors import LedgerClosed
 from towpath.ledger.keys.keys import NOTED_EVERY, Keys
+from towpath.ledger.keys.logins import Logins
 from towpath.ledger.outbox.outbox import Outbox, was_put
 from towpath.ledger.records.jobs import Jobs, were_made
 from towpath.ledger.records.record import Recorded, RecordOptions
@@ -62,6 +64,8 @@ class Ledger:
         self._busy, self._idle = 0, asyncio.Event()
         self._idle.set()
         self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
+        self.logins = Logins(self, wall=wall, ticks=ticks)
+        self.audit = Audit(self, wall=wall)
         self.jobs = Jobs(self)
         self.transactions = Transactions(self)
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -21,7 +21,6 @@ from towpath.apps.application import (
     Host,
     Probe,
     Tasks,
-    tools_of,
 )
 from towpath.clock import Duration, seconds
 from towpath.errors import ServerError, TowpathError
@@ -31,9 +30,10 @@ from towpath.telemetry.logs import Log
 from towpath.web import problems
 from towpath.web.auth import has_scope
 from towpath.web.bodies import BodyRoute, Deliveries
+from towpath.web.fields import PAGES
 from towpath.web.limits import ServerLimits
 from towpath.web.mount import SHARED, Listening, Mount, path_of, router_of
-from towpath.web.tools import PATH as TOOLS
+from towpath.web.pages import Pages
 from towpath.worker.worker import Worker
 
 _TRY_EVERY = 1.0
@@ -48,6 +48,7 @@ class Mounted(msgspec.Struct, frozen=True):
     options: Any
     mount: Mount
     consumers: Consumers | None
+    pages: Pages | None = None
 
     @classmethod
     def of(cls, application: Application, options: Any) -> Mounted:
@@ -60,7 +61,8 @@ class Mounted(msgspec.Struct, frozen=True):
             problems.STATUSES.setdefault(kind, answered.status)
         with application.named_by_setting():
             consumers = load(application.handlers)(options) if application.handlers else None
-        return cls(application, options, load(application.http, Mount()), consumers)
+        mount, pages = load(application.http, Mount()), load(application.pages)
+        return cls(application, options, mount, consumers, pages)
 
     @property
     def listening(self) -> list[Listening]:
@@ -93,8 +95,8 @@ class Applications:
             for path, option in it.mount.origins.items()
             if (origins := getattr(it.options, option))
         }
+        self.pages = {it.application.name: it.pages for it in self.mounted if it.pages}
         self.consumers = [it.consumers for it in self.mounted if it.consumers]
-        self.tools = tools_of(it.application for it in self.mounted)
         self.tags = [
             {"name": name, "description": about}
             for it in self.mounted
@@ -115,7 +117,7 @@ class Applications:
         open, or that is not the application's own to open.
         """
         webhooks = router_of(self.listening, self._deliveries(limits))
-        claimed = {"/openapi.json": "the server", TOOLS: "the server"}
+        claimed: dict[str, str] = {"/openapi.json": "the server"}
         claimed |= dict.fromkeys((it.path for it in _routes("server", webhooks)), "the server")
         for router in own:
             _claim(claimed, "the server", _routes("server", router), open=open)
@@ -126,9 +128,11 @@ class Applications:
             if strange := set(mount.open) - {route.path for route in routes}:
                 raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
             _require_own_webhooks(name, [each.path for each in mount.listeners])
+            _claim(claimed, name, _own_pages(name, it.pages), open=())
         routers = [router for it in self.mounted for router in it.mount.routers]
         # What is asked for most comes first: paths are tried one after the other.
-        return [*routers[:1], *own[:1], webhooks, *routers[1:], *own[1:]]
+        shown = [it.router for it in self.pages.values()]
+        return [*routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
 
     def _deliveries(self, limits: ServerLimits) -> Deliveries:
         sizes = {
@@ -187,6 +191,15 @@ def _claim(
             reason = f"its path {route.path} takes a body: its router needs route_class=BodyRoute"
             raise ApplicationInvalid(owner, reason)
     claimed |= dict.fromkeys((route.path for route in routes), owner)
+
+
+def _own_pages(name: str, pages: Pages | None) -> list[APIRoute]:
+    """The routes of an application's pages. Raises ApplicationInvalid for one elsewhere."""
+    routes = _routes(name, pages.router) if pages else []
+    for route in routes:
+        if _parts(route.path)[:2] != [PAGES.strip("/"), name]:
+            raise ApplicationInvalid(name, f"its page {route.path} is not below {PAGES}{name}")
+    return routes
 
 
 def _parts(path: str) -> list[str]:

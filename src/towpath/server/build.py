@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from starlette.routing import Route
 
 from towpath.app.app import Towpath
 from towpath.app.connection import Connection
@@ -20,6 +19,7 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import EVENTS, derived
 from towpath.clock import seconds
+from towpath.dashboard import doors, engine_pages
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -31,7 +31,7 @@ from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.server.applications import Applications, working
-from towpath.server.routes import health, jobs, queues, schedules, work
+from towpath.server.routes import health, jobs, operating, queues, schedules, work
 from towpath.server.routes.health import PLACE, QueueReadings
 from towpath.supervise import Background
 from towpath.telemetry.logs import Log
@@ -43,8 +43,6 @@ from towpath.web.limits import Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
-from towpath.web.tools import PATH as TOOLS
-from towpath.web.tools import ToolsPath
 from towpath.worker.recurring import Recurrences, keep_firing
 
 
@@ -90,6 +88,7 @@ def build(parts: Parts) -> FastAPI:
     app.state.sessions = Sessions(parts.limits)
     app.state.followed = Followed()
     app.state.draining = asyncio.Event()
+    doors.install(app, mounted.pages, log=parts.log)
     problems.install(app)
     app.add_middleware(
         Door,
@@ -97,23 +96,22 @@ def build(parts: Parts) -> FastAPI:
         rates=Rates(parts.limits.rate),
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
+        visits=app.state.visits,
+        unknown=doors.Unknown(app.state.frame),
     )
     if mounted.origins:
         app.add_middleware(CrossOrigin, rules=mounted.origins)
     own = [
         work.router, jobs.router, queues.router, queues.events_router, schedules.router,
-        health.router,
+        operating.router, health.router, engine_pages.router, doors.router,
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
-    app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
-    if mounted.tools:
-        app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
     return app
 
 
-OPEN = frozenset({"/livez", "/readyz"})
+OPEN = frozenset({"/livez", "/readyz"}) | doors.OPEN
 """What answers to everybody, beside what applications have."""
 
 
@@ -152,7 +150,6 @@ def _life(
                 try:
                     yield
                 finally:
-                    await app.state.tools.close()
                     await app.state.sessions.close()
 
     return life
@@ -180,6 +177,7 @@ TAGS = [
     {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
     {"name": "events", "description": "What happens, as a stream."},
     {"name": "schedules", "description": "Jobs on a schedule: made, changed, paused, fired."},
+    {"name": "operating", "description": "What checks find, API keys, the audit log."},
 ]
 _HEALTH = {
     "name": "health",

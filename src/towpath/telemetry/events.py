@@ -56,6 +56,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "instance": "Where an instance of an application is called: host and port.",
         "job": "The job's id.",
         "jobs": "How many jobs this is about.",
+        "key": "The id of an API key.",
         "late": "Seconds between the due time and now.",
         "lease": "Seconds that the worker may be silent before its jobs are given to others.",
         "leases": "How many leases this is about.",
@@ -71,11 +72,13 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "reason": "Why, in words; cut at 1,000 characters.",
         "recurring": "The name of the schedule.",
         "released": "How many jobs were given back unfinished.",
+        "request": "Method and path of a request, without its body.",
         "running": "How many handlers were running.",
         "server": "The server, without credentials.",
         "silent": "Seconds since the last heartbeat that was accepted.",
         "sink": "The name of the sink.",
         "slots": "How many slots are left.",
+        "status": "The status with which a request was answered.",
         "task": "What runs in the background: the relay, a courier, a reader of events.",
         "task_type": "The type of timers; all = every type.",
         "type": "The type of an event that leaves.",
@@ -295,6 +298,11 @@ HTTP_STOPPED = LogEvent(
     "http.stopped",
     "The HTTP server ended: open requests were answered, or their time was over.",
     ("reason", "uptime"),
+)
+DASHBOARD_ACTION = LogEvent(
+    "dashboard.action",
+    "Somebody changed something in the dashboard; `status` says how it was answered.",
+    ("key", "request", "status"),
 )
 HTTP_DEFECT = LogEvent(
     "http.defect",

@@ -13,15 +13,18 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.errors import TowpathError
+from towpath.ledger.errors import LedgerError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.supervise import Background
 from towpath.web.fields import decoded, keep_as_sent
 from towpath.web.limits import Rates, ServerLimits
 from towpath.web.problems import Refused, of_error
+from towpath.web.visits import Visits, cookie_of, login_of
 
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
@@ -39,7 +42,8 @@ class Door:
 
     So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
     have none: their signature is looked at before anything else of them is. *open* paths answer to
-    everybody, *signed* ones are those of webhooks.
+    everybody, *signed* ones are those of webhooks. Where there are *visits*, a session of the
+    dashboard stands for its key; *unknown* is what people see who come without either.
     """
 
     def __init__(
@@ -50,15 +54,14 @@ class Door:
         *,
         open: Collection[str] = (),
         signed: Collection[str] = (),
+        visits: Visits | None = None,
+        unknown: Callable[[Scope], Response] | None = None,
     ) -> None:
         self._app, self._keys, self._rates = app, keys, rates
+        self._visits, self._unknown = visits, unknown
         self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
-            keep_as_sent(scope)
-            await self._app(scope, receive, send)
-            return
         needs_none = (
             scope["type"] != "http"
             or scope["path"] in self._open
@@ -68,17 +71,31 @@ class Door:
             try:
                 key = await self._checked(scope)
             except (Refused, TowpathError) as error:
-                await of_error(error)(scope, receive, send)
+                await self._refusal(error, scope)(scope, receive, send)
                 return
             scope[_KEY] = key
-            scope[_RECHECK] = partial(self._keys.check, _secret(scope))
             keep_as_sent(scope)
+            if self._visits and (login := login_of(scope)):
+                scope[_RECHECK] = partial(self._visits.again, cookie_of(scope))
+                try:
+                    await self._visits.done(self._app, login, scope, receive, send)
+                except LedgerError as error:
+                    await of_error(error)(scope, receive, send)
+                return
+            scope[_RECHECK] = partial(self._keys.check, _secret(scope))
         await self._app(scope, receive, send)
+
+    def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
+        """Why not; people who open a page of the dashboard are shown where to log in."""
+        by_browser = (b"sec-fetch-dest", b"document") in scope["headers"]
+        if self._unknown and by_browser and isinstance(error, Refused) and error.status == 401:
+            return self._unknown(scope)
+        return of_error(error)
 
     async def _checked(self, scope: Scope) -> KeyInfo:
         """The key of the request. 401 without a valid one, 429 above its rate."""
         secret = _secret(scope)
-        key = await self._keys.check(secret) if secret else None
+        key = await self._keys.check(secret) if secret else await self._visiting(scope)
         if key is None:
             raise Refused(
                 401,
@@ -89,6 +106,13 @@ class Door:
             )
         self._rates.take(key.id)
         return key
+
+    async def _visiting(self, scope: Scope) -> KeyInfo | None:
+        """The key of the session that the request belongs to. 403 for another site's request."""
+        login = await self._visits.find(scope) if self._visits else None
+        if self._visits and login:
+            self._visits.require_own(scope, login)
+        return login.key if login else None
 
 
 def _secret(scope: Scope) -> str:
@@ -102,15 +126,19 @@ def _secret(scope: Scope) -> str:
     return plain
 
 
-def within(scope: Scope) -> Scope:
-    """What a request has from which it comes and whose key it has: for one that is made of it."""
-    kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
-    return {name: scope[name] for name in (*kept, _KEY, _RECHECK) if name in scope}
-
-
 def key_of(request: Request) -> KeyInfo:
     """The key that the request came with."""
     return request.scope[_KEY]
+
+
+def enter(request: Request, key: KeyInfo) -> None:
+    """Let a request at an open path act for *key*: whoever sent it has a session of it."""
+    request.scope[_KEY] = key
+
+
+def is_known(request: Request) -> bool:
+    """Whether the request came with a key or a session; at an open path it may not have."""
+    return _KEY in request.scope
 
 
 def recheck_of(request: Request) -> Callable[[], Awaitable[KeyInfo | None]]:

@@ -78,13 +78,15 @@ def example(**values: Any) -> ConfigDict:
 # A slash inside a name is written %2F, so paths are matched as they were sent.
 
 PREFIX = "/api/v1/"
+PAGES = "/ui/"
+"""Where the pages of the dashboard are."""
 WEBHOOKS = f"{PREFIX}webhooks/"
 """Where forges post to. They have no key: what they send is signed, and looked at only then."""
 
 
 def keep_as_sent(scope: Scope) -> None:
     """Match the path undecoded: `jobs/a%2Fexplain` is a job's name, `jobs/a/explain` a question."""
-    if scope["path"].startswith(PREFIX) and "raw_path" in scope:
+    if scope["path"].startswith((PREFIX, PAGES)) and "raw_path" in scope:
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
 
 
@@ -103,6 +105,7 @@ Queue = Annotated[
     ),
 ]
 Id = Annotated[str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["mail-17"])]
+Lane = Annotated[str, Field(max_length=512), BeforeValidator(decoded), Path(examples=["ann"])]
 ScheduleName = Annotated[
     str, Field(max_length=256), BeforeValidator(decoded), Path(examples=["nightly"])
 ]

@@ -30,7 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.database.tables import Tables
 
-SCHEMA = "0006"
+SCHEMA = "0007"
 """The newest step: its number, growing, with leading zeros."""
 
 LEDGER = Tables(
@@ -57,6 +57,32 @@ api_keys = Table(
 
 # SQLite counts up by itself only what it calls INTEGER.
 _Counting = BigInteger().with_variant(Integer, "sqlite")
+
+logins = Table(
+    "towpath_logins",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True, doc="SHA-256 of the cookie or link."),
+    Column("kind", String(8), nullable=False, doc="session, or link: one that logs in once."),
+    Column("key_id", String(16), nullable=False, doc="Whose it is; it ends with that key."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
+    Column("expires_at", BigInteger, nullable=False, doc="From when on it no longer counts."),
+    Index("ix_towpath_logins_expires_at", "expires_at"),
+    info={"about": "Sessions of the dashboard, and links that begin one."},
+)
+
+audit = Table(
+    "towpath_audit",
+    metadata,
+    Column("seq", _Counting, primary_key=True, doc="The order of the actions."),
+    Column("at", BigInteger, nullable=False, doc="When it was asked for."),
+    Column("key_id", String(16), nullable=False, doc="Whose session it was."),
+    Column("key_name", String(100), nullable=False, doc="What the key was called."),
+    Column("method", String(8), nullable=False, doc="POST, PUT, PATCH or DELETE."),
+    Column("path", Text, nullable=False, doc="What it was about, as it was sent."),
+    Column("status", Integer, doc="How it was answered; none = it was not, or not yet."),
+    info={"about": "What was done in the dashboard: the newest 10,000 actions."},
+    sqlite_autoincrement=True,
+)
 
 jobs = Table(
     "towpath_jobs",

@@ -147,7 +147,11 @@ class Keys:
         """
         if not 0 < len(secret) <= LONGEST_SECRET:
             return None
-        wanted, now = digest(secret), self._ticks()
+        return await self.check_digest(digest(secret))
+
+    async def check_digest(self, wanted: bytes) -> KeyInfo | None:
+        """The same, of a key whose secret is not at hand: its digest was found elsewhere."""
+        now = self._ticks()
         entry = self._known.find(wanted, now)
         if entry is None:
             entry = await asyncio.shield(self._ask(wanted, now))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import Field
 from sse_starlette import EventSourceResponse
 
 from towpath.engine.engine import Engine
@@ -16,12 +18,13 @@ from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.auth import CanAdmin, CanRead, Kind
-from towpath.web.fields import Id, Queue
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Answer, Body, Id, Lane, Queue, Text, example
 from towpath.web.parts import TheEngine, TheFollowed, TheSessions
 from towpath.web.problems import documented
 from towpath.web.streams import begun, check_last_id, queue_events, stream
 
-router = APIRouter(prefix="/api/v1/queues", tags=["queues"])
+router = APIRouter(prefix="/api/v1/queues", tags=["queues"], route_class=BodyRoute)
 _PURGE_MOST = 10_000
 
 
@@ -69,6 +72,113 @@ async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOu
     return StateOut(id=id, state=await engine.retry(job_ref(queue, id)))
 
 
+class RetryIn(Body):
+    """Which dead jobs to retry: those of `ids`, or the first of those whose reason has `text`."""
+
+    model_config = example(text="disk is full", most=100)
+
+    ids: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    text: Annotated[str, Field(max_length=200)] = ""
+    """Only those whose reason contains it, in whatever case."""
+    most: Annotated[int, Field(ge=1, le=_PURGE_MOST, strict=True)] = 1000
+    """At most so many."""
+
+
+class RetriedOut(Answer):
+    """How many dead jobs got their attempts back."""
+
+    model_config = example(retried=12, left=0)
+
+    retried: int
+    left: int
+    """Dead jobs that remain."""
+
+
+@router.post("/{queue}/dead/retry", response_model=RetriedOut, responses=documented())
+async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin) -> RetriedOut:
+    """Give many dead jobs their attempts back. Those that are dead no more are passed over."""
+    retried = 0
+    async for refs in _chosen(engine, queue, body):
+        outcomes = await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs))
+        retried += sum(outcomes)
+    return RetriedOut(retried=retried, left=(await engine.counts(queue)).dead)
+
+
+async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
+    """The jobs that *body* names, some at a time."""
+    if body.ids is not None:
+        refs = [job_ref(queue, id) for id in body.ids]
+        for start in range(0, len(refs), 100):
+            yield refs[start : start + 100]
+        return
+    text, left, after = body.text.casefold(), body.most, None
+    while left:
+        page = await engine.list(queue, State.DEAD, after=after, size=100)
+        fit = [job.ref for job in page.jobs if text in (job.reason or "").casefold()][:left]
+        left -= len(fit)
+        yield fit
+        if page.after is None:
+            return
+        after = page.after
+
+
+@router.delete(
+    "/{queue}/dead/{id}",
+    status_code=204,
+    response_class=Response,
+    responses=documented(404, 409),
+)
+async def delete(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> None:
+    """Remove a job that has ended: dead, done or cancelled."""
+    await engine.delete(job_ref(queue, id))
+
+
+class LaneOut(Answer):
+    """A lane in which jobs wait, and what they wait for."""
+
+    model_config = example(lane="ann", head="mail-17", head_state="leased", behind=3)
+
+    lane: str
+    head: str | None
+    """The job whose turn it is."""
+    head_state: str | None
+    behind: int
+    """Jobs that wait for it."""
+
+
+class LanesOut(Answer):
+    """A page of lanes."""
+
+    lanes: list[LaneOut]
+    after: str | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+@router.get("/{queue}/lanes", response_model=LanesOut, responses=documented())
+async def lanes(
+    queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
+) -> LanesOut:
+    """Lanes in which jobs wait, each with the job that they wait for.
+
+    A page is made of as many waiting jobs: it may have fewer lanes, and a lane may come again.
+    """
+    page = await engine.list(queue, State.WAITING, after=after, size=size)
+    names = list(dict.fromkeys(job.lane for job in page.jobs if job.lane is not None))
+    found = await asyncio.gather(*(engine.lane(queue, name) for name in names))
+    made = [
+        LaneOut(lane=name, head=it.head, head_state=it.head_state, behind=it.behind)
+        for name, it in zip(names, found, strict=True)
+    ]
+    return LanesOut(lanes=made, after=page.after)
+
+
+@router.post("/{queue}/lanes/{lane}/drop", response_model=StateOut, responses=documented(404, 409))
+async def drop(queue: Queue, lane: Lane, engine: TheEngine, _: CanAdmin) -> StateOut:
+    """Let a parked lane go on without the dead job at its head, which stays dead."""
+    dropped = await engine.drop(queue, lane)
+    return StateOut(id=dropped.id, state=State.DEAD)
+
+
 @router.delete("/{queue}/dead", response_model=PurgedOut, responses=documented())
 async def purge(
     queue: Queue,
@@ -80,17 +190,17 @@ async def purge(
     deleted = 0
     while deleted < most:
         page = await engine.list(queue, State.DEAD, size=min(100, most - deleted))
-        outcomes = await asyncio.gather(*(_deleted(engine, job.ref) for job in page.jobs))
+        outcomes = await asyncio.gather(*(_done(engine.delete(job.ref)) for job in page.jobs))
         if not any(outcomes):
             break
         deleted += sum(outcomes)
     return PurgedOut(deleted=deleted, left=(await engine.counts(queue)).dead)
 
 
-async def _deleted(engine: Engine, job: JobRef) -> bool:
-    """Whether it was there to be deleted: somebody may have retried it meanwhile."""
+async def _done(change: Awaitable[object]) -> bool:
+    """Whether it was done: somebody may have retried or deleted the job meanwhile."""
     try:
-        await engine.delete(job)
+        await change
     except JobError:
         return False
     return True

@@ -1,0 +1,1 @@
+"""The dashboard: the frame, its doors, and the pages of the engine. Applications bring their own"""

@@ -1,0 +1,176 @@
+"""The doors of the dashboard: `/` and `/docs` answer to everybody, with nothing of the store to
+those who have not logged in.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, FastAPI, Query, Request, Response
+from fastapi import Path as InPath
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
+
+from towpath.dashboard.engine_pages import overview
+from towpath.dashboard.pulse import Pulse
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.ledger.keys.logins import SESSION
+from towpath.ledger.ledger import Ledger
+from towpath.telemetry.logs import Log
+from towpath.web.auth import CanRead, enter
+from towpath.web.fields import PAGES
+from towpath.web.pages import HEADERS, POLICY, Frame, Page, PageRoute, Pages
+from towpath.web.problems import Refused
+from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_same_origin
+
+FOLDER = Path(__file__).parent
+OPEN = frozenset({"/", "/docs"})
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+_FORM_MOST = 16 * 1024
+_WRONG = "This key is not valid. Check that you copied all of it, and that it was not revoked."
+_USED = "This link was used before, or is older than ten minutes. Log in with a key."
+_BLIND = "This key may not read (it has no scope `read`), so there is nothing it could show."
+
+
+def install(app: FastAPI, pages: Mapping[str, Pages], *, log: Log) -> None:
+    """What the dashboard's paths work with. *pages* are those of applications, by name."""
+    app.state.frame = Frame(FOLDER, pages, version=app.version)
+    app.state.visits = Visits(app.state.ledger, log)
+    app.state.pulse = Pulse(lambda: app.state.engine)
+
+
+def login_page(
+    frame: Frame, *, to: str = "/", status: int = 200, trouble: str = "", link: str = ""
+) -> Response:
+    """Where people log in. Its style is part of it: no other path answers without a key."""
+    nonce = secrets.token_urlsafe(16)
+    text = frame.render(
+        "login.html",
+        style=frame.files["towpath.css"].content.decode(),
+        nonce=nonce,
+        to=to,
+        trouble=trouble,
+        link=link,
+        about_api=to == "/docs",
+    )
+    policy = POLICY.replace("script-src 'self'", f"script-src 'nonce-{nonce}'")
+    policy = policy.replace("style-src 'self'", f"style-src 'nonce-{nonce}'")
+    return HTMLResponse(text, status, headers={**HEADERS, "Content-Security-Policy": policy})
+
+
+class Unknown:
+    """What somebody is shown who opens a page without a session."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def __call__(self, scope: Scope) -> Response:
+        trouble = "Your session has ended. Log in again." if cookie_of(scope) else ""
+        return login_page(self._frame, to=own_place(asked_for(scope)), status=401, trouble=trouble)
+
+
+def own_place(to: str) -> str:
+    """*to* if it is a page of ours; nobody is sent anywhere else after logging in."""
+    return to if to == "/docs" or to.startswith(PAGES) else "/"
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+async def first(request: Request, login: Annotated[str, Query(max_length=128)] = "") -> Response:
+    """The overview; without a session, where to log in."""
+    visits: Visits = request.app.state.visits
+    found = await visits.find(request.scope)
+    if found is None:
+        trouble = "Your session has ended. Log in again." if cookie_of(request.scope) else ""
+        return login_page(request.app.state.frame, link=login, trouble="" if login else trouble)
+    enter(request, found.key)
+    if not found.key.may(KeyScope.READ):
+        raise Refused(403, "scope_missing", _BLIND, remedy="Log out and use another key.")
+    return await overview(Page(request, request.app.state.frame), found.key, request)
+
+
+@router.api_route("/docs", methods=["GET", "HEAD"])
+async def docs(request: Request) -> Response:
+    """The description of the API, for people; without a session, where to log in."""
+    visits: Visits = request.app.state.visits
+    found = await visits.find(request.scope)
+    if found is None:
+        return login_page(request.app.state.frame, to="/docs")
+    enter(request, found.key)
+    return Page(request, request.app.state.frame).show("docs.html")
+
+
+@router.post("/")
+async def log_in_or_out(request: Request) -> Response:
+    """Exchange a key, or a link that logs in once, for a session; or end one."""
+    require_same_origin(request.headers)
+    form, ledger = await _form(request), request.app.state.ledger
+    if "leave" in form:
+        return await _left(request, ledger, form)
+    key, trouble = await _proven(ledger, form)
+    to = own_place(form.get("to", "/"))
+    if key is None or not key.may(KeyScope.READ):
+        why = trouble if key is None else _BLIND
+        return login_page(request.app.state.frame, to=to, status=401, trouble=why)
+    cookie = await ledger.logins.open(key)
+    answer = RedirectResponse(to, 303, headers=HEADERS)
+    answer.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(SESSION.total_seconds()),
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+async def _proven(ledger: Ledger, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
+    """Whose session it is to be, or why none."""
+    if link := form.get("link"):
+        return await ledger.logins.exchange(link), _USED
+    return await ledger.keys.check(form.get("key", "").strip()), _WRONG
+
+
+async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
+    login = await request.app.state.visits.find(request.scope)
+    if login is not None and secrets.compare_digest(
+        form.get("csrf", "").encode(), login.csrf.encode()
+    ):
+        await ledger.logins.close(cookie_of(request.scope))
+    elif login is not None:
+        raise Refused(403, "cross_site", "the request does not come from a page of this session")
+    answer = RedirectResponse("/", 303, headers=HEADERS)
+    answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
+    return answer
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _FORM_MOST:
+                raise Refused(413, "too_large", "the form is too large")
+    except ClientDisconnect:
+        return {}
+    fields: dict[str, Any] = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
+    return {name: values[0] for name, values in fields.items()}
+
+
+@router.get(PAGES + "static/{name:path}")
+async def static(
+    request: Request, name: Annotated[str, InPath(max_length=200)], _: CanRead
+) -> Response:
+    """Styles and scripts. A version is part of their address, so they may be kept for long."""
+    frame: Frame = request.app.state.frame
+    file = frame.files.get(name)
+    if file is None:
+        raise Refused(404, "not_found", f"there is no file {name[:80]}")
+    headers = HEADERS | {"Cache-Control": "private, max-age=31536000, immutable"}
+    return Response(file.content, media_type=file.kind, headers=headers)

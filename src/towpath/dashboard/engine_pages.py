@@ -1,0 +1,400 @@
+"""The pages of the engine: overview, queues, jobs, dead jobs, schedules, keys, search."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from sse_starlette import EventSourceResponse
+
+from towpath.clock import seconds
+from towpath.dashboard.pulse import Pulse, changes
+from towpath.engine.diagnosis import examine
+from towpath.engine.engine import Engine
+from towpath.engine.findings import Finding, Verdict, findings
+from towpath.engine.inspect import Lane
+from towpath.engine.model import JobInfo, JobRef, job_ref
+from towpath.engine.states import State
+from towpath.errors import InvalidName, JobNotFound
+from towpath.ids import queue_name
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.ledger import Ledger
+from towpath.web.auth import CanAdmin, CanRead, Kind
+from towpath.web.fields import PAGES, Id, Queue
+from towpath.web.pages import (
+    HEADERS,
+    SHOWN_MOST,
+    Page,
+    PageRoute,
+    ThePage,
+    refuse_unknown,
+)
+from towpath.web.parts import TheEngine, TheSessions
+from towpath.web.problems import Refused
+from towpath.web.streams import begun, stream
+
+router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
+SIZE = 50
+LOOKED_AT_MOST = 10_000
+"""Jobs that a filter looks at; the page says where it stopped."""
+_PAGE = 1000
+_EXAMINED_EVERY = 30.0
+_STATES = ("ready", "leased", "delayed", "waiting", "dead", "done", "cancelled")
+_AT_ONCE = 32
+
+Text = Annotated[str, Query(max_length=512)]
+After = Annotated[str, Query(max_length=2048)]
+
+
+def pulse_of(request: Request) -> Pulse:
+    return request.app.state.pulse
+
+
+# ── all queues ───────────────────────────────────────────────────────────────────────────
+
+
+async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
+    """All queues, how durable the store is, and what its checks found."""
+    pulse, engine = pulse_of(request), request.app.state.engine
+    snapshot = await pulse.now()
+    seen = snapshot.seen_by(key)
+    whole = "*" in key.queues
+    found = (
+        await pulse.shared(
+            ("doctor", int(snapshot.at / _EXAMINED_EVERY)), lambda: _examined(engine)
+        )
+        if whole
+        else []
+    )
+    return page.show(
+        "overview.html",
+        queues=seen,
+        rates=snapshot.rates,
+        findings=[it for it in found if it.verdict is not Verdict.OK],
+        facts=engine.facts if whole else None,
+        sums={name: sum(getattr(it, name) for it in seen.values()) for name in _COUNTED},
+        live="*",
+    )
+
+
+_COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
+
+
+async def _examined(engine: Engine) -> list[Finding]:
+    return findings(
+        await examine(engine.url, within=seconds(2)), engine.url, engine.facts.durability
+    )
+
+
+@router.get("/live")
+async def live(
+    request: Request, sessions: TheSessions, key: CanRead, queue: Text = ""
+) -> EventSourceResponse:
+    """Tells an open page that what it shows has changed."""
+    sessions.refuse_if_full(request, Kind.STREAM)
+    told = await begun(changes(pulse_of(request), request, key, queue))
+    return await stream(told, sessions, request)
+
+
+# ── one queue ────────────────────────────────────────────────────────────────────────────
+
+
+class Filter(NamedTuple):
+    """Which jobs of a state to show."""
+
+    lane: str = ""
+    handler: str = ""
+    text: str = ""
+
+    def fits(self, job: JobInfo) -> bool:
+        return (
+            (not self.lane or job.lane == self.lane)
+            and (not self.handler or job.headers.get("handler") == self.handler)
+            and (not self.text or self.text.casefold() in (job.reason or "").casefold())
+        )
+
+
+class Found(NamedTuple):
+    """A page of jobs, and how many were looked at for it."""
+
+    jobs: list[JobInfo]
+    after: str | None
+    looked_at: int
+
+
+async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: str) -> Found:
+    """The next jobs in *state* that are *wanted*; nothing beyond the first 10,000 is looked at."""
+    if not any(wanted):
+        page = await engine.list(queue, state, after=after or None, size=SIZE)
+        return Found(page.jobs, page.after, len(page.jobs))
+    if wanted.lane and state is State.WAITING:
+        found = await engine.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
+        return Found([it for it in found.jobs if wanted.fits(it)], found.after, len(found.jobs))
+    jobs: list[JobInfo] = []
+    looked_at, place = 0, after or None
+    while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
+        page = await engine.list(queue, state, after=place, size=_PAGE)
+        looked_at, place = looked_at + len(page.jobs), page.after
+        jobs += filter(wanted.fits, page.jobs)
+        if place is None:
+            break
+    return Found(jobs, place, looked_at)
+
+
+@router.get("/queues/{queue}")
+async def queue_page(
+    queue: Queue,
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    key: CanRead,
+    *,
+    state: Text = "ready",
+    lane: Text = "",
+    handler: Text = "",
+    text: Text = "",
+    after: After = "",
+) -> Response:
+    """One queue: how many jobs are where, and those in one state."""
+    pulse, name = pulse_of(request), queue_name(queue)
+    snapshot = await pulse.now()
+    refuse_unknown(key, name, snapshot.queues)
+    if state not in _STATES:
+        raise Refused(422, "invalid_input", f"there is no state {state[:40]}")
+    wanted = Filter(lane, handler, text)
+    found = await pulse.shared(
+        (name, state, wanted, after),
+        lambda: walk(engine, name, State(state), wanted, after),
+    )
+    heads = await _heads(engine, name, found.jobs) if state == "waiting" else {}
+    return page.show(
+        "queue.html",
+        queue=name,
+        counts=snapshot.queues[name],
+        rates=snapshot.rates.get(name, {}),
+        options=await pulse.shared((name, "options"), lambda: engine.options(name)),
+        state=state,
+        states=_STATES,
+        wanted=wanted,
+        found=found,
+        heads=heads,
+        after=after,
+        limit=LOOKED_AT_MOST,
+        live=name,
+    )
+
+
+async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
+    """For each lane: what its jobs wait for."""
+    names = list(dict.fromkeys(job.lane for job in jobs if job.lane))
+    found = await asyncio.gather(*(engine.lane(queue, name) for name in names))
+    return dict(zip(names, found, strict=True))
+
+
+# ── one job ──────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("/queues/{queue}/jobs/{id}")
+async def job_page(queue: Queue, id: Id, page: ThePage, engine: TheEngine, _: CanRead) -> Response:
+    """One job: what it is, what became of it, and why it does not run."""
+    ref = job_ref(queue, id)
+    job = await engine.job(ref)
+    return page.show(
+        "job.html",
+        queue=queue,
+        job=job,
+        why=await engine.explain(ref),
+        position=await engine.position(ref),
+        options=await engine.known_options(queue),
+        steps=_steps(job),
+        shown_most=SHOWN_MOST,
+        open=job.state in _OPEN,
+        movable=job.state in _MOVABLE,
+        live=queue,
+    )
+
+
+_MOVABLE = {State.READY, State.DELAYED, State.WAITING}
+_OPEN = _MOVABLE | {State.LEASED}
+
+
+def _steps(job: JobInfo) -> list[tuple[str, Any, str]]:
+    """What happened to the job so far and what is expected, in order of time."""
+    ended = job.state not in _OPEN
+    steps = [
+        ("submitted", job.submitted_at, ""),
+        ("due", job.due_at, ""),
+        (
+            f"claimed, attempt {job.attempts}",
+            job.claimed_at,
+            f"by {job.worker}" if job.worker else "",
+        ),
+        ("lease ends", job.expires_at, "unless its worker renews it"),
+        (str(job.state), job.ended_at if ended else None, ""),
+    ]
+    return sorted((it for it in steps if it[1] is not None), key=lambda it: it[1])
+
+
+@router.get("/queues/{queue}/jobs/{id}/{part}")
+async def download(queue: Queue, id: Id, part: str, engine: TheEngine, _: CanRead) -> Response:
+    """A payload, result or progress note as it is: as a file, never as a page."""
+    job = await engine.job(job_ref(queue, id))
+    parts: dict[str, bytes | None] = {
+        "payload": job.payload, "result": job.result, "progress": job.progress,
+    }  # fmt: skip
+    if part not in parts:
+        raise Refused(404, "not_found", "there is no such part of a job")
+    headers = HEADERS | {
+        "Content-Disposition": f'attachment; filename="{part}.bin"',
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+    return Response(parts[part] or b"", media_type="application/octet-stream", headers=headers)
+
+
+# ── dead jobs ────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("/dead")
+async def dead_page(
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    key: CanRead,
+    *,
+    queue: Text = "",
+    text: Text = "",
+    after: After = "",
+) -> Response:
+    """Dead jobs: of which queues, and those of one, by their errors."""
+    pulse = pulse_of(request)
+    snapshot = await pulse.now()
+    having = {name: it.dead for name, it in snapshot.seen_by(key).items() if it.dead}
+    found, chosen = Found([], None, 0), queue or max(having, key=lambda it: having[it], default="")
+    if chosen:
+        name = queue_name(chosen)
+        refuse_unknown(key, name, snapshot.queues)
+        wanted = Filter(text=text)
+        found = await pulse.shared(
+            (name, "dead", wanted, after), lambda: walk(engine, name, State.DEAD, wanted, after)
+        )
+    return page.show(
+        "dead.html",
+        having=having,
+        queue=chosen,
+        text=text,
+        found=found,
+        after=after,
+        limit=LOOKED_AT_MOST,
+        live=chosen or "*",
+    )
+
+
+# ── schedules, keys, the audit log ───────────────────────────────────────────────────────
+
+
+@router.get("/schedules")
+async def schedules_page(
+    page: ThePage, request: Request, engine: TheEngine, key: CanRead, after: After = ""
+) -> Response:
+    """Schedules, what they were last fired for and what comes next."""
+    snapshot = await pulse_of(request).now()
+    names = [name for name in snapshot.queues if key.covers(name)]
+    found = await engine.schedules.list(queues=names, after=after or None, size=100)
+    horizon = [it.next for it in found.schedules if it.next is not None]
+    return page.show("schedules.html", found=found, horizon=horizon, live="*")
+
+
+@router.get("/keys")
+async def keys_page(page: ThePage, request: Request, key: CanAdmin) -> Response:
+    """All keys."""
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    return page.show("keys.html", keys=await ledger.keys.list())
+
+
+@router.get("/audit")
+async def audit_page(
+    page: ThePage,
+    request: Request,
+    key: CanAdmin,
+    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> Response:
+    """What was done here: who, what, when."""
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    return page.show("audit.html", found=await ledger.audit.list(after=after, size=100))
+
+
+def _require_all(key: KeyInfo) -> None:
+    if "*" not in key.queues:
+        raise Refused(403, "queue_forbidden", "the key is for some queues, and this is about all")
+
+
+# ── search ───────────────────────────────────────────────────────────────────────────────
+
+
+@router.get("/search")
+async def search_page(
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    key: CanRead,
+    q: Annotated[str, Query(max_length=2000)] = "",
+) -> Response:
+    """Jobs of an id, queues and lanes of a name; and where to look on."""
+    text = q.strip()
+    snapshot = await pulse_of(request).now()
+    seen = snapshot.seen_by(key)
+    jobs = await _jobs_of(engine, seen, text) if text else []
+    if len(jobs) == 1:
+        ref = jobs[0].ref
+        return RedirectResponse(f"{PAGES}queues/{ref.queue}/jobs/{quote(ref.id, safe='')}", 303)
+    lanes = await _lanes_of(engine, [it for it in seen if seen[it].lanes], text) if text else {}
+    return page.show(
+        "search.html",
+        text=text,
+        jobs=jobs,
+        lanes=lanes,
+        queues=[name for name in seen if text and text.casefold() in name],
+        state=text if text in _STATES else "",
+        every=seen,
+    )
+
+
+async def _jobs_of(engine: Engine, queues: Iterable[str], text: str) -> list[JobInfo]:
+    """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one."""
+    refs: list[JobRef] = []
+    names = list(queues)
+    first, slash, rest = text.partition("/")
+    with suppress(InvalidName):
+        refs += [job_ref(first, rest)] if slash and first in names else []
+    with suppress(InvalidName):
+        refs += [job_ref(name, text) for name in names]
+    return [it for it in await _each(refs, engine.job) if it is not None]
+
+
+async def _lanes_of(engine: Engine, queues: Iterable[str], text: str) -> dict[str, Lane]:
+    """By queue: the lane of that name, where it has jobs."""
+    names = list(queues)
+    found = await _each(names, lambda name: engine.lane(name, text))
+    return {name: it for name, it in zip(names, found, strict=True) if it and it.head}
+
+
+async def _each(things: list[Any], ask: Callable[[Any], Any]) -> list[Any]:
+    """What *ask* answers for each; None for what there is not."""
+
+    async def one(thing: Any) -> Any:
+        try:
+            return await ask(thing)
+        except (JobNotFound, InvalidName):
+            return None
+
+    found: list[Any] = []
+    for start in range(0, len(things), _AT_ONCE):
+        found += await asyncio.gather(*map(one, things[start : start + _AT_ONCE]))
+    return found

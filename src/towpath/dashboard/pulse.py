@@ -1,0 +1,156 @@
+"""How all queues stand: read once for everybody who looks, and told to open pages when it changes.
+
+However many pages are open on a server, the store is asked once a second; less often where there
+are very many queues. While nobody looks, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from fastapi import Request
+from sse_starlette import ServerSentEvent
+
+from towpath.clock import instant, steady, wall_ms
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Counts
+from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo
+
+T = TypeVar("T")
+EVERY = 1.0
+_QUEUES_EACH_SECOND = 500
+_AT_ONCE = 32
+_RATE_OVER = 60.0
+_SHARED_MOST = 1_000
+
+
+class Snapshot(NamedTuple):
+    """All queues at about one moment."""
+
+    at: float
+    """By a clock that never jumps."""
+    queues: dict[str, Counts]
+    rates: dict[str, dict[str, float]]
+    """By queue: how many a minute were submitted, completed, failed and died, lately; empty until
+    there are two looks to compare."""
+
+    def seen_by(self, key: KeyInfo) -> dict[str, Counts]:
+        return {name: it for name, it in self.queues.items() if key.covers(name)}
+
+
+class Pulse:
+    """The shared look at the store."""
+
+    def __init__(self, engine: Callable[[], Engine]) -> None:
+        self._engine = engine
+        self._last: Snapshot | None = None
+        self._reading: asyncio.Task[Snapshot] | None = None
+        self._before: deque[Snapshot] = deque()
+        self._shared: OrderedDict[Any, tuple[float, asyncio.Future[Any]]] = OrderedDict()
+
+    async def now(self) -> Snapshot:
+        """How the queues stand, at most a second ago. Raises ServerError."""
+        last = self._last
+        if last is not None and steady() - last.at < self._pause(last):
+            return last
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read())
+        return await asyncio.shield(self._reading)
+
+    async def shared(self, what: Any, read: Callable[[], Awaitable[T]]) -> T:
+        """What *read* answers, asked once a second for all who want the same."""
+        known = self._shared.get(what)
+        if known is None or steady() - known[0] >= EVERY:
+            self._shared.pop(what, None)
+            known = self._shared[what] = steady(), asyncio.ensure_future(read())
+            if len(self._shared) > _SHARED_MOST:
+                self._shared.popitem(last=False)
+        try:
+            return await asyncio.shield(known[1])
+        except TowpathError:
+            self._shared.pop(what, None)
+            raise
+
+    def forget(self) -> None:
+        """Something was changed here: who looks next should see it."""
+        self._last = None
+        self._shared.clear()
+
+    def _pause(self, last: Snapshot) -> float:
+        return max(EVERY, len(last.queues) / _QUEUES_EACH_SECOND)
+
+    async def _read(self) -> Snapshot:
+        engine, at = self._engine(), steady()
+        names = sorted(await engine.known_queues())
+        found: dict[str, Counts] = {}
+        for start in range(0, len(names), _AT_ONCE):
+            part = names[start : start + _AT_ONCE]
+            counts = await asyncio.gather(*map(engine.counts, part))
+            found |= dict(zip(part, counts, strict=True))
+        while self._before and at - self._before[0].at > _RATE_OVER:
+            self._before.popleft()
+        rates = _rates(self._before[0], found, at) if self._before else {}
+        self._last = Snapshot(at, found, rates)
+        if not self._before or at - self._before[-1].at >= 5 * EVERY:
+            self._before.append(self._last)
+        return self._last
+
+
+def _rates(before: Snapshot, now: Mapping[str, Counts], at: float) -> dict[str, dict[str, float]]:
+    minutes = (at - before.at) / 60
+    if minutes <= 0:
+        return {}
+    return {
+        name: {
+            total: max(counts.totals[total] - before.queues[name].totals[total], 0) / minutes
+            for total in ("submitted", "completed", "failed", "died")
+        }
+        for name, counts in now.items()
+        if name in before.queues
+    }
+
+
+def _mark(snapshot: Snapshot, key: KeyInfo, queue: str) -> int:
+    """What is another one after each change that a page shows."""
+    seen = snapshot.seen_by(key)
+    if queue:
+        seen = {queue: seen[queue]} if queue in seen else {}
+    return hash(
+        tuple(
+            (name, it.ready, it.delayed, it.waiting, it.leased, it.dead, it.kept, it.paused,
+             *it.totals.values())
+            for name, it in seen.items()
+        )
+    )  # fmt: skip
+
+
+async def changes(
+    pulse: Pulse, request: Request, key: KeyInfo, queue: str
+) -> AsyncGenerator[ServerSentEvent]:
+    """Tell an open page whenever what it shows has changed; of one queue, or of all."""
+    draining: asyncio.Event = request.app.state.draining
+    last: int | None = None
+    was_away = False
+    yield ServerSentEvent(comment="following")
+    while not draining.is_set():
+        try:
+            mark = _mark(await pulse.now(), key, queue)
+        except TowpathError as error:
+            if not was_away:
+                was_away = True
+                yield ServerSentEvent(event="away", data=error.code)
+        else:
+            if was_away or (last is not None and mark != last):
+                told = {"at": instant(wall_ms()).isoformat()}
+                yield ServerSentEvent(event="changed", data=msgspec.json.encode(told).decode())
+            last, was_away = mark, False
+        try:
+            async with asyncio.timeout(EVERY):
+                await draining.wait()
+        except TimeoutError:
+            continue

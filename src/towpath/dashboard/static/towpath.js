@@ -1,0 +1,214 @@
+// What pages do: actions with a confirmation, "copy as curl", live updates, the theme, the charts.
+// Everything from the server is set as text, never as markup.
+"use strict";
+
+const frame = document.body.dataset;
+const dialog = document.getElementById("confirm");
+const told = document.getElementById("told");
+
+function tell(text, kind) {
+  const note = document.createElement("div");
+  note.className = `note ${kind || ""}`;
+  note.setAttribute("role", kind === "bad" ? "alert" : "status");
+  note.textContent = text;
+  told.append(note);
+  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
+}
+
+// ── requests to the API, with the session ──────────────────────────────────────────────
+
+async function request(method, path, body) {
+  const headers = { "X-Towpath-CSRF": frame.csrf };
+  if (body) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers, body: body || undefined });
+  if (answer.ok) return answer.status === 204 ? null : answer.json().catch(() => null);
+  if (answer.status === 401) {
+    location.reload(); // where to log in
+    throw new Error("Your session has ended. Log in again.");
+  }
+  const problem = await answer.json().catch(() => ({}));
+  throw new Error([problem.detail || `The server answered ${answer.status}.`, problem.remedy].filter(Boolean).join(" "));
+}
+window.towpath = { request, tell };
+
+// ── actions ────────────────────────────────────────────────────────────────────────────
+
+let pending = null;
+
+function curlOf(button) {
+  const act = button.closest(".act");
+  return act ? act.querySelector(".curl").dataset.curl : "";
+}
+
+function chosenIds() {
+  return [...document.querySelectorAll("input.pick:checked")].map((it) => it.value);
+}
+
+function ask(button) {
+  const data = button.dataset;
+  pending = { method: data.method, path: data.path, body: data.body || "", then: data.then, done: data.done };
+  if (data.picked !== undefined) {
+    const ids = chosenIds();
+    if (!ids.length) return tell("Choose some jobs first.", "warn");
+    pending.body = JSON.stringify({ ids });
+  }
+  dialog.querySelector("h2").textContent = button.textContent.trim();
+  dialog.querySelector(".question").textContent = data.confirm;
+  dialog.querySelector("pre").textContent = data.picked !== undefined
+    ? curlOf(button).replace("'{\"ids\": []}'", `'${pending.body.replaceAll("'", "'\\''")}'`) : curlOf(button);
+  const field = dialog.querySelector(".field");
+  field.hidden = !data.field;
+  if (data.field) {
+    field.querySelector("span").textContent = data.label;
+    const input = field.querySelector("input");
+    input.value = data.value || "";
+    pending.field = data.field;
+  }
+  const yes = dialog.querySelector(".yes");
+  yes.textContent = button.textContent.trim();
+  yes.className = `yes ${button.classList.contains("danger") ? "danger" : "main"}`;
+  dialog.showModal();
+  (data.field ? field.querySelector("input") : yes).focus();
+}
+
+async function confirmed(event) {
+  event.preventDefault();
+  const action = pending;
+  if (!action) return;
+  if (action.field) {
+    const value = dialog.querySelector(".field input").value;
+    action.body = JSON.stringify({ [action.field]: action.field === "delay" ? Number(value) : value });
+  }
+  dialog.close();
+  pending = null;
+  try {
+    const answer = await request(action.method, action.path, action.body);
+    if (answer && answer.secret) return showSecret(answer);
+    let text = action.done || "Done.";
+    if (answer && answer.retried !== undefined) text = `${answer.retried} retried, ${answer.left} dead jobs left.`;
+    if (answer && answer.deleted !== undefined) text = `${answer.deleted} deleted, ${answer.left} dead jobs left.`;
+    tell(text);
+    if (action.then) location.assign(action.then);
+    else refresh();
+  } catch (error) {
+    tell(error.message, "bad");
+  }
+}
+
+function showSecret(answer) {
+  const place = document.getElementById("secret");
+  place.hidden = false;
+  place.querySelector("pre").textContent = answer.secret;
+  place.focus();
+  refresh();
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    tell("Copied.");
+  } catch {
+    window.prompt("Copy this:", text);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (!button) return;
+  if (button.classList.contains("curl")) copy(button.dataset.curl);
+  else if (button.dataset.method) ask(button);
+  else if (button.dataset.close !== undefined) dialog.close();
+  else if (button.id === "theme") switchTheme();
+  else if (button.id === "pick-all") {
+    const all = [...document.querySelectorAll("input.pick")];
+    const every = all.every((it) => it.checked);
+    all.forEach((it) => { it.checked = !every; });
+  }
+});
+if (dialog) {
+  dialog.querySelector("form").addEventListener("submit", confirmed);
+  dialog.addEventListener("close", () => { pending = null; });
+}
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (form.id !== "new-key") return;
+  event.preventDefault();
+  const data = new FormData(form);
+  const body = { name: data.get("name"), scopes: data.getAll("scopes"), queues: data.get("queues").trim().split(/\s+/) };
+  try {
+    showSecret(await request("POST", "/api/v1/keys", JSON.stringify(body)));
+    form.reset();
+  } catch (error) {
+    tell(error.message, "bad");
+  }
+});
+
+// ── the theme ──────────────────────────────────────────────────────────────────────────
+
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function nameTheme() {
+  const button = document.getElementById("theme");
+  if (button) button.setAttribute("aria-label", isDark() ? "Switch to light colours" : "Switch to dark colours");
+}
+
+function switchTheme() {
+  const next = isDark() ? "light" : "dark";
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem("towpath-theme", next); } catch { /* for this page only */ }
+  nameTheme();
+  document.dispatchEvent(new Event("towpath:theme"));
+}
+nameTheme();
+
+// ── live ───────────────────────────────────────────────────────────────────────────────
+
+if (window.Idiomorph) {
+  // What people opened or chose stays as it is when the page changes under them.
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+    !((name === "open" && node.tagName === "DETAILS") || node.tagName === "INPUT");
+}
+
+let behind = false;
+function refresh() {
+  if (!document.getElementById("live")) return;
+  if (document.hidden || (dialog && dialog.open)) { behind = true; return; }
+  behind = false;
+  htmx.trigger(document.body, "towpath:changed");
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden && behind) refresh(); });
+if (dialog) dialog.addEventListener("close", () => { if (behind) setTimeout(refresh, 50); });
+
+function follow() {
+  const sign = document.getElementById("sign");
+  const show = (state, text) => { sign.dataset.state = state; sign.textContent = text; };
+  let source;
+  let open = false;
+  const begin = () => {
+    source = new EventSource(`/ui/live?queue=${frame.live === "*" ? "" : encodeURIComponent(frame.live)}`);
+    source.onopen = () => { if (open === false && source.again) refresh(); open = true; show("on", "live"); };
+    source.addEventListener("changed", () => { show("on", "live"); refresh(); });
+    source.addEventListener("away", () => show("off", "the store is away"));
+    source.onerror = () => {
+      open = false;
+      show("off", "reconnecting");
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { begin(); source.again = true; }, 3000);
+      else source.again = true;
+    };
+  };
+  begin();
+  addEventListener("pagehide", () => source.close());
+  addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
+}
+if (frame.live) follow();
+
+document.body.addEventListener("htmx:responseError", (event) => {
+  const status = event.detail.xhr.status;
+  if (status === 401) tell("Your session has ended. Reload the page to log in again.", "bad");
+  else if (status === 404) tell("What this page shows is gone.", "warn");
+});
+document.body.addEventListener("htmx:sendError", () => tell("The server can't be reached.", "bad"));

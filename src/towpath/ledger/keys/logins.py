@@ -1,0 +1,140 @@
+"""Logins: sessions of the dashboard, and links that begin one. Only digests of both are kept."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import sha256
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from sqlalchemy import delete, insert, select
+from sqlalchemy.engine import Connection
+
+from towpath.clock import duration_ms, hours, minutes, seconds
+from towpath.ledger.database.schema import api_keys, logins
+from towpath.ledger.keys.key import KeyInfo, digest
+
+if TYPE_CHECKING:
+    from towpath.ledger.ledger import Ledger
+
+SESSION = hours(12)
+"""How long a session lasts, whatever is done with it."""
+LINK = minutes(10)
+"""How long a link can be exchanged for a session."""
+_SESSION, _LINK = "session", "link"
+_FRESH = seconds(5).total_seconds()
+_MOST = 10_000
+_LONGEST = 128
+
+
+class Login(msgspec.Struct, frozen=True):
+    """A session that counts."""
+
+    key: KeyInfo
+    csrf: str
+    """What every change has to bring along, beside the cookie."""
+
+
+class _Known(NamedTuple):
+    key_digest: bytes
+    expires_ms: int
+    stale_at: float
+
+
+class Logins:
+    """The logins of a ledger: `ledger.logins`. A session ends with its key."""
+
+    def __init__(
+        self, ledger: Ledger, *, wall: Callable[[], int], ticks: Callable[[], float]
+    ) -> None:
+        self._ledger, self._wall, self._ticks = ledger, wall, ticks
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()
+
+    async def open(self, key: KeyInfo) -> str:
+        """Begin a session of *key*: the cookie. One transaction."""
+        return await self._made(_SESSION, key, duration_ms("session", SESSION))
+
+    async def link(self, key: KeyInfo) -> str:
+        """What can be exchanged for a session of *key*: once, within ten minutes."""
+        return await self._made(_LINK, key, duration_ms("link", LINK))
+
+    async def exchange(self, link: str) -> KeyInfo | None:
+        """Use up *link*: its key; None if it was used, is too old or never was."""
+        wanted, now = digest(link), self._wall()
+
+        def use(connection: Connection) -> bytes | None:
+            row = connection.execute(
+                delete(logins)
+                .where(logins.c.digest == wanted, logins.c.kind == _LINK)
+                .returning(logins.c.key_id, logins.c.expires_at)
+            ).first()
+            if row is None or row.expires_at <= now:
+                return None
+            query = select(api_keys.c.digest).where(api_keys.c.id == row.key_id)
+            return connection.execute(query).scalar()
+
+        key = await self._ledger.write(use)
+        return None if key is None else await self._ledger.keys.check_digest(key)
+
+    async def find(self, cookie: str) -> Login | None:
+        """The session of *cookie*; None if there is none, it is over, or its key has ended.
+
+        What was read within the last five seconds is not read again. Raises LedgerError.
+        """
+        if not 0 < len(cookie) <= _LONGEST:
+            return None
+        wanted, now = digest(cookie), self._ticks()
+        known = self._known.get(wanted)
+        if known is None or now >= known.stale_at:
+            known = await self._read(wanted, now)
+        if known is None or self._wall() >= known.expires_ms:
+            return None
+        key = await self._ledger.keys.check_digest(known.key_digest)
+        return None if key is None else Login(key, csrf_of(cookie))
+
+    async def close(self, cookie: str) -> None:
+        """End a session: here at once, in other processes within 5 s."""
+        wanted = digest(cookie)
+        await self._ledger.write(
+            lambda connection: connection.execute(delete(logins).where(logins.c.digest == wanted))
+        )
+        self._known.pop(wanted, None)
+
+    async def _made(self, kind: str, key: KeyInfo, lasts_ms: int) -> str:
+        token, now = secrets.token_urlsafe(32), self._wall()
+        row = {
+            "digest": digest(token),
+            "kind": kind,
+            "key_id": key.id,
+            "created_at": now,
+            "expires_at": now + lasts_ms,
+        }
+
+        def make(connection: Connection) -> None:
+            connection.execute(delete(logins).where(logins.c.expires_at <= now))
+            connection.execute(insert(logins), row)
+
+        await self._ledger.write(make)
+        return token
+
+    async def _read(self, wanted: bytes, now: float) -> _Known | None:
+        query = (
+            select(api_keys.c.digest, logins.c.expires_at)
+            .join(api_keys, api_keys.c.id == logins.c.key_id)
+            .where(logins.c.digest == wanted, logins.c.kind == _SESSION)
+        )
+        row = await self._ledger.read(lambda it: it.execute(query).first())
+        self._known.pop(wanted, None)
+        if row is None:
+            return None
+        known = self._known[wanted] = _Known(row.digest, row.expires_at, now + _FRESH)
+        if len(self._known) > _MOST:
+            self._known.popitem(last=False)
+        return known
+
+
+def csrf_of(cookie: str) -> str:
+    """What only a page of the session's own can know: who has the cookie, and who was shown it."""
+    return sha256(b"csrf\0" + cookie.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,216 @@
+"""Operating: what the checks of the server find, its keys, what was done in the dashboard."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from towpath.clock import seconds
+from towpath.engine.diagnosis import examine
+from towpath.engine.findings import findings, of_queues
+from towpath.ledger.errors import KeyNotFound
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.ledger.ledger import Ledger
+from towpath.web.auth import CanAdmin, CanRead
+from towpath.web.bodies import BodyRoute
+from towpath.web.fields import Answer, Body, Instant, example
+from towpath.web.parts import TheEngine
+from towpath.web.problems import Refused, documented
+
+router = APIRouter(prefix="/api/v1", tags=["operating"], route_class=BodyRoute)
+_WITHIN = seconds(2)
+
+
+class FindingOut(Answer):
+    """What a check found."""
+
+    model_config = example(
+        check="durability",
+        verdict="warn",
+        found="memory: nothing survives the server's process",
+        do="Set `appendonly yes`, and `appendfsync always` where no second may be lost.",
+    )
+
+    check: str
+    verdict: str
+    """ok, warn or bad."""
+    found: str
+    do: str | None = None
+    """What to do about it."""
+    server: str | None = None
+    """Which one, where there are several."""
+
+
+class FindingsOut(Answer):
+    """What all checks found."""
+
+    durability: str | None = None
+    """What survives a crash of the store: memory, second or disk; and how many replicas confirm."""
+    findings: list[FindingOut]
+
+
+@router.get("/doctor", response_model=FindingsOut, responses=documented())
+async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
+    """Whether the store is fit for work, and what to do where it is not: as `towpath doctor`.
+
+    Needs a key for all queues.
+    """
+    _require_all(key)
+    declared = engine.facts.durability
+    found = findings(await examine(engine.url, within=_WITHIN), engine.url, declared)
+    found += await of_queues(engine)
+    return FindingsOut(
+        durability=str(declared),
+        findings=[
+            FindingOut(
+                check=it.check,
+                verdict=it.verdict.name.lower(),
+                found=it.found,
+                do=it.do or None,
+                server=it.server or None,
+            )
+            for it in found
+        ],
+    )
+
+
+def _require_all(key: KeyInfo) -> None:
+    if "*" not in key.queues:
+        raise Refused(
+            403,
+            "queue_forbidden",
+            "the key is for some queues, and this is about all",
+            remedy="Use a key for all queues (`*`).",
+        )
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────
+
+
+class KeyIn(Body):
+    """A key to be made."""
+
+    model_config = example(name="reports", scopes=["read"], queues=["reports-*"])
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """Whose it is."""
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
+    queues: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=100)
+    ] = Field(default=["*"])
+    """Patterns of queue names; `*` stands for any characters, `?` for one."""
+    expires_at: Instant | None = None
+
+
+class KeyOut(Answer):
+    """A key, without its secret."""
+
+    id: str
+    name: str
+    scopes: list[str]
+    queues: list[str]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+    @classmethod
+    def of(cls, key: KeyInfo) -> KeyOut:
+        return cls(
+            id=key.id,
+            name=key.name,
+            scopes=sorted(key.scopes),
+            queues=list(key.queues),
+            created_at=key.created_at,
+            expires_at=key.expires_at,
+            revoked_at=key.revoked_at,
+            last_used_at=key.last_used_at,
+        )
+
+
+class NewKeyOut(KeyOut):
+    """A key that was just made."""
+
+    secret: str
+    """It is shown now, and never again."""
+
+
+class KeysOut(Answer):
+    """All keys, the oldest first."""
+
+    keys: list[KeyOut]
+
+
+@router.get("/keys", response_model=KeysOut, responses=documented())
+async def keys(request: Request, key: CanAdmin) -> KeysOut:
+    """All keys, also those that have ended. Needs an admin key for all queues."""
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    return KeysOut(keys=[KeyOut.of(it) for it in await ledger.keys.list()])
+
+
+@router.post("/keys", status_code=201, response_model=NewKeyOut, responses=documented())
+async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
+    """Make a key. Its secret is in the answer and nowhere else.
+
+    Needs an admin key for all queues.
+    """
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    made = await ledger.keys.create(
+        body.name, scopes=body.scopes, queues=body.queues, expires_at=body.expires_at
+    )
+    return NewKeyOut(**KeyOut.of(made.info).model_dump(), secret=made.secret.get_secret_value())
+
+
+@router.delete("/keys/{id}", response_model=KeyOut, responses=documented(404))
+async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
+    """End a key for good, within five seconds everywhere. Needs an admin key for all queues."""
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    try:
+        return KeyOut.of(await ledger.keys.revoke(id[:64]))
+    except KeyNotFound as error:
+        raise Refused(404, error.code, str(error), remedy=error.remedy) from error
+
+
+# ── the audit log ────────────────────────────────────────────────────────────────────────
+
+
+class ActionOut(Answer):
+    """Something that was done in the dashboard."""
+
+    seq: int
+    at: datetime
+    key_id: str
+    key_name: str
+    method: str
+    path: str
+    status: int | None
+    """How it was answered; null if it was not, or not yet."""
+
+
+class ActionsOut(Answer):
+    """A page of actions, the newest first."""
+
+    actions: list[ActionOut]
+    after: int | None
+    """Give it as `after` to get the next page; null on the last one."""
+
+
+@router.get("/audit", response_model=ActionsOut, responses=documented())
+async def actions(
+    request: Request,
+    key: CanAdmin,
+    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    size: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> ActionsOut:
+    """What was done in the dashboard: who, what, when. Needs an admin key for all queues."""
+    _require_all(key)
+    ledger: Ledger = request.app.state.ledger
+    page = await ledger.audit.list(after=after, size=size)
+    found = [ActionOut.model_validate(it) for it in page.actions]
+    return ActionsOut(actions=found, after=page.after)

@@ -1,0 +1,277 @@
+"""Pages: what the dashboard's own and those of applications are made of.
+
+A page is a template in the frame that all share. It says nothing that the HTTP API does not offer,
+and it changes nothing: its buttons send requests to the API, with the session of whoever looks.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
+from urllib.parse import quote
+
+import msgspec
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
+from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
+
+from towpath.clock import instant, wall_ms
+from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.auth import is_known, key_of
+from towpath.web.fields import PAGES
+from towpath.web.problems import Refused, misfits, of_error
+from towpath.web.visits import login_of
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+SHOWN_MOST = 64 * 1024
+"""Bytes of a payload that a page shows; the rest can be downloaded."""
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """The pages of an application: paths below `/ui/<its name>`."""
+
+    router: APIRouter
+    """Made with `pages_router()`."""
+    links: tuple[tuple[str, str], ...]
+    """What the frame's menu has of it: a title and a path each."""
+    folder: Path
+    """Where its `templates` and its `static` files are."""
+
+
+class StaticFile(NamedTuple):
+    """A file as it is sent."""
+
+    content: bytes
+    kind: str
+    version: str
+
+
+class Frame:
+    """What all pages share: templates, static files, the menu."""
+
+    def __init__(self, folder: Path, pages: Mapping[str, Pages], *, version: str) -> None:
+        self.version = version
+        self.links = [link for it in pages.values() for link in it.links]
+        own = FileSystemLoader(folder / "templates")
+        theirs = {name: FileSystemLoader(it.folder / "templates") for name, it in pages.items()}
+        self._env = Environment(
+            loader=ChoiceLoader([own, PrefixLoader(theirs)]),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._env.filters |= FILTERS
+        self.files = _read(folder / "static")
+        for name, it in pages.items():
+            self.files |= {f"{name}/{at}": file for at, file in _read(it.folder / "static").items()}
+        self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- typed as what it has at first
+
+    def render(self, template: str, **context: Any) -> str:
+        return self._env.get_template(template).render(**context)
+
+    def _static(self, name: str) -> str:
+        return f"{PAGES}static/{name}?v={self.files[name].version}"
+
+
+def _read(folder: Path) -> dict[str, StaticFile]:
+    files = sorted(it for it in folder.rglob("*") if it.suffix in _TYPES)
+    found = {
+        it.relative_to(folder).as_posix(): (it.read_bytes(), _TYPES[it.suffix]) for it in files
+    }
+    return {
+        name: StaticFile(content, kind, sha256(content).hexdigest()[:12])
+        for name, (content, kind) in found.items()
+    }
+
+
+class Page:
+    """A page for one request."""
+
+    def __init__(self, request: Request, frame: Frame) -> None:
+        self._request, self._frame = request, frame
+
+    def can(self, scope: str, queue: str | None = None) -> bool:
+        """Whether whoever looks may do what needs *scope*: no button is shown otherwise."""
+        key = key_of(self._request)
+        fits = queue is None or key.covers(queue)
+        return fits and key.may(Scope(scope)) and login_of(self._request.scope) is not None
+
+    def show(self, template: str, *, status: int = 200, **context: Any) -> Response:
+        """The page *template* in the frame."""
+        request, login = self._request, login_of(self._request.scope)
+        text = self._frame.render(
+            template,
+            key=key_of(request),
+            csrf=login.csrf if login else "",
+            can=self.can,
+            links=self._frame.links,
+            here=request.scope["path"],
+            url=_here(request),
+            origin=f"{request.url.scheme}://{request.url.netloc}",
+            now=instant(wall_ms()),
+            **{"live": "", **context},
+        )
+        return HTMLResponse(text, status, headers=HEADERS)
+
+
+def _here(request: Request) -> str:
+    question = request.url.query
+    return request.scope["path"] + (f"?{question}" if question else "")
+
+
+async def _page(request: Request) -> Page:
+    return Page(request, request.app.state.frame)
+
+
+ThePage = Annotated[Page, Depends(_page)]
+
+
+class PageRoute(APIRoute):
+    """Refusals are pages too, with the status that they have over the API."""
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # pyright: ignore[reportIncompatibleMethodOverride] -- awaited either way
+        handler = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except (TowpathError, Refused) as error:
+                answer = of_error(error)
+                if not is_known(request):
+                    return answer
+                told: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
+            except RequestValidationError as error:
+                unfit = cast("list[dict[str, Any]]", error.errors())
+                told = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
+            page = Page(request, request.app.state.frame)
+            return page.show("error.html", status=told["status"], problem=told)
+
+        return shown
+
+
+def pages_router() -> APIRouter:
+    """For the pages of an application. They are no part of the API's description."""
+    return APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+def refuse_unknown(key: KeyInfo, queue: str, known: Mapping[str, Any]) -> None:
+    """404 for a queue that nobody used, or that somebody removed."""
+    if queue not in known or not key.covers(queue):
+        raise Refused(
+            404,
+            "queue_not_found",
+            f"there is no queue {queue}",
+            remedy="It was removed, or no job was ever submitted to it. Go back to the overview.",
+        )
+
+
+# ── how values are shown ─────────────────────────────────────────────────────────────────
+
+_VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+}
+NOTHING = "\u2013"
+_STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def visible(text: str) -> str:
+    """*text* with signs in the place of control characters; lines stay lines."""
+    return text.encode("utf-8", "replace").decode().translate(_VISIBLE)
+
+
+def short(text: str, most: int = 60) -> str:
+    """*text* up to *most* characters."""
+    text = visible(text).replace("\n", " ")
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def span(value: float | None) -> str:
+    """A duration in seconds, in one or two units."""
+    if value is None:
+        return NOTHING
+    value = max(value, 0)
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    for at, (size, unit) in enumerate(_STEPS):
+        if value >= size:
+            rest = int(value % size // _STEPS[at + 1][0]) if at + 1 < len(_STEPS) else 0
+            return f"{int(value // size)} {unit}" + (f" {rest} {_STEPS[at + 1][1]}" if rest else "")
+    return "0 s"
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long."""
+    if at is None:
+        return NOTHING
+    seconds = (now - at).total_seconds()
+    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
+
+
+def moment(at: datetime | None) -> str:
+    """An instant, to the second."""
+    return NOTHING if at is None else at.strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def number(value: float) -> str:
+    """A number with narrow blanks between thousands."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def as_text(data: bytes | None) -> str:
+    """A payload as text: JSON in lines, other text as it is, bytes in hexadecimal; so much of it
+    as a page shows.
+    """
+    if not data:
+        return ""
+    if len(data) <= SHOWN_MOST:
+        try:
+            return visible(msgspec.json.format(data, indent=2).decode())
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+    part = data[:SHOWN_MOST]
+    text = part.decode("utf-8", "replace")
+    if text.count("\ufffd") > len(text) // 20:
+        return part[: SHOWN_MOST // 8].hex(" ", 4)
+    return visible(text)
+
+
+def segment(text: str) -> str:
+    """A name as a part of a path."""
+    return quote(text, safe="")
+
+
+def curl(path: str, method: str, body: str = "") -> str:
+    """The request as a command; nothing in it means anything to a shell."""
+    words = ["curl", "-X", method, shlex.quote(path.replace("'", "%27"))]
+    if body:
+        words += ["-H", "'Content-Type: application/json'", "-d", shlex.quote(body)]
+    return " ".join([*words, "-H", '"Authorization: Bearer $TOWPATH_API_KEY"'])
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    it.__name__: it for it in (visible, short, span, ago, moment, number, as_text, segment, curl)
+}

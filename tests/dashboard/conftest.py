@@ -1,0 +1,40 @@
+"""A running `towpath up` for all tests of the dashboard, and those who look at it."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.dashboard.visiting import Visitor, log_in
+from tests.server.serving import Api, Serving, up
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    with up(tmp_path_factory.mktemp("dashboard")) as it:
+        yield it
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that nobody has used."""
+    return f"board-{next(_numbers)}"
+
+
+@pytest.fixture
+def api(running: Serving, queue: str) -> Api:
+    return running.api(queue)
+
+
+@pytest.fixture
+def admin(running: Serving) -> Visitor:
+    """Somebody who has logged in and may do everything."""
+    return log_in(running, running.key)
+
+
+@pytest.fixture
+def reader(running: Serving) -> Visitor:
+    """Somebody who has logged in and may look."""
+    return log_in(running, running.make_key("read")[1])

@@ -1,0 +1,289 @@
+"""Doors, sessions and what keeps others out of them (S1, S8)."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.dashboard.visiting import COOKIE, Visitor, log_in
+from tests.server.serving import Api, Serving, code
+from tests.waiting import eventually
+from towpath.clock import hours, minutes, seconds
+from towpath.ledger.ledger import Ledger
+
+
+class TestTheDoors:
+    @pytest.mark.parametrize("path", ["/", "/docs"])
+    @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/json", "nonsense"])
+    def test_answer_everybody_with_a_page(
+        self, running: Serving, api: Api, path: str, accept: str
+    ) -> None:
+        api.submit("hello", id="secret-job")
+        answer = running.client(key="").get(path, headers={"Accept": accept})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert "API key" in answer.text
+        assert api.queue not in answer.text
+
+    def test_are_strict_about_what_a_page_may_load(self, running: Serving, admin: Visitor) -> None:
+        for client in (running.client(key=""), admin.client):
+            for path in ("/", "/docs"):
+                headers = client.get(path).headers
+                policy = headers["content-security-policy"]
+                assert policy.startswith("default-src 'none'")
+                assert "unsafe" not in policy
+                assert "http" not in policy
+                assert headers["x-content-type-options"] == "nosniff"
+                assert headers["x-frame-options"] == "DENY"
+                assert headers["cache-control"] == "no-store"
+
+    def test_show_people_where_to_log_in_and_programs_a_problem(self, running: Serving) -> None:
+        client, path = running.client(key=""), "/ui/queues/mails?state=dead"
+        assert code(client.get(path, headers={"Accept": "text/html"}), 401) == "unauthorized"
+        shown = client.get(path, headers={"Sec-Fetch-Dest": "document"})
+        assert shown.status_code == 401
+        assert 'value="/ui/queues/mails?state=dead"' in shown.text
+
+
+class TestLoggingIn:
+    def test_sets_a_cookie_that_scripts_and_other_sites_do_not_get(self, running: Serving) -> None:
+        answer = running.client(key="").post("/", data={"key": running.key})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"]
+        for mark in ("HttpOnly", "SameSite=strict", "Path=/", "Max-Age=43200"):
+            assert mark in cookie
+        assert "Secure" not in cookie
+        assert running.key not in cookie
+
+    @pytest.mark.parametrize("key", ["", "wrong", "tp_" + "x" * 50, "x" * 600, "ключ"])
+    def test_needs_a_key_that_counts(self, running: Serving, key: str) -> None:
+        answer = running.client(key="").post("/", data={"key": key})
+        assert answer.status_code == 401
+        assert "This key is not valid" in answer.text
+        assert "set-cookie" not in answer.headers
+
+    def test_needs_a_key_that_may_read(self, running: Serving) -> None:
+        _, submit = running.make_key("submit", "work")
+        answer = running.client(key="").post("/", data={"key": submit})
+        assert answer.status_code == 401
+        assert "may not read" in answer.text
+
+    def test_goes_to_the_page_that_was_asked_for_and_nowhere_else(self, running: Serving) -> None:
+        for to, place in {
+            "/ui/dead?queue=a": "/ui/dead?queue=a",
+            "/docs": "/docs",
+            "//evil.example/": "/",
+            "https://evil.example/": "/",
+            "/\\evil.example": "/",
+        }.items():
+            answer = running.client(key="").post("/", data={"key": running.key, "to": to})
+            assert answer.headers["location"] == place
+
+    def test_from_another_site_is_refused(self, running: Serving) -> None:
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            answer = running.client(key="").post("/", data={"key": running.key}, headers=headers)
+            assert answer.status_code == 403
+            assert "set-cookie" not in answer.headers
+
+    def test_a_form_is_small(self, running: Serving) -> None:
+        answer = running.client(key="").post("/", content=b"key=" + b"x" * 100_000)
+        assert answer.status_code == 413
+
+
+class TestTheLink:
+    def test_of_up_logs_in_once_by_post(self, running: Serving) -> None:
+        """What merely looks at the link, a preview say, does not use it up."""
+        link = httpx.URL(running.said["login"])
+        client = running.client(key="")
+        for _ in range(2):
+            page = client.get(str(link))
+            assert page.status_code == 200
+            assert link.params["login"] in page.text
+            assert COOKIE not in client.cookies
+        used = client.post("/", data={"link": link.params["login"]})
+        assert used.status_code == 303
+        assert "Overview" in client.get("/").text
+        again = running.client(key="").post("/", data={"link": link.params["login"]})
+        assert again.status_code == 401
+        assert "used before" in again.text
+
+    async def test_counts_for_ten_minutes(self, prepared_file_url: str) -> None:
+        now = [10**12]
+        async with Ledger(prepared_file_url, wall=lambda: now[0]) as ledger:
+            key = (await ledger.keys.create("me", scopes=["admin"])).info
+            early, late = [await ledger.logins.link(key) for _ in range(2)]
+            now[0] += int((minutes(10) - seconds(1)).total_seconds() * 1000)
+            assert await ledger.logins.exchange(early) == key
+            now[0] += 1000
+            assert await ledger.logins.exchange(late) is None
+
+    async def test_is_no_session_and_a_session_is_no_link(self, prepared_file_url: str) -> None:
+        async with Ledger(prepared_file_url) as ledger:
+            key = (await ledger.keys.create("me", scopes=["admin"])).info
+            link, session = await ledger.logins.link(key), await ledger.logins.open(key)
+            assert await ledger.logins.find(link) is None
+            assert await ledger.logins.exchange(session) is None
+            assert await ledger.logins.find(session) is not None
+
+
+class TestASession:
+    def test_ends_when_its_holder_leaves(self, running: Serving, admin: Visitor) -> None:
+        cookie = admin.client.cookies[COOKIE]
+        left = admin.client.post("/", data={"leave": "1", "csrf": admin.csrf})
+        assert (left.status_code, left.headers["location"]) == (303, "/")
+        late = running.client(key="")
+        late.cookies[COOKIE] = cookie
+        assert late.get("/ui/dead").status_code == 401
+        assert "Your session has ended" in late.get("/").text
+
+    def test_ends_with_its_key(self, running: Serving) -> None:
+        id, secret = running.make_key("read")
+        visitor = log_in(running, secret)
+        assert visitor.get("/ui/dead").status_code == 200
+        running.revoke(id)
+        eventually(lambda: visitor.get("/ui/dead").status_code == 401)
+
+    async def test_lasts_twelve_hours(self, prepared_file_url: str) -> None:
+        now = [10**12]
+        async with Ledger(prepared_file_url, wall=lambda: now[0]) as ledger:
+            key = (await ledger.keys.create("me", scopes=["read"])).info
+            cookie = await ledger.logins.open(key)
+            now[0] += int((hours(12) - seconds(1)).total_seconds() * 1000)
+            assert await ledger.logins.find(cookie) is not None
+            now[0] += 1000
+            assert await ledger.logins.find(cookie) is None
+
+    async def test_is_kept_as_a_digest(self, prepared_file_url: str) -> None:
+        """Nobody who reads the database can take a session over."""
+        async with Ledger(prepared_file_url) as ledger:
+            key = (await ledger.keys.create("me", scopes=["read"])).info
+            cookie = await ledger.logins.open(key)
+            stored = await ledger.read(
+                lambda it: str(it.exec_driver_sql("SELECT * FROM towpath_logins").all())
+            )
+            assert cookie not in stored
+
+    @pytest.mark.parametrize("cookie", ["", "x", "x" * 5000, "=;,", '"'])
+    def test_is_never_made_up(self, running: Serving, cookie: str) -> None:
+        client = running.client(key="")
+        answer = client.get("/ui/dead", headers={"Cookie": f"{COOKIE}={cookie}"})
+        assert code(answer, 401) == "unauthorized"
+
+
+class TestChanges:
+    """What a page of another site can make a browser send does nothing."""
+
+    @pytest.fixture
+    def pausing(self, admin: Visitor, api: Api) -> Callable[..., httpx.Response]:
+        api.submit()
+
+        def pause(**headers: str) -> httpx.Response:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            return admin.client.post(f"/api/v1/queues/{api.queue}/pause", headers=named)
+
+        return pause
+
+    def test_need_the_word_that_the_sessions_pages_have(
+        self, pausing: Callable[..., httpx.Response], admin: Visitor, api: Api
+    ) -> None:
+        assert code(pausing(), 403) == "cross-site"
+        assert code(pausing(X_Towpath_CSRF="0" * 64), 403) == "cross-site"
+        assert api.get().json()["paused"] is False
+        assert pausing(X_Towpath_CSRF=admin.csrf).status_code == 204
+        assert api.get().json()["paused"] is True
+
+    @pytest.mark.parametrize(
+        "foreign", [{"Origin": "https://evil.example"}, {"Sec_Fetch_Site": "cross-site"}]
+    )
+    def test_come_from_the_servers_own_pages(
+        self,
+        pausing: Callable[..., httpx.Response],
+        admin: Visitor,
+        api: Api,
+        foreign: dict[str, str],
+    ) -> None:
+        assert code(pausing(X_Towpath_CSRF=admin.csrf, **foreign), 403) == "cross-site"
+        assert api.get().json()["paused"] is False
+
+    def test_leaving_needs_it_too(self, admin: Visitor) -> None:
+        assert admin.client.post("/", data={"leave": "1"}).status_code == 403
+        assert admin.get("/ui/dead").status_code == 200
+
+    def test_need_the_scope_of_the_key(self, reader: Visitor, api: Api) -> None:
+        api.submit()
+        answer = reader.send("POST", f"/api/v1/queues/{api.queue}/pause")
+        assert code(answer, 403) == "scope-missing"
+
+
+class TestTheAuditLog:
+    def test_has_every_change_with_who_what_when_and_the_answer(
+        self, running: Serving, admin: Visitor, reader: Visitor, api: Api
+    ) -> None:
+        api.submit(id="a")
+        path = f"/api/v1/queues/{api.queue}"
+        admin.send("POST", f"{path}/pause")
+        admin.send("DELETE", f"{path}/jobs/a%2Fb")
+        reader.send("POST", f"{path}/resume")
+        found = admin.get("/api/v1/audit").json()["actions"]
+        mine = [it for it in found if api.queue in it["path"]]
+        assert [(it["method"], it["path"], it["status"]) for it in mine] == [
+            ("POST", f"{path}/resume", 403),
+            ("DELETE", f"{path}/jobs/a%2Fb", 404),
+            ("POST", f"{path}/pause", 204),
+        ]
+        assert [it["key_name"] for it in mine] == ["test", "first", "first"]
+        logged = [it for it in running.events() if it["event"] == "dashboard.action"]
+        assert f"POST {path}/pause" in [it["request"] for it in logged]
+        assert api.queue in admin.look("/ui/audit")
+
+    def test_is_for_admins(self, reader: Visitor) -> None:
+        assert code(reader.get("/api/v1/audit"), 403) == "scope-missing"
+        assert "Scope missing" in reader.look("/ui/audit", 403)
+
+    async def test_keeps_the_newest(self, prepared_file_url: str) -> None:
+        async with Ledger(prepared_file_url) as ledger:
+            key = (await ledger.keys.create("me", scopes=["admin"])).info
+            first = await ledger.audit.begin(key, "POST", "/first")
+            await ledger.write(
+                lambda it: it.exec_driver_sql(
+                    "INSERT INTO towpath_audit (seq, at, key_id, key_name, method, path) "
+                    "VALUES (10199, 0, 'a', 'b', 'POST', '/x')"
+                )
+            )
+            last = await ledger.audit.begin(key, "POST", "/last")
+            kept = [it.seq for it in (await ledger.audit.list()).actions]
+            assert first not in kept
+            assert kept == [last, 10199]
+
+
+class TestKeysOverHttp:
+    def test_are_made_used_and_revoked(self, running: Serving, admin: Visitor) -> None:
+        made = admin.send("POST", "/api/v1/keys", json={"name": "new", "scopes": ["read"]})
+        assert made.status_code == 201
+        secret, id = made.json()["secret"], made.json()["id"]
+        assert running.client(secret).get("/api/v1/queues").status_code == 200
+        listed = admin.get("/api/v1/keys")
+        assert id in [it["id"] for it in listed.json()["keys"]]
+        assert secret not in listed.text
+        assert secret not in admin.look("/ui/keys")
+        assert admin.send("DELETE", f"/api/v1/keys/{id}").json()["revoked_at"]
+        assert running.client(secret).get("/api/v1/queues").status_code == 401
+        assert code(admin.send("DELETE", "/api/v1/keys/nobody"), 404) == "key-not-found"
+
+    def test_are_not_for_keys_of_some_queues(self, running: Serving) -> None:
+        """Who may see some queues can't make himself a key for all."""
+        _, some = running.make_key("admin", queues=("mine-*",))
+        visitor = log_in(running, some)
+        for answer in (
+            visitor.get("/api/v1/keys"),
+            visitor.send("POST", "/api/v1/keys", json={"name": "x", "scopes": ["admin"]}),
+            visitor.send("DELETE", "/api/v1/keys/x"),
+            visitor.get("/api/v1/audit"),
+            visitor.get("/api/v1/doctor"),
+        ):
+            assert code(answer, 403) == "queue-forbidden"

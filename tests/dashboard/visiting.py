@@ -1,0 +1,45 @@
+"""A browser without a screen: a client with a session, and what its pages gave it."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.server.serving import Serving
+
+COOKIE = "towpath_session"
+
+
+@dataclass
+class Visitor:
+    """Somebody with a session."""
+
+    client: httpx.Client
+    csrf: str
+
+    def get(self, path: str, **params: Any) -> httpx.Response:
+        return self.client.get(path, params=params)
+
+    def send(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """A change, as a page of the session sends it."""
+        return self.client.request(method, path, headers={"X-Towpath-CSRF": self.csrf}, **more)
+
+    def look(self, path: str, status: int = 200, **params: Any) -> str:
+        answer = self.get(path, **params)
+        assert answer.status_code == status, answer.text[:2000]
+        assert answer.headers["content-type"].startswith("text/html")
+        return answer.text
+
+
+def log_in(running: Serving, key: str) -> Visitor:
+    client = running.client(key="")
+    answer = client.post("/", data={"key": key})
+    assert answer.status_code == 303, answer.text[-1500:]
+    return Visitor(client, csrf_in(client.get("/").text))
+
+
+def csrf_in(page: str) -> str:
+    found = re.search(r'data-csrf="([0-9a-f]{64})"', page)
+    assert found, page[:3000]
+    return found[1]
