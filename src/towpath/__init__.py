@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
     from towpath.app.blocking import BlockingEngine
+    from towpath.app.handlers import Handlers
     from towpath.app.job import BlockingJob, Job
     from towpath.app.submission import Draft, Submission, SubmitMiddleware
     from towpath.app.submitting import AppHandler
@@ -53,11 +54,11 @@ if TYPE_CHECKING:
         Context,
         Discard,
         HandOver,
-        Middleware,
         Retry,
         Snooze,
     )
     from towpath.worker.handler import HandlerOptions
+    from towpath.worker.middleware import AttemptMiddleware, CallNext, Middleware
     from towpath.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -67,11 +68,13 @@ __all__ = [
     "LOW",
     "NORMAL",
     "AppHandler",
+    "AttemptMiddleware",
     "AttemptStopped",
     "BlockingEngine",
     "BlockingJob",
     "Bury",
     "Call",
+    "CallNext",
     "Complete",
     "Context",
     "Counts",
@@ -91,6 +94,7 @@ __all__ = [
     "Fixed",
     "HandOver",
     "HandlerOptions",
+    "Handlers",
     "Job",
     "JobInfo",
     "JobOptions",
@@ -153,6 +157,8 @@ _HOMES = (
     "towpath.app.job",
     "towpath.worker.context",
     "towpath.worker.handler",
+    "towpath.worker.middleware",
+    "towpath.app.handlers",
     "towpath.worker.worker",
     "towpath.app.app",
 )

@@ -9,6 +9,7 @@ TowpathError
 │   ├── HandlerInvalid      a function that can't be a handler, or a name that is taken
 │   ├── MiddlewareInvalid   middleware that did not call what is inside of it exactly once
 │   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
+├── LifespanFailed          what handlers share did not start, or not end
 ├── SubmitsRefused          some of many jobs were refused; the others were submitted
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
@@ -197,6 +198,17 @@ class MiddlewareInvalid(InvalidInput):
     def __init__(self, name: str, *, rule: str) -> None:
         super().__init__(f"middleware {name} {rule}")
         self.name, self.rule = name, rule
+
+
+class LifespanFailed(TowpathError):
+    """The app's `lifespan` did not start or end as it should: no job ran, or none is left."""
+
+    code = "lifespan_failed"
+    remedy = "Mend the function: it yields once what handlers share, and returns after its end."
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"lifespan {name} {problem}")
+        self.name, self.problem = name, problem
 
 
 class SpaceInvalid(InvalidInput):

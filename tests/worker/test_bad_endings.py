@@ -12,8 +12,9 @@ from tests.worker.running import SOON, Lines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.retry import Fixed
-from towpath.worker.context import Context, Discard, Middleware, Retry, Snooze
+from towpath.worker.context import Context, Discard, Retry, Snooze
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import Middleware
 
 
 class Mute(Exception):

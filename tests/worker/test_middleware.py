@@ -14,8 +14,9 @@ from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.retry import Never
 from towpath.engine.states import State
-from towpath.worker.context import Context, Discard, Middleware, Snooze
+from towpath.worker.context import Context, Discard, Snooze
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import Middleware
 
 
 class Noting(Middleware):

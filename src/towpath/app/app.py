@@ -26,83 +26,73 @@ from contextlib import (
     contextmanager,
 )
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self
 
 from towpath.app.blocking import BlockingEngine
 from towpath.app.connection import Connection
-from towpath.app.decorator import Decorator
-from towpath.app.submission import NOTHING, SubmitMiddleware
+from towpath.app.handlers import Handlers
+from towpath.app.submission import SubmitMiddleware
 from towpath.app.submitting import AppHandler
-from towpath.clock import Clock, DurationLike
+from towpath.clock import Clock, DurationLike, seconds
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
-from towpath.engine.model import JobOptions
-from towpath.engine.retry import RetryPolicy
-from towpath.engine.schedule import Missed, Recurrence, Schedule, schedule
 from towpath.engine.schedules import Schedules
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.context import Middleware
-from towpath.worker.handler import HandlerOptions
+from towpath.worker.context import NO_STATE
+from towpath.worker.lifespan import Lifespan, MakeState
+from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.recorded import AtWork, Recorder
-from towpath.worker.recurring import Recurrences, fire_due, keep_firing
+from towpath.worker.recurring import fire_due, keep_firing
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
-T = TypeVar("T")
-R = TypeVar("R")
-C = TypeVar("C")
+_LIFESPAN_LIMIT = seconds(60)
 Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
 
 
-class Options(TypedDict, total=False):
-    """What may be said about a handler: see HandlerOptions."""
-
-    name: str | None
-    retry: RetryPolicy | None
-    max_attempts: int | None
-    keep: DurationLike | None
-    time_limit: DurationLike
-    processes: int
-    concurrency: int | None
-    weight: int
-    record: bool
-
-
-class Towpath:
+class Towpath(Handlers):
     """An app: handlers for queues on one deployment of Redis or Valkey.
 
     Making one connects nothing. `async with app` connects, and does not wait for a server that is
     away: jobs can be submitted when it is back. Entered again by somebody else in the
-    same loop, it is shared and closed when the last one leaves.
+    same loop, it is shared and closed when the last one leaves. Without a *url* the settings
+    decide when it is first needed: `REDIS_URL`, `TOWPATH_URL` or `towpath.toml`.
+
+    *middleware* runs around attempts, *submit_middleware* around submits, the first outermost.
+    *lifespan* is an async function with one `yield`: it makes what handlers share (`ctx.state`),
+    once per worker and once per process of a handler with `processes=`, never where jobs are only
+    submitted; its start and its end have *lifespan_limit* each.
     """
 
     version = version("towpath")
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         clock: Clock | None = None,
         limits: Limits | None = None,
         declared: Durability | None = None,
-        middleware: Sequence[Middleware] = (),
+        middleware: Sequence[AttemptMiddleware] = (),
         submit_middleware: Sequence[SubmitMiddleware] = (),
         ledger: Ledger | str | None = None,
+        lifespan: MakeState | None = None,
+        lifespan_limit: DurationLike = _LIFESPAN_LIMIT,
     ) -> None:
-        self.url = url
+        super().__init__()
+        self._url = url
         self.middleware = tuple(middleware)
+        self._lifespan = None if lifespan is None else Lifespan(lifespan, lifespan_limit)
+        self._included: list[Handlers] = []
         self._clock: Clock | None = clock
         self._limits, self._declared = limits, declared
         self._make_engine: Callable[..., Engine] = Engine
-        self._handlers: dict[tuple[str, str | None], AppHandler[Any, Any, Any]] = {}
-        self._followers: list[Callable[[], None]] = []
         self._around: list[Around] = []
-        self.recurrences = Recurrences()
         self._connection = Connection(
             self.new_engine,
             ledger=ledger,
@@ -114,75 +104,62 @@ class Towpath:
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────
 
-    @property
-    def handlers(self) -> Sequence[AppHandler[Any, Any, Any]]:
-        """All handlers, in the order they were declared."""
-        return list(self._handlers.values())
+    def include(self, *groups: Handlers) -> None:
+        """Take in the handlers of other modules, with their recurring work: a whole group, or none.
 
-    def handler(self, queue: str, **options: Unpack[Options]) -> Decorator:
-        """Make a function the handler of *queue*: `@app.handler("reviews", time_limit=minutes(5))`.
-
-        The function takes the payload, checked against its annotation, and a `Context` where one
-        is annotated. Async functions run in the worker's loop, plain ones in threads, with
-        `processes=` in processes. Raises HandlerInvalid for what nobody could call, and for a
-        second handler of the queue under the same name (or the second without one).
+        What is declared there later is taken in as well. Without effect the second time. Raises
+        HandlerInvalid for a name that is taken, and for handlers of another app; LedgerMissing.
         """
-        if callable(queue):
-            raise HandlerInvalid(repr(queue), rule='needs its queue: @app.handler("mails")')
-        return Decorator(self.add, queue, HandlerOptions(**options))
+        for group in groups:
+            if group.included_in is self:
+                continue
+            if group is self or group.included_in is not None or isinstance(group, Towpath):
+                rule = "belong to an app already: an app includes Handlers() that no other has"
+                raise HandlerInvalid("handlers", rule=rule)
+            for handler in group.handlers:
+                self._require_new(handler)
+            for recurrence in group.recurrences:
+                self.recurrences.require_new(recurrence)
+            for handler in group.handlers:
+                self.keep(handler)
+            for recurrence in group.recurrences:
+                self.recurrences.add(recurrence)
+            group.included_in = self
+            self._included.append(group)
 
-    def add(
-        self, queue: str, function: Callable[..., Any], options: HandlerOptions
-    ) -> AppHandler[Any, Any, Any]:
-        """What the decorator does."""
-        if options.record and not self._connection.keeps_records:
+    def keep(self, handler: AppHandler[Any, Any, Any]) -> None:
+        self._require_new(handler)
+        handler.attach(self._connection, self._lifespan)
+        super().keep(handler)
+
+    def _require_new(self, handler: AppHandler[Any, Any, Any]) -> None:
+        if handler.options.record and not self._connection.keeps_records:
             raise LedgerMissing
-        handler = AppHandler[Any, Any, Any](queue, function, options, connection=self._connection)
-        key = (handler.queue, handler.named)
-        if key in self._handlers:
-            other = self._handlers[key].name
-            rule = f"queue {queue} has a handler under that name, {other}: give one a `name=`"
-            raise HandlerInvalid(handler.name, rule=rule)
-        self._handlers[key] = handler
-        self._tell_followers()
-        return handler
+        super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
-        """Let *handler* go, with its recurring work: workers that run claim nothing more for it.
-
-        What they run already goes on to its end; what a claim on its way brings is given back. Its
-        jobs wait in the queue for whoever serves it next. In a queue that other handlers share, a
-        job that asks for this one is dead as soon as it is claimed, as one for any handler that is
-        not there. Without effect the second time. Raises HandlerInvalid for another app's.
-        """
         if not handler.belongs_to(self._connection):
             raise HandlerInvalid(handler.name, rule="is the handler of another app")
-        key = (handler.queue, handler.named)
-        if self._handlers.get(key) is handler:
-            del self._handlers[key]
-            self.recurrences.remove(*key)
-            self._tell_followers()
+        super().remove(handler)
+        for group in self._included:
+            group.forget(handler)
 
-    @contextmanager
-    def followed(self, changed: Callable[[], None]) -> Generator[None]:
-        """Call *changed* after each change of the handlers, in the thread that made it, until the
-        end of the block. Workers follow their app this way.
-        """
-        self._followers.append(changed)
-        try:
-            yield
-        finally:
-            self._followers.remove(changed)
-
-    def _tell_followers(self) -> None:
-        for changed in list(self._followers):
-            changed()
+    remove.__doc__ = Handlers.remove.__doc__
 
     def around_workers(self, run: Around) -> None:
         """Enter what *run* makes of a worker before it claims its first job, and leave it after its
         last one was settled: for those who bring handlers and have to know of their workers.
         """
         self._around.append(run)
+
+    @asynccontextmanager
+    async def living(self) -> AsyncGenerator[Any]:
+        """What handlers share in this process, while it runs jobs. Raises LifespanFailed."""
+        if self._lifespan is None:
+            yield NO_STATE
+        else:
+            async with self._lifespan.entered() as state:
+                yield state
 
     @asynccontextmanager
     async def around(self, worker: AtWork) -> AsyncGenerator[None]:
@@ -205,50 +182,6 @@ class Towpath:
 
     # ── recurring work ───────────────────────────────────────────────────────────────────
 
-    def recurring(
-        self,
-        when: str | Schedule,
-        *,
-        tz: str | None = None,
-        missed: Missed = Missed.ONCE,
-        queue: str = "recurring",
-        **options: Unpack[Options],
-    ) -> Decorator:
-        """Make a function a handler that runs on a schedule: `@app.recurring("0 3 * * *")`.
-
-        *when* is a cron expression, in the time zone *tz*, or an `Every`. The function is called
-        with no payload; its `Context` has the instant in `headers["scheduled"]`. Its name, or
-        `name=`, tells it from others over restarts. Raises InvalidOption, InvalidName,
-        HandlerInvalid.
-        """
-        planned = schedule(when, tz=tz)
-
-        def plan(handler: AppHandler[Any, Any, Any]) -> None:
-            self.recur(handler, planned, missed=missed)
-
-        return Decorator(self.add, queue, HandlerOptions(**options), plan)
-
-    def recur(
-        self,
-        handler: AppHandler[T, Any, Any],
-        when: str | Schedule,
-        payload: T = NOTHING,
-        *,
-        name: str | None = None,
-        tz: str | None = None,
-        missed: Missed = Missed.ONCE,
-        **options: Unpack[JobOptions],
-    ) -> Recurrence:
-        """Submit *payload* to *handler* again and again: fired by any worker, each firing once.
-
-        `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. The name is the
-        handler's unless one is given. Raises InvalidOption, InvalidName, PayloadInvalid.
-        """
-        called = handler.name if name is None else name
-        return self.recurrences.add(
-            handler.recurrence(called, schedule(when, tz=tz), payload, missed, options)
-        )
-
     @property
     def schedules(self) -> Schedules:
         """The schedules that are kept in the store, while the app is entered."""
@@ -263,6 +196,25 @@ class Towpath:
         await fire_due(self.engine, self.recurrences, queues=queues, log=log)
 
     # ── the way to the server ────────────────────────────────────────────────────────────
+
+    @property
+    def url(self) -> str:
+        """The server's address: as it was given, or what the settings say. Raises InvalidOption."""
+        if not self._url:
+            from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
+
+            settings = load_core()
+            self._url, self._declared = settings.server, self._declared or settings.declared
+        return self._url
+
+    @property
+    def names_url(self) -> bool:
+        """Whether an address was given, or the settings were asked for it."""
+        return bool(self._url)
+
+    @url.setter
+    def url(self, url: str) -> None:
+        self._url = url
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()
@@ -316,7 +268,7 @@ class Towpath:
     @contextmanager
     def pointed_at(
         self,
-        url: str,
+        url: str | None = None,
         *,
         clock: Clock | None = None,
         engine: Callable[..., Engine] = Engine,
@@ -327,8 +279,8 @@ class Towpath:
         Whoever connects inside of it, `.blocking` too, reaches that server, and must leave the
         app before it ends. What was connected before stays so, and is back in use afterwards.
         """
-        before = self.url, self._clock, self._make_engine, self.metrics
-        self.url, self._clock, self._make_engine = url, clock, engine
+        before = self._url, self._clock, self._make_engine, self.metrics
+        self._url, self._clock, self._make_engine = url, clock, engine
         self.metrics = Metrics()
         try:
             if ledger is not None and not self._connection.keeps_records:
@@ -336,4 +288,4 @@ class Towpath:
             with self._connection.anew(ledger):
                 yield self
         finally:
-            self.url, self._clock, self._make_engine, self.metrics = before
+            self._url, self._clock, self._make_engine, self.metrics = before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from towpath.engine.durability import Durability
 from towpath.engine.model import OnConflict
 from towpath.errors import HandlerInvalid, MiddlewareInvalid, SubmitsRefused, TowpathError
+from towpath.worker.middleware import CallNext, Next, named
 
 if TYPE_CHECKING:
     from towpath.app.job import Job
@@ -77,38 +78,8 @@ def drafts(
     return made
 
 
-CallNext = Callable[[], Coroutine[Any, Any, Any]]
-"""What middleware calls, once, to let the rest happen: the next middleware, and what is in it."""
 SubmitMiddleware = Callable[[Submission, CallNext], Awaitable[object]]
 """`async def named(submission, call_next)`: runs around every submit of an app's handlers."""
-
-
-class Next:
-    """What is inside of one middleware. It is called exactly once."""
-
-    __slots__ = ("_call", "_name", "called", "raised", "value")
-
-    def __init__(self, middleware: object, call: Callable[[], Awaitable[Any]]) -> None:
-        self._name, self._call = named(middleware), call
-        self.called = False
-        self.value: Any = None
-        self.raised: BaseException | None = None
-
-    async def __call__(self) -> Any:
-        if self.called:
-            raise MiddlewareInvalid(self._name, rule="called call_next a second time")
-        self.called = True
-        try:
-            self.value = await self._call()
-        except BaseException as error:
-            self.raised = error
-            raise
-        return self.value
-
-
-def named(middleware: object) -> str:
-    """What a middleware is called in messages and log lines."""
-    return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
 
 async def submitted(

@@ -26,6 +26,7 @@ from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathErr
 from towpath.telemetry import traces
 from towpath.worker.context import Context
 from towpath.worker.handler import Handler, HandlerOptions
+from towpath.worker.lifespan import Lifespan
 from towpath.worker.payload import WithDefault
 
 if TYPE_CHECKING:
@@ -46,11 +47,9 @@ class AppHandler(Handler[T, R, C]):
         queue: str,
         function: Callable[..., C],
         options: HandlerOptions,
-        *,
-        connection: Connection,
     ) -> None:
         super().__init__(queue, function, options)
-        self._connection = connection
+        self._attached: Connection | None = None
         self.blocking = BlockingHandler[T, R](self)
         own = (
             {}
@@ -59,14 +58,21 @@ class AppHandler(Handler[T, R, C]):
         )
         self._own_options = {name: value for name, value in own.items() if value is not None}
 
+    def attach(self, connection: Connection, lifespan: Lifespan | None) -> None:
+        """Be a handler of the app that has these."""
+        self._attached, self.lifespan = connection, lifespan
+
     @property
     def connection(self) -> Connection:
-        """What it shares with the other handlers of its app."""
-        return self._connection
+        """What it shares with the other handlers of its app. Raises HandlerInvalid."""
+        if self._attached is None:
+            rule = "belongs to no app yet: call `app.include(handlers)`"
+            raise HandlerInvalid(self.name, rule=rule)
+        return self._attached
 
     def belongs_to(self, connection: Connection) -> bool:
         """Whether it is a handler of the app with that connection."""
-        return self._connection is connection
+        return self._attached is connection
 
     def __call__(self, *args: Any, **kwargs: Any) -> C:
         """Run the function here and now. A Context that it asks for and nobody gives is made."""
@@ -106,7 +112,7 @@ class AppHandler(Handler[T, R, C]):
         JobDiffers where the id is that of a job with another payload: *on_conflict*="keep" is for
         those who want the job that is there then.
         """
-        connection = self._connection
+        connection = self.connection
         if self.options.record or in_transaction is not None or connection.submit_middleware:
             draft = Draft(self, payload, options)
             submission = Submission(self, [draft], durability, on_conflict, in_transaction)
@@ -136,11 +142,11 @@ class AppHandler(Handler[T, R, C]):
         """
         made = drafts(self, jobs, options)
         submission = Submission(self, made, durability, on_conflict, in_transaction, many=True)
-        return await self.submitted(self._connection, submission)
+        return await self.submitted(self.connection, submission)
 
     def job(self, id: str) -> Job[R]:
         """The job of that id, of which nothing is asked yet. Raises InvalidName."""
-        return self._job_at(self._connection, job_ref(self.queue, id))
+        return self._job_at(self.connection, job_ref(self.queue, id))
 
     async def submitted(self, connection: Connection, submission: Submission) -> list[Job[R]]:
         """Submit what *submission* says, with the middleware around it."""
@@ -252,7 +258,7 @@ class AppHandler(Handler[T, R, C]):
         `schedules.set` raises, and PayloadInvalid.
         """
         it = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
-        schedules = self._connection.engine.schedules
+        schedules = self.connection.engine.schedules
         return await schedules.set(
             it.queue, it.name, it.when, it.payload, missed=it.missed, **it.options
         )
@@ -299,7 +305,7 @@ class AppHandler(Handler[T, R, C]):
     def tell_made(self, recorded: list[Recorded]) -> None:
         """Tell of records whose transaction has committed."""
         for made in recorded:
-            self._connection.tell(_submitted(made, made.record.payload), self.name)
+            self.connection.tell(_submitted(made, made.record.payload), self.name)
 
     def record_jobs(
         self,

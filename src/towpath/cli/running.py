@@ -35,7 +35,7 @@ class Running:
         self._app = find_app(path)
         # Those who submit use the app's own address. A variable must not send its workers
         # elsewhere behind their backs: only the flag does, or an app that names none.
-        if "url" in flags or not self._app.url:
+        if "url" in flags or not self._app.names_url:
             self._app.url = self._settings.server
 
     def run(self, *, burst: bool) -> int:

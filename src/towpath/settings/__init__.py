@@ -230,6 +230,18 @@ def load(
     handed = [it for name, kind in mentioned.items() for it in leaves_of(kind(), name)]
     values = {it.name: value for it in handed if (value := sources.value(it)) is not UNSAID}
     said = _Said(groups, values, sources.origins)
+    return _settings(core, said)
+
+
+def load_core() -> Settings:
+    """What the settings say of the server, for an app that names none: `Towpath()`. What is set for
+    applications is not looked at. Raises InvalidOption.
+    """
+    sources = Sources({}, find_file(None))
+    return _settings(_core(sources, Core), _Said({}, {}, sources.origins))
+
+
+def _settings(core: Core, said: _Said) -> Settings:
     settings = Settings(**{it.name: getattr(core, it.name) for it in fields_of(Core)}, said=said)
     parse_url(settings.server)
     return settings

@@ -44,7 +44,7 @@ from towpath.errors import JobNotFound, TowpathError
 from towpath.ids import JobId
 from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
-from towpath.worker.context import Middleware
+from towpath.worker.middleware import Middleware
 from towpath.worker.options import DEFAULTS
 from towpath.worker.recurring import fire_due
 from towpath.worker.worker import Worker

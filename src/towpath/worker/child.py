@@ -26,10 +26,11 @@ import msgspec
 
 from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
-from towpath.errors import PayloadInvalid, PayloadTooLarge
-from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
+from towpath.errors import LifespanFailed, PayloadInvalid, PayloadTooLarge
+from towpath.worker.context import NO_STATE, Context, Discard, HandOver, Retry, Snooze
 from towpath.worker.endings import first_leaf, only_leaf, reason_of, words_of, writable
 from towpath.worker.handler import Handler
+from towpath.worker.lifespan import LifespanThread
 
 LENGTH = struct.Struct(">I")
 _LONGEST_TRACE = 20_000
@@ -49,6 +50,10 @@ class Order(msgspec.Struct, frozen=True, tag="run"):
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
     """Somebody wants the attempt to end."""
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave"):
+    """No more jobs come: end what handlers share, and then the process."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -90,7 +95,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
 
 
 Said = Ready | Note | Logged | Returned | Raised
-Told = Order | Cancel
+Told = Order | Cancel | Leave
 _encode = msgspec.msgpack.encode
 _decode_told = msgspec.msgpack.Decoder(Told).decode
 
@@ -106,21 +111,34 @@ class Child:
 
     def __init__(self, line: socket.socket, handler: Handler[Any, Any, Any]) -> None:
         self._line, self._handler = line, handler
-        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._ctx: Context | None = None
         self._saying = threading.Lock()
         self._lines: logging.Handler | None = None
+        self._state: Any = NO_STATE
 
     def serve(self) -> None:
-        """Run jobs until the other end is gone."""
+        """Run jobs until there are no more, or the other end is gone."""
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
         root = logging.getLogger()
         if not root.handlers:  # a module that has its own way to write them keeps it
             self._lines = _Lines(self._say)
             root.addHandler(self._lines)
         self._say(Ready())
-        while True:
-            self._say(self._answer(self._orders.get()))
+        lifespan = self._handler.lifespan
+        if lifespan is None:
+            self._take_orders()
+            return
+        try:
+            with LifespanThread(lifespan) as self._state:
+                self._take_orders()
+        except LifespanFailed as error:
+            if self._state is NO_STATE and self._orders.get() is not None:
+                self._say(_raised(error))  # the next job finds another process
+
+    def _take_orders(self) -> None:
+        while (order := self._orders.get()) is not None:
+            self._say(self._answer(order))
 
     def _answer(self, order: Order) -> Returned | Raised:
         handler, lease = self._handler, order.lease
@@ -136,6 +154,7 @@ class Child:
             time_limit=handler.options.time_limit,
             waited=order.waited,
             tell=lambda note: self._say(Note(note)),
+            state=self._state,
         )
         try:
             value = handler.invoke(payload, self._ctx)
@@ -162,6 +181,8 @@ class Child:
                 told = _decode_told(self._line.recv(size, socket.MSG_WAITALL))
                 if isinstance(told, Order):
                     self._orders.put(told)
+                elif isinstance(told, Leave):
+                    self._orders.put(None)
                 elif self._ctx is not None:
                     self._ctx.cancelled = True
         # The worker is gone and its lease with it: what runs here must not go on beside the next.

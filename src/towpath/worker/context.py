@@ -1,4 +1,4 @@
-"""What code of the user's sees of an attempt: a handler its job, and middleware what is around it.
+"""What code of the user's sees of an attempt.
 
 A handler may leave notes meanwhile, and raise how its attempt ends; anything else that it raises is
 a failure.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import msgspec
 
@@ -24,26 +24,50 @@ from towpath.clock import (
 )
 from towpath.engine.check import LARGEST_NOTE, check_size
 from towpath.engine.model import JobRef, Lease
-from towpath.errors import PayloadInvalid
+from towpath.errors import HandlerInvalid, PayloadInvalid
 from towpath.ids import JobId, LaneKey, QueueName, Token, queue_name
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from towpath.worker.attempt import Stop
 
+    S = TypeVar("S", default=Any)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S")
+
+NO_STATE: Any = object()
+"""Of an app without a lifespan."""
 Tell = Callable[[bytes], None]
 """Where a progress note goes."""
 
 
-class Context:
-    """One attempt at one job. Ask for it with a parameter annotated `Context`."""
+class Context(Generic[S]):
+    """One attempt at one job. Ask for it with a parameter annotated `Context`, or `Context[State]`
+    where the app has a `lifespan` that gives a `State`.
+    """
 
-    __slots__ = ("_lease", "_tell", "_time_limit", "_waited", "cancelled", "handler", "noted")
+    __slots__ = (
+        "_lease", "_state", "_tell", "_time_limit", "_waited", "cancelled", "handler", "noted",
+        "stopped",
+    )  # fmt: skip
 
     def __init__(
-        self, lease: Lease, *, handler: str, time_limit: Duration, tell: Tell, waited: float = 0.0
+        self,
+        lease: Lease,
+        *,
+        handler: str,
+        time_limit: Duration,
+        tell: Tell,
+        waited: float = 0.0,
+        state: Any = NO_STATE,
     ) -> None:
         self._lease, self._time_limit, self._tell = lease, time_limit, tell
-        self._waited = waited
+        self._waited, self._state = waited, state
+        self.stopped: Stop | None = None
+        """Why it has to end before its handler does, once it has to."""
         self.handler = handler
         self.cancelled = False
         """Whether somebody wants this attempt to end: cancelled, lease lost, or out of time."""
@@ -57,6 +81,13 @@ class Context:
         now = wall_ms()
         lease = Lease(job, b"", Token(now * 1000), 1, "here", 0, now, now)
         return cls(lease, handler=handler, time_limit=days(36_500), tell=lambda _: None)
+
+    @property
+    def state(self) -> S:
+        """What the app's `lifespan` gave: the same object for all attempts of this process."""
+        if self._state is NO_STATE:
+            raise HandlerInvalid(self.handler, rule="asks for ctx.state; its app has no lifespan=")
+        return cast("S", self._state)
 
     @property
     def job(self) -> JobRef:
@@ -194,25 +225,3 @@ class AttemptStopped(Exception):
     def __init__(self, why: Stop) -> None:
         super().__init__(f"the attempt was stopped: {why}")
         self.why = why
-
-
-class Middleware:
-    """Override what you need. Runs in the worker's event loop, in the order given; `after` and
-    `error` in the reverse order. What it raises counts as if the handler had raised it.
-
-    Whoever was told `before` is told `after` or `error`, unless the whole process is killed.
-    """
-
-    async def before(self, ctx: Context) -> None:
-        """The handler is about to be called."""
-
-    async def after(self, ctx: Context, result: Any) -> None:
-        """The handler has returned *result*."""
-
-    async def error(self, ctx: Context, error: Exception) -> None:
-        """The handler has raised *error*, Retry, Discard, Snooze and HandOver included.
-
-        Or it was ended from outside: then *error* is AttemptStopped; a RuntimeError stands for
-        SystemExit and its like. In these cases how the attempt ends is decided: what is raised
-        here is only logged, and all of the middleware together has a second.
-        """

@@ -18,12 +18,13 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Notes, Stop
-from towpath.worker.context import Middleware
+from towpath.worker.context import NO_STATE
 from towpath.worker.endings import handler_missing, sendable, stopped
 from towpath.worker.feeding import Feeding
 from towpath.worker.fetch import Feeder, Readings
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
+from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.places import Processes, Threads
 from towpath.worker.recorded import RecordedRuns, Registry
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
@@ -42,7 +43,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     concurrency: int
     lease: Duration
-    middleware: tuple[Middleware, ...]
+    middleware: tuple[AttemptMiddleware, ...]
+    state: Any = NO_STATE
+    """What its handlers share."""
 
 
 class Crew:
@@ -83,6 +86,7 @@ class Crew:
             threads=self._threads,
             processes=self._processes,
             middleware=terms.middleware,
+            state=terms.state,
             note=self._notes.send,
             largest=engine.largest_payload,
             log=self._log,
@@ -258,7 +262,7 @@ class Crew:
             return
         attempt.stop, attempt.stopped_at = why, steady()
         if attempt.ctx is not None:
-            attempt.ctx.cancelled = True
+            attempt.ctx.cancelled, attempt.ctx.stopped = True, why
         self.report.stopped(attempt, why)
         place = attempt.handler.place if attempt.handler else Place.LOOP
         if place is Place.PROCESS and why is Stop.CANCELLED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -15,6 +15,7 @@ from towpath.engine.retry import RetryPolicy, own_attempts, retry_policy
 from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
 from towpath.worker.context import Context, Discard
+from towpath.worker.lifespan import Lifespan
 from towpath.worker.payload import Form, WithDefault, form
 
 T = TypeVar("T")
@@ -109,6 +110,8 @@ class Handler(Generic[T, R, C]):
         if signature.default is not inspect.Parameter.empty:
             self.payload = WithDefault(self.payload, signature.default)
         self.result: Form[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.lifespan: Lifespan | None = None
+        """What makes the things that it shares with others of its app, in each process."""
         self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
         """Told of its queue's attempts after the server's word on them, as `Report.settled` is."""
         self.__doc__, self.__name__ = function.__doc__, _name(function)
@@ -161,7 +164,7 @@ class _Signature(msgspec.Struct, frozen=True):
         except TypeError as error:
             raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
-        asked = {name for name, it in hints.items() if it is Context or Context in get_args(it)}
+        asked = {name for name, it in hints.items() if _asks_for_context(it)}
         contexts = [it.name for it in parameters if it.name in asked]
         others = [it for it in parameters if it.name not in contexts]
         needed = [it for it in others if it.default is it.empty and _one_value(it)]
@@ -181,6 +184,11 @@ class _Signature(msgspec.Struct, frozen=True):
             needs_context=any(it.name in contexts and it.default is it.empty for it in parameters),
             result=hints.get("return", Any),
         )
+
+
+def _asks_for_context(hint: Any) -> bool:
+    """Whether it is `Context`, `Context[State]`, or one of them or something else."""
+    return (get_origin(hint) or hint) is Context or any(map(_asks_for_context, get_args(hint)))
 
 
 def _one_value(parameter: inspect.Parameter) -> bool:

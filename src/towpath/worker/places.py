@@ -30,7 +30,18 @@ from towpath.supervise import detached
 from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
-from towpath.worker.child import LENGTH, Cancel, Logged, Note, Order, Raised, Returned, Said, framed
+from towpath.worker.child import (
+    LENGTH,
+    Cancel,
+    Leave,
+    Logged,
+    Note,
+    Order,
+    Raised,
+    Returned,
+    Said,
+    framed,
+)
 from towpath.worker.context import HandOver, Retry, Snooze, Verdict
 from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
@@ -219,7 +230,7 @@ class Processes:
     def let_go(self, handler: Handler[Any, Any, Any]) -> None:
         """End the processes of a handler that has nothing more to do."""
         for process in self._idle.pop(handler, ()):
-            task = detached("end of a handler's process", process.kill())
+            task = detached("end of a handler's process", process.leave())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -271,8 +282,17 @@ class _Process:
                 case _:
                     continue
 
-    def tell(self, message: Order | Cancel) -> None:
+    def tell(self, message: Order | Cancel | Leave) -> None:
         self._writer.write(framed(message))
+
+    async def leave(self) -> None:
+        """Let it end what its handler shares with others, and end it then."""
+        lifespan = self._handler.lifespan
+        if lifespan is not None and self._watching is not None and self._child is not None:
+            self.tell(Leave())
+            most = lifespan.limit.total_seconds() + _LAST_WORDS
+            await asyncio.wait((self._watching,), timeout=most)
+        await self._end()
 
     async def kill(self) -> None:
         """End it, and what it has started itself."""

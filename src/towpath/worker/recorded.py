@@ -26,9 +26,9 @@ from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import Middleware
 from towpath.worker.endings import reason_of, stopped
 from towpath.worker.handler import Handler
+from towpath.worker.middleware import AttemptMiddleware
 
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""
@@ -152,7 +152,7 @@ class Registry(Protocol):
 
     version: str
     metrics: Metrics
-    middleware: tuple[Middleware, ...]
+    middleware: tuple[AttemptMiddleware, ...]
 
     def followed(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
         """Call *changed* after each change of the handlers, in the thread that made it, until the
@@ -185,6 +185,10 @@ class Registry(Protocol):
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:
         """Fire those of them that are due now."""
+        ...
+
+    def living(self) -> AbstractAsyncContextManager[Any]:
+        """What handlers share in this process, while it runs jobs. Raises LifespanFailed."""
         ...
 
     def around(self, worker: AtWork) -> AbstractAsyncContextManager[None]:

@@ -50,12 +50,15 @@ class Recurrences:
 
     def add(self, recurrence: Recurrence) -> Recurrence:
         """Raises InvalidOption if its queue has recurring work of that name."""
-        key = (recurrence.queue, recurrence.name)
-        if key in self._all:
+        self.require_new(recurrence)
+        self._all[recurrence.queue, recurrence.name] = recurrence
+        return recurrence
+
+    def require_new(self, recurrence: Recurrence) -> None:
+        """Raises InvalidOption if its queue has recurring work of that name."""
+        if (recurrence.queue, recurrence.name) in self._all:
             rule = f"is the name of other recurring work of queue {recurrence.queue}"
             raise InvalidOption("name", recurrence.name, rule=rule)
-        self._all[key] = recurrence
-        return recurrence
 
     def remove(self, queue: str, handler: str | None) -> None:
         """Forget those that submit to that handler of *queue*."""

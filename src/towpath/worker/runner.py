@@ -15,13 +15,12 @@ from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import JobLine, Log, current_job
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import AttemptStopped, Context, HandOver, Middleware, Snooze, Verdict
+from towpath.worker.context import NO_STATE, Context, HandOver, Snooze, Verdict
 from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
+from towpath.worker.middleware import Around, AttemptMiddleware, named
 from towpath.worker.places import Processes, Threads
 
-_LAST_WORDS = 1.0
-"""Seconds for middleware to hear of an end that waits for nobody."""
 Note = Callable[[Attempt, bytes], None]
 """Takes a progress note to the server."""
 
@@ -34,13 +33,14 @@ class Runner:
         *,
         threads: Threads,
         processes: Processes,
-        middleware: Sequence[Middleware],
+        middleware: Sequence[AttemptMiddleware],
+        state: Any = NO_STATE,
         note: Note,
         largest: Callable[[str, int], Awaitable[int]],
         log: Log,
     ) -> None:
         self._threads, self._processes = threads, processes
-        self._middleware = tuple(middleware)
+        self._middleware, self._state = tuple(middleware), state
         self._note, self._largest, self._log = note, largest, log
         self._tracing = traces.active()
 
@@ -89,7 +89,7 @@ class Runner:
         if most is not None and lease.attempt > most:
             return Bury(lease, f"delivered {lease.attempt - 1} times without an end")
         if handler.place is Place.PROCESS:
-            return await self._completed(attempt, await self._surrounded(attempt, b"", None))
+            return await self._in_process(attempt, handler)
         payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         ctx = self._context(attempt, handler)
         if self._middleware:
@@ -102,60 +102,32 @@ class Runner:
             return Complete(attempt.lease)
         return await self._encoded(attempt, handler, value)
 
-    async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context | None) -> Any:
-        """The handler's value, with the middleware around it."""
+    async def _in_process(self, attempt: Attempt, handler: Handler[Any, Any, Any]) -> Settlement:
+        ctx = self._context(attempt, handler)
+        if not self._middleware:
+            return await self._completed(attempt, await self._processes.run(handler, attempt))
+        value = await self._surrounded(attempt, None, ctx)
+        return (
+            Complete(attempt.lease)
+            if value is None
+            else await self._encoded(attempt, handler, value)
+        )
+
+    async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
+        """What the handler returned, with the middleware around it."""
         handler = cast("Handler[Any, Any, Any]", attempt.handler)
-        ctx = ctx or self._context(attempt, handler)
-        entered: list[Middleware] = []
-        try:
-            for it in self._middleware:
-                await self._told(attempt, it, it.before(ctx))
-                entered.append(it)
+
+        async def call() -> Any:
             value = await self._called(attempt, handler, payload, ctx)
-            shown = _decoded(handler, value) if entered else None
-            while entered:
-                await self._told(attempt, entered[-1], entered[-1].after(ctx, shown))
-                entered.pop()
-        except Exception as error:
-            raised = await self._told_error(attempt, entered, ctx, error)
-            if raised is not error:
-                raise raised from error
-            raise
-        except GeneratorExit:
-            raise  # the loop is closed: nothing can be awaited any more
-        except BaseException as error:
-            shown = _shown(attempt, error)
-            last = asyncio.create_task(self._told_error(attempt, entered, ctx, shown))
-            try:
-                await asyncio.wait((last,), timeout=_LAST_WORDS)
-            finally:
-                last.cancel()
-            raise
-        return value
+            if handler.place is not Place.PROCESS:
+                return value
+            return handler.result.decode(value) if value else None  # as it will be kept
 
-    async def _told_error(
-        self, attempt: Attempt, entered: list[Middleware], ctx: Context, raised: Exception
-    ) -> Exception:
-        """What counts as raised after all of them have heard of it."""
-        for it in reversed(entered):
-            try:
-                await self._told(attempt, it, it.error(ctx, raised))
-            except Exception as other:  # noqa: BLE001 -- user code: those around it see it
-                raised = other
-        return raised
-
-    async def _told(
-        self, attempt: Attempt, middleware: Middleware, call: Coroutine[Any, Any, None]
-    ) -> None:
-        try:
-            await call
-        except Verdict:
-            raise
-        except Exception as error:
+        def failed(middleware: object, error: Exception) -> None:
             lease = attempt.lease
             self._log.emit(
                 MIDDLEWARE_FAILED,
-                middleware=type(middleware).__qualname__,
+                middleware=named(middleware),
                 job=lease.id,
                 queue=lease.queue,
                 handler=attempt.handler_name,
@@ -163,7 +135,8 @@ class Runner:
                 error=type(error).__qualname__,
                 reason=reason_of(error),
             )
-            raise
+
+        return await Around(self._middleware, attempt, ctx, call=call, failed=failed).run()
 
     def _called(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
@@ -183,6 +156,7 @@ class Runner:
             time_limit=handler.options.time_limit,
             waited=attempt.idled,
             tell=lambda note: self._note(attempt, note),
+            state=self._state,
         )
         attempt.ctx = ctx
         return ctx
@@ -208,22 +182,6 @@ class Runner:
             f"ResultTooLarge: the handler returned {len(result)} bytes, at most {limit} are kept; "
             "store the data elsewhere and return a reference, or raise the queue's max_payload",
         )
-
-
-def _shown(attempt: Attempt, error: BaseException) -> Exception:
-    """What middleware is told of an end that is none of the handler's exceptions."""
-    if isinstance(error, asyncio.CancelledError) and attempt.stop is not None:
-        return AttemptStopped(attempt.stop)
-    shown = RuntimeError(f"the handler raised {reason_of(error)}")
-    shown.__cause__ = error
-    return shown
-
-
-def _decoded(handler: Handler[Any, Any, Any], value: Any) -> Any:
-    """What the handler returned; a process has sent it as it will be kept."""
-    if handler.place is not Place.PROCESS:
-        return value
-    return handler.result.decode(value) if value else None
 
 
 def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
+from typing import Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
@@ -21,10 +22,10 @@ from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.context import Middleware
 from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.heartbeat import PATIENCE
+from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.options import DEFAULTS
 from towpath.worker.places import Unjoined
 from towpath.worker.queues import Following, Queues
@@ -68,7 +69,7 @@ class Worker:
         queues: Mapping[str, int] | Iterable[str] | None = None,
         lease: DurationLike = DEFAULTS.lease,
         grace: DurationLike = DEFAULTS.grace,
-        middleware: Sequence[Middleware] = (),
+        middleware: Sequence[AttemptMiddleware] = (),
         name: str | None = None,
         metrics: Metrics | None = None,
         signals: Sequence[signal.Signals] = STOPPING,
@@ -137,7 +138,7 @@ class Worker:
 
     async def _run(self, *, leave_when_empty: bool) -> int:
         began = steady()
-        async with self._app, self._app.around(self):
+        async with self._app, self._app.around(self), self._app.living() as state:
             if leave_when_empty:
                 await self._app.engine.check()  # nobody who wants to leave waits for a server
                 await self._app.fire_due(self.weights, self.log)
@@ -145,7 +146,7 @@ class Worker:
             late = await configure_queues(self._app, handlers, self.log)
             crew = Crew(
                 self._app,
-                self._terms(),
+                self._terms(state),
                 log=self.log,
                 metrics=self.metrics,
                 exhausted=self._slots_exhausted,
@@ -212,12 +213,13 @@ class Worker:
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
 
-    def _terms(self) -> Terms:
+    def _terms(self, state: Any) -> Terms:
         return Terms(
             name=self.name,
             concurrency=self.concurrency,
             lease=self.lease,
             middleware=self.middleware,
+            state=state,
         )
 
     def _say_started(self, queues: Iterable[QueueName]) -> None:

@@ -1,0 +1,93 @@
+"""What handlers share in a process: made before its first job, closed after its last."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, cast
+
+from towpath.clock import DurationLike, duration, milliseconds
+from towpath.errors import LifespanFailed
+
+MakeState = Callable[[], AbstractAsyncContextManager[Any]] | Callable[[], AsyncIterator[Any]]
+"""`async def resources(): … yield State(…) …`, with or without `@asynccontextmanager`."""
+
+
+_MISUSED = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded twice"}
+"""What contextlib says of a generator, as people say it."""
+
+
+class Lifespan:
+    """Enters what the user's function makes, and leaves it again, each within *limit*."""
+
+    def __init__(self, make: MakeState, limit: DurationLike) -> None:
+        self.limit = duration("lifespan_limit", limit, least=milliseconds(1))
+        self._name = getattr(make, "__qualname__", repr(make))
+        if inspect.isasyncgenfunction(make):
+            make = asynccontextmanager(make)
+        if not callable(make) or inspect.iscoroutinefunction(make):
+            raise LifespanFailed(self._name, "is no async function with one `yield`")
+        self._make = cast("Callable[[], AbstractAsyncContextManager[Any]]", make)
+
+    @asynccontextmanager
+    async def entered(self) -> AsyncGenerator[Any]:
+        """What the handlers share, while the body runs. Raises LifespanFailed."""
+        made = self._make()
+        if not isinstance(made, AbstractAsyncContextManager):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+            raise LifespanFailed(self._name, "is no async function with one `yield`")
+        state = await self._within("start", made.__aenter__())
+        try:
+            yield state
+        except BaseException as error:
+            if not await self._within("end", made.__aexit__(type(error), error, None)):
+                raise
+        else:
+            await self._within("end", made.__aexit__(None, None, None))
+
+    async def _within(self, what: str, step: Any) -> Any:
+        limit = asyncio.timeout(self.limit.total_seconds())
+        try:
+            async with limit:
+                return await step
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                said = f"did not {what} within {self.limit.total_seconds():g} s"
+            else:
+                raised = f"did not {what}: {type(error).__qualname__}: {error}"
+                said = _MISUSED.get(str(error), raised)
+            raise LifespanFailed(self._name, said) from error
+
+
+class LifespanThread:
+    """The same for a process without an event loop: in a loop of its own, in a thread."""
+
+    def __init__(self, lifespan: Lifespan) -> None:
+        self._lifespan, self._leaving = lifespan, asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> Any:
+        """What the handlers share. Raises LifespanFailed."""
+        run = self._loop.run_forever
+        threading.Thread(target=run, name="towpath-lifespan", daemon=True).start()
+        state: Future[Any] = Future()
+        self._life = asyncio.run_coroutine_threadsafe(self._live(state), self._loop)
+        return state.result()
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._leaving.set)
+        self._life.result()
+
+    async def _live(self, state: Future[Any]) -> None:
+        """In one task: what was entered in a task may have to be left in the same one."""
+        try:
+            async with self._lifespan.entered() as made:
+                state.set_result(made)
+                await self._leaving.wait()
+        except LifespanFailed as error:
+            if state.done():
+                raise
+            state.set_exception(error)

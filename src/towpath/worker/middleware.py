@@ -1,0 +1,178 @@
+"""Middleware: functions around every attempt, and what each of them may do to how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from towpath.errors import MiddlewareInvalid
+from towpath.worker.attempt import Attempt
+from towpath.worker.context import AttemptStopped, Context, Verdict
+from towpath.worker.endings import reason_of
+
+_LAST_WORDS = 1.0
+"""Seconds that all middleware of an attempt has together once it was stopped."""
+CallNext = Callable[[], Coroutine[Any, Any, Any]]
+"""What middleware calls, once, to let the rest happen: the next middleware, and what is in it."""
+AttemptMiddleware = Callable[[Context[Any], CallNext], Awaitable[object]]
+"""`async def timed(ctx, call_next)`: runs around every attempt, in the worker's event loop."""
+
+
+class Middleware:
+    """The same as a class: override what you need.
+
+    Whoever was told `before` is told `after` or `error`, unless the whole process is killed. What
+    it raises counts as if the handler had raised it.
+    """
+
+    async def before(self, ctx: Context[Any]) -> None:
+        """The handler is about to be called."""
+
+    async def after(self, ctx: Context[Any], result: Any) -> None:
+        """The handler has returned *result*."""
+
+    async def error(self, ctx: Context[Any], error: Exception) -> None:
+        """The handler has raised *error*, Retry, Discard, Snooze and HandOver included.
+
+        Or it was ended from outside: then *error* is AttemptStopped; a RuntimeError stands for
+        SystemExit and its like. In these cases how the attempt ends is decided: what is raised
+        here is only logged, and all of the middleware together has a second.
+        """
+
+    async def __call__(self, ctx: Context[Any], call_next: CallNext) -> Any:
+        await self.before(ctx)
+        try:
+            value = await call_next()
+            await self.after(ctx, value)
+        except Exception as error:
+            await self.error(ctx, error)
+            raise
+        except asyncio.CancelledError:
+            if ctx.stopped is not None:
+                await self.error(ctx, AttemptStopped(ctx.stopped))
+            raise
+        return value
+
+
+def named(middleware: object) -> str:
+    """What a middleware is called in messages and log lines."""
+    return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
+
+
+class Next:
+    """What is inside of one middleware. It is called exactly once."""
+
+    __slots__ = ("_call", "_name", "called", "raised", "value")
+
+    def __init__(self, middleware: object, call: Callable[[], Awaitable[Any]]) -> None:
+        self._name, self._call = named(middleware), call
+        self.called = False
+        self.value: Any = None
+        self.raised: BaseException | None = None
+
+    async def __call__(self) -> Any:
+        if self.called:
+            raise MiddlewareInvalid(self._name, rule="called call_next a second time")
+        self.called = True
+        try:
+            self.value = await self._call()
+        except BaseException as error:
+            self.raised = error
+            raise
+        return self.value
+
+
+def _require_called(middleware: object, inner: Next) -> None:
+    if not inner.called:
+        rule = "returned without calling call_next: the handler did not run"
+        raise MiddlewareInvalid(named(middleware), rule=rule)
+
+
+class Around:
+    """The middleware around one attempt.
+
+    What the outermost returns or raises is how the attempt ends, with three exceptions. One that
+    returns None leaves the result as it is. A stop, or a handler that raised after one, stays that.
+    And a handler that was never called fails the attempt: a job is not done by forgetting it.
+    """
+
+    def __init__(
+        self,
+        middleware: Sequence[AttemptMiddleware],
+        attempt: Attempt,
+        ctx: Context[Any],
+        *,
+        call: Callable[[], Awaitable[Any]],
+        failed: Callable[[object, Exception], None],
+    ) -> None:
+        self._middleware, self._attempt, self._ctx = middleware, attempt, ctx
+        self._call, self._failed = call, failed
+        self._decided: BaseException | None = None
+        """What the attempt ends with, whatever middleware makes of it."""
+        self._is_over = False
+        """Nobody waits for the middleware any more."""
+
+    async def run(self) -> Any:
+        """What the attempt comes to."""
+        chain = asyncio.create_task(self._from(0))
+        try:
+            await asyncio.wait((chain,))
+        except asyncio.CancelledError:
+            chain.cancel()
+            try:
+                await asyncio.wait((chain,), timeout=_LAST_WORDS)
+            finally:
+                self._is_over = True
+                chain.cancel()
+                chain.add_done_callback(lambda it: it.cancelled() or it.exception())
+            raise
+        value = None if chain.cancelled() or chain.exception() else chain.result()
+        if self._decided is not None:
+            raise self._decided
+        if chain.cancelled():
+            raise asyncio.CancelledError
+        if (error := chain.exception()) is not None:
+            raise error
+        return value
+
+    async def _from(self, at: int) -> Any:
+        if at == len(self._middleware):
+            return await self._handled()
+        it = self._middleware[at]
+        inner = Next(it, lambda: self._shown(self._from(at + 1)))
+        try:
+            value = await it(self._ctx, inner)
+            _require_called(it, inner)
+        except Exception as error:
+            if error is not inner.raised and not isinstance(error, Verdict):
+                self._failed(it, error)
+            raise
+        return inner.value if value is None else value
+
+    async def _handled(self) -> Any:
+        try:
+            return await self._call()
+        except Exception as error:
+            if self._attempt.stop is not None:
+                self._decided = error
+            raise
+        except asyncio.CancelledError as error:
+            self._decided = error
+            raise
+        except GeneratorExit:
+            raise  # the loop is closed: nothing can be awaited any more
+        except BaseException as error:
+            self._decided = error
+            raise RuntimeError(f"the handler raised {reason_of(error)}") from error
+
+    async def _shown(self, inside: Coroutine[Any, Any, Any]) -> Any:
+        """A stop as an exception that middleware can handle like others."""
+        try:
+            return await inside
+        except asyncio.CancelledError as error:
+            if self._is_over:
+                raise
+            if self._attempt.stop is not None:
+                raise AttemptStopped(self._attempt.stop) from None
+            raise RuntimeError(f"the handler raised {reason_of(error)}") from error

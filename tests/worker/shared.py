@@ -1,0 +1,39 @@
+"""An app with a lifespan, for handlers in processes: another process imports it."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from towpath import Context, Towpath
+
+
+class State:
+    def __init__(self) -> None:
+        self.pid, self.used = os.getpid(), 0
+
+
+def _say(words: str) -> None:
+    with Path(os.environ["SHARED_DIARY"]).open("a") as diary:
+        diary.write(f"{os.getpid()} {words}\n")
+
+
+async def resources() -> AsyncIterator[State]:
+    _say("start")
+    if os.environ.get("SHARED_WORKS_IN", str(os.getpid())) != str(os.getpid()):
+        raise LookupError("no such model")
+    yield State()
+    _say("end")
+
+
+living = Towpath("redis://nowhere", lifespan=resources, lifespan_limit="10s")
+
+
+@living.handler("models", processes=1)
+def predict(n: int, ctx: Context[State]) -> tuple[int, int]:
+    ctx.state.used += 1
+    return ctx.state.pid, ctx.state.used
+
+
+@living.handler("mails")
+async def send(ctx: Context[State]) -> int:
+    return ctx.state.pid

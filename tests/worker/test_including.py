@@ -1,0 +1,103 @@
+"""Handlers of many modules in one app, and an app whose address the settings know."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.worker.running import SOON, working
+from towpath.app.app import Towpath
+from towpath.app.handlers import Handlers
+from towpath.embedded import EmbeddedServer
+from towpath.errors import HandlerInvalid, InvalidOption
+from towpath.ledger.errors import LedgerMissing
+
+
+class TestHandlersOfAModule:
+    async def test_are_those_of_the_app_that_includes_them(self, app: Towpath) -> None:
+        mails = Handlers()
+
+        @mails.handler("mails")
+        async def send(to: str) -> str:
+            return f"to {to}"
+
+        @mails.recurring("0 3 * * *")
+        async def clean_up() -> None: ...
+
+        with pytest.raises(HandlerInvalid, match=r"app\.include"):
+            await send.submit("anna")
+        app.include(mails)
+        app.include(mails)  # without effect
+        assert list(app.handlers) == [send, clean_up]
+        assert [it.name for it in app.recurrences] == ["clean_up"]
+        async with working(app):
+            assert await (await send.submit("anna")).result(within=SOON) == "to anna"
+
+            @mails.handler("more")
+            async def more() -> int:
+                return 7
+
+            assert await (await more.submit()).result(within=SOON) == 7
+        app.remove(send)
+        assert send not in mails.handlers
+
+    def test_under_a_name_that_is_taken_are_refused_all_together(self) -> None:
+        app, mails = Towpath("redis://nowhere"), Handlers()
+
+        @app.handler("mails")
+        async def send() -> None: ...
+
+        @mails.handler("other")
+        async def other() -> None: ...
+
+        @mails.handler("mails")
+        async def send_too() -> None: ...
+
+        with pytest.raises(HandlerInvalid, match="under that name"):
+            app.include(mails)
+        assert list(app.handlers) == [send]
+        assert mails.included_in is None
+
+    def test_of_another_app_are_refused(self) -> None:
+        mails, first, second = Handlers(), Towpath("redis://a"), Towpath("redis://b")
+        first.include(mails)
+        for wrong in (mails, first, second):
+            with pytest.raises(HandlerInvalid, match="belong to an app"):
+                second.include(wrong)
+
+    def test_with_a_record_need_a_ledger(self) -> None:
+        mails = Handlers()
+
+        @mails.handler("mails", record=True)
+        async def send() -> None: ...
+
+        with pytest.raises(LedgerMissing):
+            Towpath("redis://nowhere").include(mails)
+
+
+class TestAnAppWithoutAnAddress:
+    async def test_asks_the_settings(
+        self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("TOWPATH_URL", raising=False)
+        app = Towpath()
+
+        @app.handler("mails")
+        async def send() -> None: ...
+
+        monkeypatch.setenv("REDIS_URL", server.url)
+        async with app:
+            assert await (await send.submit()).state() == "ready"
+        assert app.url == server.url
+        monkeypatch.delenv("REDIS_URL")
+        assert Towpath().url == "redis://localhost:6379"
+        (tmp_path / "towpath.toml").write_text('url = "redis://file"\n[reviews]\nqueue = "x"\n')
+        assert Towpath().url == "redis://file"
+        assert Towpath("redis://given").url == "redis://given"
+
+    async def test_is_told_what_is_wrong_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REDIS_URL", "http://nowhere")
+        app = Towpath()
+        with pytest.raises(InvalidOption, match="url"):
+            async with app:
+                pass

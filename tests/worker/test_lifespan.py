@@ -1,0 +1,160 @@
+"""What handlers share: made once per worker and once per process, and closed again."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker import shared
+from tests.worker.running import SOON, ended, working
+from towpath.app.app import Towpath
+from towpath.embedded import EmbeddedServer
+from towpath.errors import HandlerInvalid, LifespanFailed
+from towpath.worker.context import Context
+from towpath.worker.worker import Worker
+
+
+@pytest.fixture
+def diary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHARED_DIARY", str(tmp_path / "diary"))
+    return tmp_path / "diary"
+
+
+class TestALifespan:
+    async def test_surrounds_a_worker_and_not_a_producer(self, server: EmbeddedServer) -> None:
+        said: list[str] = []
+
+        @asynccontextmanager
+        async def resources() -> AsyncGenerator[list[str]]:
+            said.append("start")
+            yield said
+            said.append("end")
+
+        app = Towpath(server.url, lifespan=resources)
+
+        @app.handler("mails")
+        async def send(name: str, ctx: Context[list[str]]) -> None:
+            ctx.state.append(name)
+
+        @app.handler("threads")
+        def copy(name: str, ctx: Context[list[str]] | None = None) -> None:
+            assert ctx is not None
+            ctx.state.append(name)
+
+        async with app:
+            jobs = [await send.submit("anna"), await send.submit("ben"), await copy.submit("carla")]
+            assert said == []
+            async with working(app, concurrency=1):
+                for job in jobs:
+                    await job.result(within=SOON)
+        assert (said[0], sorted(said[1:-1]), said[-1]) == ("start", ["anna", "ben", "carla"], "end")
+
+    async def test_is_once_per_process_too(self, server: EmbeddedServer, diary: Path) -> None:
+        with shared.living.pointed_at(server.url):
+            async with shared.living as app:
+                jobs = await shared.predict.submit_many(range(3))
+                mail = await shared.send.submit()
+                async with working(app):
+                    results = [await it.result(within=SOON) for it in jobs]
+                    assert await mail.result(within=SOON) == os.getpid()
+        [child] = {pid for pid, _ in results}
+        assert child != os.getpid()
+        assert sorted(used for _, used in results) == [1, 2, 3]
+        said = await asyncio.to_thread(lambda: diary.read_text().splitlines())
+        assert sorted(said) == sorted(
+            f"{pid} {words}" for pid in (child, os.getpid()) for words in ("start", "end")
+        )
+
+    async def test_that_fails_in_a_process_fails_the_attempt(
+        self, server: EmbeddedServer, diary: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with shared.living.pointed_at(server.url):
+            async with shared.living as app:
+                job = await shared.predict.submit(1, max_attempts=1)
+                monkeypatch.setenv("SHARED_WORKS_IN", str(os.getpid()))
+                async with working(app):
+                    dead = await ended(job)
+        assert "LifespanFailed: lifespan resources did not start: LookupError" in str(dead.reason)
+
+    @pytest.mark.parametrize(
+        ("how", "words"),
+        [
+            ("raises", "did not start: LookupError: no pool"),
+            ("hangs", "did not start within 0.2 s"),
+            ("yields never", "did not yield"),
+        ],
+    )
+    async def test_that_does_not_start_lets_no_worker_start(
+        self, server: EmbeddedServer, how: str, words: str
+    ) -> None:
+        async def resources() -> AsyncIterator[None]:
+            if how == "raises":
+                raise LookupError("no pool")
+            if how == "hangs":
+                await asyncio.Event().wait()
+            if how != "yields never":
+                yield
+
+        app = Towpath(server.url, lifespan=resources, lifespan_limit="200ms")
+        job = await self._submitted(app)
+        with pytest.raises(LifespanFailed, match=words):
+            await Worker(app).run()
+        async with app:
+            assert (await app.engine.state(job.ref)) == "ready"
+
+    @pytest.mark.parametrize(
+        ("how", "words"),
+        [
+            ("yields twice", "yielded twice"),
+            ("raises", "did not end: LookupError: lost"),
+            ("hangs", "did not end within 0.2 s"),
+        ],
+    )
+    async def test_that_does_not_end_is_told_after_all_jobs_are_settled(
+        self, server: EmbeddedServer, how: str, words: str
+    ) -> None:
+        async def resources() -> AsyncIterator[int]:
+            yield 1
+            if how == "yields twice":
+                yield 2
+            if how == "raises":
+                raise LookupError("lost")
+            await asyncio.Event().wait()
+
+        app = Towpath(server.url, lifespan=resources, lifespan_limit="200ms")
+        job = await self._submitted(app)
+        with pytest.raises(LifespanFailed, match=words):
+            await Worker(app).drain()
+        async with app:
+            assert (await app.engine.state(job.ref)) == "done"
+
+    @staticmethod
+    async def _submitted(app: Towpath) -> Any:
+        @app.handler("mails")
+        async def send() -> None: ...
+
+        async with app:
+            return await send.submit()
+
+    def test_that_is_none_is_refused(self) -> None:
+        async def no_generator() -> None: ...
+
+        wrong: list[Any] = [no_generator, 5, object()]
+        for it in wrong:
+            with pytest.raises(LifespanFailed, match="one `yield`"):
+                Towpath("redis://nowhere", lifespan=it)
+
+    async def test_that_there_is_not_has_no_state(self, app: Towpath) -> None:
+        @app.handler("mails", max_attempts=1)
+        async def send(ctx: Context[int]) -> int:
+            return ctx.state
+
+        async with working(app):
+            dead = await ended(await send.submit())
+        assert "has no lifespan=" in str(dead.reason)
+        with pytest.raises(HandlerInvalid, match="lifespan"):
+            await send()
