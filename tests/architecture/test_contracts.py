@@ -24,6 +24,7 @@ PLANTED = [
     ("database", "apps/messages/service.py", "import sqlalchemy"),
     ("http", "worker/worker.py", "import httpx"),
     ("http", "app/app.py", "from httpcore import AsyncConnectionPool"),
+    ("mcp", "server/build.py", "import mcp"),
     ("kafka", "ledger/outbox/courier.py", "import confluent_kafka"),
     ("s3", "apps/uploads/stores/directory.py", "import aiobotocore.session"),
     ("s3", "calls/caller.py", "import aiohttp"),

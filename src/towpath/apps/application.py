@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
     from towpath.telemetry.logs import Log
     from towpath.telemetry.metrics import Metrics
+    from towpath.web.tools import Tools
 
 _PARTS = frozenset({"server", "store", "ledger"})
 """What readiness and refusals call what is no application."""
@@ -70,6 +71,8 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """`(options) -> Consumers`: the handlers and schedules that run beside the server."""
     http: str | None = None
     """A `Mount`: its routes, tags, open paths and webhooks."""
+    tools: str | None = None
+    """A `Tools`: what coding agents may do with it over MCP."""
     pages: str | None = None
     """A `Pages`: what the dashboard shows of it."""
     cli: str | None = None
@@ -187,6 +190,24 @@ def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
             if not isinstance(tables, Tables) or tables.name != it.name:
                 raise ApplicationInvalid(it.name, f"{it.tables} is not Tables({it.name!r}, …)")
             some.append(tables)
+    return tuple(some)
+
+
+def tools_of(found: Iterable[Application]) -> tuple[Tools, ...]:
+    """What coding agents may do with them. Raises ApplicationInvalid."""
+    from towpath.web.tools import Tools  # noqa: PLC0415 -- slow to import
+
+    some: list[Tools] = []
+    owners: dict[str, str] = {}
+    for it in found:
+        if it.tools:
+            tools = it.load(it.tools)
+            if not isinstance(tools, Tools):
+                raise ApplicationInvalid(it.name, f"{it.tools} is not Tools(…)")
+            for tool in tools.tools:
+                if (owner := owners.setdefault(tool.name, it.name)) != it.name:
+                    raise ApplicationInvalid(it.name, f"{owner} has a tool {tool.name}, too")
+            some.append(tools)
     return tuple(some)
 
 

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from towpath.apps import BUILT_IN, Line
 from towpath.cli import (
+    agent,
     bench,
     config,
     dead,
@@ -25,6 +26,7 @@ from towpath.cli import (
     jobs,
     keys,
     ledger,
+    mcp,
     pause,
     queues,
     schedules,
@@ -194,6 +196,8 @@ app.add_typer(keys.app, name="keys")
 keys.register(app)
 app.add_typer(ledger.app, name="ledger")
 ledger.register(app)
+agent.register(app)
+mcp.register(app)
 
 
 @verb(app, "version", examples="towpath version --json")

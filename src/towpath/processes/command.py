@@ -104,6 +104,8 @@ class Command:
     within: Duration
     largest: int
     """Bytes of output; one more and the command is ended."""
+    only_last: bool = False
+    """Of more output, the end is kept, and the command goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +142,9 @@ async def run(command: Command, given: bytes) -> Ended:
 class _Said(asyncio.SubprocessProtocol):
     """Listens to a program: its output up to a limit, of its complaints the end."""
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, *, only_last: bool) -> None:
         self.output, self.overflowed = bytearray(), False
+        self._only_last = only_last
         self.settled = asyncio.Event()
         """It has ended, or must: it said too much."""
         self.exited, self.silent = asyncio.Event(), asyncio.Event()
@@ -153,6 +156,9 @@ class _Said(asyncio.SubprocessProtocol):
             self._complaint = (self._complaint + data)[-_COMPLAINT_BYTES:]
         elif len(self.output) + len(data) <= self._largest:
             self.output += data
+        elif self._only_last:
+            self.output += data
+            del self.output[: -self._largest]
         else:  # heard and dropped until it is dead: it may not heed SIGTERM while it writes
             self.overflowed = True
             self.settled.set()
@@ -197,7 +203,7 @@ async def _started(command: Command, given: bytes) -> tuple[asyncio.SubprocessTr
     with _unnamed(given) as file:
         try:
             return await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Said(command.largest),
+                lambda: _Said(command.largest, only_last=command.only_last),
                 *follow_parent(),
                 path,
                 *arguments,

@@ -21,6 +21,7 @@ from towpath.apps.application import (
     Host,
     Probe,
     Tasks,
+    tools_of,
 )
 from towpath.clock import Duration, seconds
 from towpath.errors import ServerError, TowpathError
@@ -34,6 +35,7 @@ from towpath.web.fields import PAGES
 from towpath.web.limits import ServerLimits
 from towpath.web.mount import SHARED, Listening, Mount, path_of, router_of
 from towpath.web.pages import Pages
+from towpath.web.tools import PATH as TOOLS
 from towpath.worker.worker import Worker
 
 _TRY_EVERY = 1.0
@@ -97,6 +99,7 @@ class Applications:
         }
         self.pages = {it.application.name: it.pages for it in self.mounted if it.pages}
         self.consumers = [it.consumers for it in self.mounted if it.consumers]
+        self.tools = tools_of(it.application for it in self.mounted)
         self.tags = [
             {"name": name, "description": about}
             for it in self.mounted
@@ -117,7 +120,7 @@ class Applications:
         open, or that is not the application's own to open.
         """
         webhooks = router_of(self.listening, self._deliveries(limits))
-        claimed: dict[str, str] = {"/openapi.json": "the server"}
+        claimed = {"/openapi.json": "the server", TOOLS: "the server"}
         claimed |= dict.fromkeys((it.path for it in _routes("server", webhooks)), "the server")
         for router in own:
             _claim(claimed, "the server", _routes("server", router), open=open)

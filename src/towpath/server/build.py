@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.routing import Route
 
 from towpath.app.app import Towpath
 from towpath.app.connection import Connection
@@ -43,6 +44,8 @@ from towpath.web.limits import Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
+from towpath.web.tools import PATH as TOOLS
+from towpath.web.tools import ToolsPath
 from towpath.worker.recurring import Recurrences, keep_firing
 
 
@@ -107,6 +110,9 @@ def build(parts: Parts) -> FastAPI:
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
+    app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
+    if mounted.tools:
+        app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
     return app
 
@@ -150,6 +156,7 @@ def _life(
                 try:
                     yield
                 finally:
+                    await app.state.tools.close()
                     await app.state.sessions.close()
 
     return life

@@ -83,7 +83,10 @@ class Core(Options, frozen=True, kw_only=True):
     objects: bool = False
     """Whether `towpath up` starts a local object store as well: S3, from the extra `objects`."""
     api_key: Secret | None = None
-    """The first admin key; none = `up` makes one and shows it once."""
+    """The first admin key; none = `up` makes one and shows it once. For commands that speak HTTP to
+    a server (`agent`, `mcp`): their key."""
+    api_url: str = "http://127.0.0.1:8080"
+    """Where the HTTP server is, for these commands."""
     applications: tuple[str, ...] = ()
     """Applications of others that are mounted: `module:name`, one or more."""
     calls: CallsOptions = CallsOptions()

@@ -34,6 +34,11 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     """Event streams open at once with one key."""
     waits: Many = 10_000
     """Claims that wait at once."""
+    mcp_hosts: tuple[str, ...] = ()
+    """The names by which this server is known to those who use tools at /mcp; addresses and
+    localhost are taken as they are."""
+    mcp_origins: tuple[str, ...] = ()
+    """Origins whose pages may use /mcp, such as https://tools.example.com."""
     grace: Duration = seconds(10)
     """How long open requests may go on after SIGTERM."""
 

@@ -33,6 +33,7 @@ APPLICATION = Application(
     probe=f"{HERE}.service:probe",
     handlers=f"{HERE}.service:Consumers",
     http=f"{HERE}.http:MOUNT",
+    tools=f"{HERE}.tools:TOOLS",
     cli=f"{HERE}.cli:app",
     metrics=(GREETED,),
 )

@@ -13,6 +13,7 @@ APPLICATION = Application(
     service="towpath.apps.issues.service:serving",
     tasks="towpath.apps.issues.service:tasks",
     http="towpath.apps.issues.http:MOUNT",
+    tools="towpath.apps.issues.tools:TOOLS",
     metrics=METRICS,
     probe="towpath.apps.issues.service:Issues.probe",
 )

@@ -1,0 +1,113 @@
+"""`towpath agent`: any command as an agent that works on issues."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from towpath.clock import parse_duration
+from towpath.console import exits
+from towpath.console.exits import NotInstalled
+from towpath.console.verb import Session, verb
+
+EXAMPLES = """
+    towpath agent --roles backend -- ./solve.sh
+    towpath agent --once --wait 0s -- python solve.py
+    towpath agent --repositories octo/repo --timeout 2h -- claude -p "Solve the issue on stdin."
+"""
+_ENDED_BY = (signal.SIGTERM, signal.SIGINT)
+
+Words = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What works on a task.")]
+Roles = Annotated[
+    str | None, typer.Option(metavar="A,B", help="What it can do; else tasks of every role.")
+]
+Repositories = Annotated[
+    str | None, typer.Option(metavar="OWNER/NAME,…", help="Where; else everywhere.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="Its name.  [default: host name and pid]"),
+]
+Wait = Annotated[
+    str, typer.Option(metavar="TIME", help="How long a request waits for a task, at most 60s.")
+]
+Within = Annotated[
+    str, typer.Option("--limit", metavar="TIME", help="How long the command may take.")
+]
+Directory = Annotated[Path, typer.Option(help="Where the command runs.")]
+ReleaseCode = Annotated[
+    int, typer.Option(min=1, max=255, help="The exit code that gives the task back.")
+]
+Once = Annotated[
+    bool, typer.Option("--once", help="Work on one task, then end; 75 if there was none.")
+]
+Server = Annotated[
+    str | None,
+    typer.Option("--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"),
+]
+
+
+async def agent(
+    session: Session,
+    *,
+    command: Words,
+    roles: Roles = None,
+    repositories: Repositories = None,
+    name: Name = None,
+    wait: Wait = "30s",
+    limit: Within = "1h",
+    directory: Directory = Path(),
+    release_code: ReleaseCode = exits.LATER,
+    once: Once = False,
+    api_url: Server = None,
+) -> None:
+    """Work on issues: run a command for each task that the server hands out.
+
+    The command gets the task as JSON on standard input, and its plain fields as TOWPATH_TASK_…
+    variables: ID, REPOSITORY, ISSUE, URL, BRANCH, ROLE, TYPE, PR. The task is held by heartbeats
+    while the command runs. Exit code 0 completes it, with what was printed last as the result;
+    --release-code gives it back; any other is a failed attempt.
+
+    The key is taken from TOWPATH_API_KEY or TOWPATH_API_KEY_FILE; the command does not get it.
+    When the task is lost or withdrawn, the command is stopped. SIGTERM or Ctrl-C stop it as well,
+    and give the task back.
+    """
+    try:
+        from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra
+    except ModuleNotFoundError as error:
+        raise NotInstalled(error.name or "a library", extra="server") from error
+    from towpath.cli.task_runner import Plan, TaskRunner, run_all  # noqa: PLC0415 -- the same
+
+    plan = Plan(
+        agent=name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}",
+        roles=_listed(roles),
+        repositories=_listed(repositories),
+        command=tuple(command),
+        directory=directory,
+        wait=parse_duration("wait", wait),
+        within=parse_duration("limit", limit),
+        release_code=release_code,
+    )
+    async with Remote.of(session, api_url) as remote:
+        runner = TaskRunner(remote, plan, tell=session.out.note)
+        runner.check()
+        for number in _ENDED_BY:
+            asyncio.get_running_loop().add_signal_handler(number, runner.stop)
+        some = await run_all(runner, once=once, say=session.out.object)
+    if once and not some and not runner.stopped:
+        session.out.note("there is no task now")
+        raise typer.Exit(exits.LATER)
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(it.strip() for it in (text or "").split(",") if it.strip())
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "agent", examples=EXAMPLES)(agent)

@@ -1,0 +1,65 @@
+"""`towpath mcp`: tools for a coding agent, on standard input and output."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from towpath.console.exits import NotInstalled
+from towpath.console.verb import Session, verb
+
+if TYPE_CHECKING:
+    from towpath.web.tools import ToolRequest
+
+EXAMPLES = """
+    towpath mcp
+    towpath mcp --api-url https://towpath.example.com --agent build-3 --roles backend,docs
+"""
+
+Agent = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="NAME", help="What the agent is called; else it says so."),
+]
+Roles = Annotated[
+    str | None, typer.Option("--roles", metavar="A,B", help="What it can do; else it says so.")
+]
+Server = Annotated[
+    str | None,
+    typer.Option("--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"),
+]
+
+
+async def mcp(
+    session: Session, *, api_url: Server = None, agent: Agent = None, roles: Roles = None
+) -> None:
+    """Offer the server's tools to a coding agent over MCP, on standard input and output.
+
+    The agent's program starts this command and ends it. The key is taken from TOWPATH_API_KEY or
+    TOWPATH_API_KEY_FILE and goes to the server alone. Where the agent's program speaks HTTP, it
+    can use /mcp of the server without this command.
+    """
+    try:
+        from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra
+        from towpath.web.mcp import Answered, over_stdio  # noqa: PLC0415 -- the same
+    except ModuleNotFoundError as error:
+        raise NotInstalled(error.name or "a library", extra="mcp") from error
+    from towpath.apps.application import applications, tools_of  # noqa: PLC0415 -- slow to import
+
+    found = tools_of(applications(session.settings.applications))
+    given: dict[str, Any] = {"agent_id": agent} if agent else {}
+    if roles:
+        given["roles"] = [it.strip() for it in roles.split(",") if it.strip()]
+    async with Remote.of(session, api_url) as remote:
+
+        async def ask(request: ToolRequest, _: object) -> Answered:
+            path = f"{request.path}?{request.query}" if request.query else request.path
+            answer = await remote.answer(request.method, path, request.body)
+            return Answered(answer.status, answer.body)
+
+        await over_stdio(found, version=version("towpath"), ask=ask, given=given)
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "mcp", examples=EXAMPLES)(mcp)

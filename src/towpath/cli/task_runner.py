@@ -1,0 +1,335 @@
+"""An agent that is a command: takes tasks over HTTP, runs the command for each, tells the outcome.
+
+The command gets the task as JSON on its input, and its plain fields in the environment. It gets no
+key: of our own variables, none reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+from towpath.calls.errors import CallFailed
+from towpath.clock import Duration, steady
+from towpath.console.remote import Remote, RemoteRefused, Told
+from towpath.errors import RetryAdvice
+from towpath.processes.command import (
+    Command,
+    CommandError,
+    CommandTimedOut,
+    Ended,
+    require_script,
+    run,
+)
+
+T = TypeVar("T")
+
+_RESULT_MOST = 2000
+"""Characters that the server keeps of a result or a reason."""
+_OUTPUT_KEPT = 64 * 1024
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_FAREWELL = 10.0
+_SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
+_OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
+"""How names of variables begin that may hold what is ours: keys, secrets, addresses."""
+_TOLD = {
+    "ID": "task_id", "REPOSITORY": "repository", "ISSUE": "issue_number", "URL": "url",
+    "BRANCH": "branch", "ROLE": "role", "TYPE": "task_type", "PR": "pr_number",
+}  # fmt: skip
+
+
+class Plan(NamedTuple):
+    """What an agent does."""
+
+    agent: str
+    roles: tuple[str, ...]
+    repositories: tuple[str, ...]
+    command: tuple[str, ...]
+    directory: Path
+    wait: Duration
+    """How long one request waits for a task."""
+    within: Duration
+    """How long the command may take."""
+    release_code: int
+    """The exit code that gives a task back."""
+
+
+class Outcome(NamedTuple):
+    """What became of a task."""
+
+    verb: str
+    """complete, fail or release; lost = somebody else has it, or nobody."""
+    said: str
+    pr_number: int | None = None
+
+
+class _Lost(Exception):
+    """The task is not this agent's any more, or should not be."""
+
+    def __init__(self, why: str, *, withdrawn: bool = False) -> None:
+        super().__init__(why)
+        self.withdrawn = withdrawn
+
+
+Tell = Callable[[str], None]
+
+
+class TaskRunner:
+    """Takes one task after the other until it is stopped. `tell` gets a line for people."""
+
+    def __init__(self, remote: Remote, plan: Plan, *, tell: Tell) -> None:
+        self._remote, self._plan, self._tell = remote, plan, tell
+        self._stopping = asyncio.Event()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Take no more; stop the command, and give back what it worked on."""
+        self._stopping.set()
+
+    def check(self) -> None:
+        """Raises CommandUnavailable if the command can't be run."""
+        require_script(self._command({}))
+
+    async def next(self) -> Mapping[str, Any] | None:
+        """Take a task and run the command for it: what became of it. None: there was none within
+        the time, or the agent was stopped. Raises RemoteRefused for what waiting can't mend.
+        """
+        found = await self._unless_stopped(self._request())
+        if found is None or found.content is None:
+            return None
+        task: dict[str, Any] = found.content
+        name = f"{task['repository']}#{task['issue_number']}"
+        self._tell(f"{name}: {task['task_type']}, task {task['task_id']}")
+        outcome = await self._worked_on(task, _lease_of(found))
+        self._tell(f"{name}: {outcome.verb} {outcome.said}".rstrip())
+        return {"task_id": task["task_id"], "outcome": outcome.verb, "said": outcome.said}
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────
+
+    async def _request(self) -> Told:
+        plan = self._plan
+        wish = {
+            "agent_id": plan.agent,
+            "roles": list(plan.roles),
+            "repositories": list(plan.repositories),
+            "wait": plan.wait.total_seconds(),
+        }
+        # Under the same key a request whose answer was lost gives the same task again.
+        headers = {"idempotency-key": uuid.uuid4().hex}
+        return await self._patiently(
+            lambda: self._remote.post("/api/v1/request-task", wish, headers)
+        )
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer, however long the server is away. Raises RemoteRefused for good."""
+        pause, told = _FIRST_PAUSE, False
+        while True:
+            try:
+                return await ask()
+            except (CallFailed, RemoteRefused) as error:
+                if error.retry is RetryAdvice.NEVER:
+                    raise
+                if not told:
+                    self._tell(f"waiting for the server: {error}")
+                    told = True
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
+        """What comes of *work*; None once the agent is stopped, and the work is cancelled."""
+        working = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            return await working  # it may have come just now: then it is to be given back
+        return None
+
+    # ── one task ─────────────────────────────────────────────────────────────────────────
+
+    async def _worked_on(self, task: Mapping[str, Any], lease: float) -> Outcome:
+        beating = asyncio.create_task(self._beat(task, lease))
+        working = asyncio.create_task(self._ran(task))
+        try:
+            await asyncio.wait((beating, working), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                # It is stopped before anybody is told: two never work on the same task.
+                await _ended(working)
+                return await self._let_go(task, beating)
+            telling = asyncio.create_task(self._told(task, working.result()))
+            await asyncio.wait((beating, telling), return_when=asyncio.FIRST_COMPLETED)
+            if telling.done():
+                return telling.result()
+            await _ended(telling)
+            return Outcome("lost", str(beating.exception()))
+        finally:
+            await _ended(beating, working)
+
+    async def _let_go(self, task: Mapping[str, Any], beating: asyncio.Task[None]) -> Outcome:
+        """What becomes of a task whose heartbeat has ended."""
+        try:
+            beating.result()
+        except _Lost as lost:
+            if lost.withdrawn:
+                return await self._told(task, Outcome("release", str(lost)))
+            return Outcome("lost", str(lost))
+        raise AssertionError("a heartbeat ends by an error")
+
+    async def _beat(self, task: Mapping[str, Any], lease: float) -> None:
+        """Hold the task while this runs. Raises _Lost."""
+        until, path = steady() + lease, _path(task, "heartbeat")
+        pause = _pause(lease)
+        while True:
+            await asyncio.sleep(min(pause, max(until - steady(), 0)))
+            asked = steady()
+            try:
+                held = await self._remote.post(path, self._word(task))
+            except (CallFailed, RemoteRefused) as error:
+                if error.retry is RetryAdvice.NEVER:
+                    raise _Lost(str(error)) from error
+                if steady() >= until:
+                    raise _Lost("no heartbeat got through within the lease") from error
+                pause = min(_FIRST_PAUSE, _pause(lease))
+                continue
+            if why := held.content.get("withdrawn"):
+                raise _Lost(f"withdrawn: {why}", withdrawn=True)
+            lease = _lease_of(held)
+            until, pause = asked + lease, _pause(lease)
+
+    async def _told(self, task: Mapping[str, Any], outcome: Outcome) -> Outcome:
+        """Say what became of the task, until the server has heard it. What is given back is taken
+        back by itself, so it is not worth much of a wait.
+        """
+        patience = _FAREWELL if outcome.verb == "release" else None
+        words = outcome.said[-_RESULT_MOST:]
+        said: dict[str, Any] = self._word(task)
+        if outcome.verb == "complete":
+            said |= {"result": words}
+            said |= {"pr_number": outcome.pr_number} if outcome.pr_number else {}
+        else:
+            said |= {"reason": words or "no reason given"}
+        try:
+            async with asyncio.timeout(patience):
+                await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
+        except RemoteRefused as error:
+            return Outcome("lost", str(error))
+        except TimeoutError:
+            return Outcome("lost", f"the server is away; {outcome.said}")
+        return outcome
+
+    def _word(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        return {"token": task["token"], "agent_id": self._plan.agent}
+
+    # ── the command ──────────────────────────────────────────────────────────────────────
+
+    async def _ran(self, task: Mapping[str, Any]) -> Outcome:
+        """Run the command; stopped with the agent."""
+        given = msgspec.json.encode(task)
+        try:
+            ended = await self._unless_stopped(run(self._command(task), given))
+        except CommandTimedOut as error:
+            return Outcome("fail", f"{error}. {error.complaint}".strip())
+        except CommandError as error:
+            return Outcome("release", str(error))
+        if ended is None or (self._stopping.is_set() and ended.code):
+            return Outcome("release", "the agent was stopped")
+        return self._outcome(ended)
+
+    def _outcome(self, ended: Ended) -> Outcome:
+        if ended.code == 0:
+            return _completed(ended.output)
+        how = f"ended by {_signal(-ended.code)}" if ended.code < 0 else f"exit code {ended.code}"
+        verb = "release" if ended.code == self._plan.release_code else "fail"
+        return Outcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
+
+    def _command(self, task: Mapping[str, Any]) -> Command:
+        told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TOLD.items()}
+        own = {name: str(it) for name, it in told.items() if it}
+        return Command(
+            argv=self._plan.command,
+            environment={**scrubbed(os.environ), **own},
+            directory=self._plan.directory,
+            within=self._plan.within,
+            largest=_OUTPUT_KEPT,
+            only_last=True,
+        )
+
+
+def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
+    """What of *environment* a command may see: nothing that is ours."""
+    return {name: it for name, it in environment.items() if not name.startswith(_OURS)}
+
+
+def _completed(output: bytes) -> Outcome:
+    """What the command printed last. A last line of JSON may name the pull request."""
+    text = output.decode(errors="replace").strip()
+    with suppress(msgspec.MsgspecError):
+        found: Any = msgspec.json.decode(text.rpartition("\n")[2].encode())
+        if isinstance(found, dict):
+            fields = cast("dict[str, Any]", found)
+            number = fields.get("pr_number")
+            return Outcome(
+                "complete",
+                str(fields.get("result") or text),
+                number if isinstance(number, int) and number > 0 else None,
+            )
+    return Outcome("complete", text)
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    """Nobody waits for what these do any more."""
+    for it in tasks:
+        it.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _path(task: Mapping[str, Any], verb: str) -> str:
+    return f"/api/v1/tasks/{quote(task['task_id'], safe='')}/{verb}"
+
+
+def _lease_of(told: Told) -> float:
+    """Seconds that the task is held, by the server's clock alone. It tells whole seconds."""
+    expires = datetime.fromisoformat(told.content["expires_at"])
+    return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)
+
+
+def _pause(lease: float) -> float:
+    return min(max(lease / 3, _SHORTEST_BEAT), _LONGEST_BEAT)
+
+
+def _signal(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+async def run_all(
+    runner: TaskRunner, *, once: bool, say: Callable[[Mapping[str, Any]], None]
+) -> bool:
+    """Take tasks until the runner is stopped, or one with *once*: whether there was any."""
+    some = False
+    while not runner.stopped:
+        ended = await runner.next()
+        if ended is not None:
+            some = True
+            say(ended)
+        if once:
+            break
+    return some

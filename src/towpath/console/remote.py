@@ -1,0 +1,111 @@
+"""A Towpath server as commands see it that speak HTTP: its address, a key, and its refusals.
+
+TowpathError
+├── RemoteRefused       the server answered, and does not do what it was asked for
+└── InvalidOption       no address, or no key
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from towpath.calls.answer import Answer, Next, advice
+from towpath.calls.caller import Caller
+from towpath.clock import Duration, seconds
+from towpath.console.verb import Session
+from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+_LARGEST = 8 << 20
+LONGEST_CALL = seconds(90)
+"""Longer than any request may wait for something."""
+
+
+class RemoteRefused(TowpathError):
+    """The server refused. Code and remedy are the server's own."""
+
+    code = "remote_refused"
+    remedy = "Check the address of the server and the key; see the server's own words."
+
+    def __init__(self, answer: Answer) -> None:
+        problem = _problem(answer.body)
+        super().__init__(str(problem.get("detail") or f"the server answered {answer.status}"))
+        self.status, self.answer = answer.status, answer
+        self.fields = problem
+        """All that the server says about it: `holder`, `expires_at`, …"""
+        name = str(problem.get("type", "")).rpartition("/")[2]
+        self.code = name.replace("-", "_") or self.code  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
+        self.remedy = str(problem.get("remedy") or self.remedy)  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
+        self.retry = RetryAdvice.LATER if advice(answer).next is Next.LATER else RetryAdvice.NEVER  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
+
+
+def _problem(body: bytes) -> dict[str, Any]:
+    try:
+        found: Any = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+class Told(NamedTuple):
+    """What the server answered to what it did."""
+
+    status: int
+    content: Any
+    """None where there is nothing to tell (204)."""
+    date: str
+    """When, by the server's clock, as HTTP writes it."""
+
+
+class Remote:
+    """The server at *url*, with *key*. The address is the user's own: it may be a private one.
+
+    A call takes at most *within*; nothing is repeated here.
+    """
+
+    def __init__(self, url: str, key: str, *, within: Duration = LONGEST_CALL) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidOption("api_url", url, rule="must be an http or https address")
+        self.url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {key}"}
+        self._caller = Caller(
+            allow=(parts.hostname,), timeout=within, largest_answer=_LARGEST, connections=8
+        )
+
+    @classmethod
+    def of(cls, session: Session, url: str | None, *, within: Duration = LONGEST_CALL) -> Self:
+        """The server that the settings name, or *url*. Raises InvalidOption without a key."""
+        settings = session.settings
+        if settings.api_key is None:
+            rule = "set TOWPATH_API_KEY, or TOWPATH_API_KEY_FILE; `towpath keys create` makes one"
+            raise InvalidOption("api_key", "", rule=rule)
+        return cls(url or settings.api_url, settings.api_key, within=within)
+
+    async def __aenter__(self) -> Self:
+        await self._caller.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._caller.__aexit__()
+
+    async def answer(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NOTHING
+    ) -> Answer:
+        """The answer, whatever its status. Raises CallFailed where none came."""
+        kind = {"content-type": "application/json"} if body else _NOTHING
+        sent = {**self._headers, **kind, **headers}
+        return await self._caller.call(method, self.url + path, headers=sent, body=body or None)
+
+    async def post(self, path: str, content: Any, headers: Mapping[str, str] = _NOTHING) -> Told:
+        """What comes of *content* at *path*. Raises RemoteRefused, CallFailed."""
+        answer = await self.answer("POST", path, msgspec.json.encode(content), headers)
+        if answer.status >= 300:
+            raise RemoteRefused(answer)
+        content = msgspec.json.decode(answer.body) if answer.body else None
+        return Told(answer.status, content, answer.headers.get("date", ""))

@@ -1,0 +1,195 @@
+"""Tools: what coding agents may do with an application over MCP, the Model Context Protocol.
+
+A tool is a path of the HTTP API under a name and in words that a model can follow. So it asks for
+the same scope, refuses for the same reasons, and works the same in the server (`/mcp`) and from
+another machine (`towpath mcp`, which calls the path over HTTP).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from towpath.errors import InvalidInput
+from towpath.web.limits import ServerLimits
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from towpath.web.mcp import Endpoint
+
+PATH = "/mcp"
+
+
+class Arguments(BaseModel):
+    """What a tool takes. Descriptions of its fields are for models."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ToolArgumentsInvalid(InvalidInput):
+    """A tool was called with what it does not take; nothing was done."""
+
+    code = "tool_arguments_invalid"
+    remedy = "Follow the tool's input schema."
+
+
+class ToolRequest(NamedTuple):
+    """The request that a call of a tool comes to."""
+
+    method: str
+    path: str
+    query: str
+    body: bytes
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that an agent can do."""
+
+    name: str
+    title: str
+    about: str
+    """What it does and when to use it, for a model."""
+    arguments: type[Arguments]
+    path: str
+    """Of the HTTP API; what is in braces is taken from the arguments."""
+    method: str = "POST"
+    nothing: str = ""
+    """What the model is told where the answer is empty (204)."""
+    reads: bool = False
+    """It changes nothing."""
+    repeatable: bool = False
+    """Twice is as good as once."""
+
+    def schema(self, given: Sequence[str] = ()) -> dict[str, Any]:
+        """The schema of its arguments; those that are *given* need not be sent."""
+        schema = self.arguments.model_json_schema()
+        required = [it for it in schema.get("required", []) if it not in given]
+        return {**schema, "required": required} if required else _without_required(schema)
+
+    def request(self, arguments: Mapping[str, Any]) -> ToolRequest:
+        """Raises ToolArgumentsInvalid, which repeats no value."""
+        try:
+            found = self.arguments.model_validate(dict(arguments))
+        except ValidationError as error:
+            faults = [
+                f"{'.'.join(map(str, it['loc'])) or 'arguments'}: {it['msg']}"
+                for it in error.errors(include_url=False, include_input=False)
+            ]
+            raise ToolArgumentsInvalid(f"{self.name}: {'; '.join(faults[:5])}") from None
+        values = found.model_dump(mode="json", exclude_none=True)
+        parts = {name: value for name, value in values.items() if f"{{{name}}}" in self.path}
+        path = self.path.format_map({it: quote(str(parts[it]), safe="") for it in parts})
+        rest = {name: value for name, value in values.items() if name not in parts}
+        if self.method == "GET":
+            return ToolRequest(self.method, path, urlencode(rest, doseq=True), b"")
+        return ToolRequest(self.method, path, "", msgspec.json.encode(rest))
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools of an application."""
+
+    instructions: str
+    """How they are used together, for a model."""
+    tools: tuple[Tool, ...]
+
+
+def _without_required(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != "required"}
+
+
+# ── the path of a server ─────────────────────────────────────────────────────────────────
+
+
+class ToolsPath:
+    """ASGI: `/mcp` of a server, stateless. The library is loaded when somebody first asks.
+
+    A browser could be led here under a name of somebody else's (DNS rebinding). So a request that
+    names an origin is refused unless the *limits* have it, and so is one for a host that is neither
+    an address, nor `localhost`, nor known by them.
+    """
+
+    def __init__(self, found: Sequence[Tools], *, version: str, limits: ServerLimits) -> None:
+        self._found, self._version = found, version
+        self._hosts = {it.lower() for it in limits.mcp_hosts}
+        self._origins = {it.lower().rstrip("/") for it in limits.mcp_origins}
+        self._starting = asyncio.Lock()
+        self._endpoint: Endpoint | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from towpath.web.problems import Refused, of_error  # noqa: PLC0415 -- needs an extra
+
+        app: ASGIApp = scope["app"]
+        try:
+            self._check_place(dict(scope["headers"]))
+            endpoint = await self._started(app)
+            async with endpoint.read(scope, receive) as replayed:
+                if replayed is not None:
+                    await endpoint.answer(scope, replayed, send)
+        except Refused as refusal:
+            await of_error(refusal)(scope, receive, send)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._endpoint is not None:
+            await self._endpoint.close()
+            self._endpoint = None
+
+    async def _started(self, app: ASGIApp) -> Endpoint:
+        async with self._starting:
+            if (endpoint := self._endpoint) is None:
+                kind = (await asyncio.to_thread(_loaded)).Endpoint
+                endpoint = await kind.started(app, self._found, self._version)
+                self._endpoint = endpoint
+            return endpoint
+
+    def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+        from towpath.web.problems import Refused  # noqa: PLC0415 -- needs an extra
+
+        origin = headers.get(b"origin", b"").decode("latin-1").lower()
+        if origin and origin not in self._origins:
+            raise Refused(
+                403,
+                "origin_forbidden",
+                "pages of this origin may not use tools here",
+                remedy="Add the origin to the setting `http.mcp_origins` if you trust it.",
+            )
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if not _is_safe(name := urlsplit(f"//{host}").hostname or "") and name not in self._hosts:
+            raise Refused(
+                403,
+                "host_forbidden",
+                "this server does not know itself by this name",
+                remedy="Add the name to the setting `http.mcp_hosts`, or use the address.",
+            )
+
+
+def _is_safe(host: str) -> bool:
+    """Whether nobody else can let the name lead here."""
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return host == "localhost"
+
+
+def _loaded() -> Any:
+    """Raises Refused where the library is missing."""
+    try:
+        return import_module("towpath.web.mcp")
+    except ModuleNotFoundError as error:
+        from towpath.web.problems import Refused  # noqa: PLC0415 -- needs an extra
+
+        raise Refused(
+            404,
+            "mcp_not_installed",
+            f"tools need {error.name}, which is not installed here",
+            remedy="Run `pip install 'towpath[mcp]'` where the server runs.",
+        ) from error

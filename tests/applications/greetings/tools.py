@@ -1,0 +1,23 @@
+"""Greetings for coding agents."""
+
+from pydantic import Field
+
+from towpath.web.tools import Arguments, Tool, Tools
+
+
+class Whom(Arguments):
+    name: str = Field(description="Whom to greet.", max_length=50)
+
+
+TOOLS = Tools(
+    instructions="Greet everybody once.",
+    tools=(
+        Tool(
+            name="greet",
+            title="Greet somebody",
+            about="Greet somebody by name.",
+            arguments=Whom,
+            path="/api/v1/greetings/{name}",
+        ),
+    ),
+)

@@ -1,0 +1,84 @@
+"""A server with issues that listens on a port of this machine, and whoever tells it of some."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from tests.server.messaging import client_of, key_of, listening, started
+from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.tables import TABLES
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.server.build import Parts, build
+from towpath.telemetry.logs import Log
+from towpath.telemetry.metrics import Metrics
+from towpath.web.auth import Kind
+from towpath.web.limits import ServerLimits
+
+REPOSITORY = "octo/repo"
+ALL = {"agent_id": "a-1", "repositories": [REPOSITORY]}
+
+
+@dataclass
+class Served:
+    """The server: where it is, with which key an agent works, and what people do."""
+
+    app: FastAPI
+    address: str
+    key: str
+    client: httpx.AsyncClient
+    """With a key that may do everything."""
+
+    async def tell(self, number: int, **more: Any) -> None:
+        issue = {"repository": REPOSITORY, "number": number, "title": f"Issue {number}", **more}
+        answer = await self.client.post("/api/v1/issues", json=issue)
+        assert answer.status_code == 200, answer.text
+
+    async def look(self, number: int) -> Any:
+        place = REPOSITORY.replace("/", "%2F")
+        return (await self.client.get(f"/api/v1/issues/{place}/{number}")).json()
+
+    async def take(self, agent: str = "other", **wish: Any) -> Any:
+        body = {"agent_id": agent, **wish}
+        answer = await self.client.post("/api/v1/request-task", json=body)
+        return answer.json() if answer.status_code == 200 else None
+
+    async def say(self, verb: str, task: Any, **more: Any) -> httpx.Response:
+        path = f"/api/v1/tasks/{task['task_id']}/{verb}"
+        return await self.client.post(path, json={"token": task["token"], **more})
+
+    async def client_key(self, *scopes: str) -> str:
+        """A new key."""
+        return await key_of(self.app, *scopes)
+
+    @property
+    def waiting(self) -> int:
+        """How many agents wait for a task."""
+        return self.app.state.sessions.count(Kind.WAIT)
+
+
+@asynccontextmanager
+async def issues_served(
+    url: str, database: str, options: IssuesOptions | None = None
+) -> AsyncGenerator[Served]:
+    async with Ledger(database, tables=[TABLES]) as ledger:
+        await ledger.migrate()
+    parts = Parts(
+        connect=lambda limits: Engine(url, limits=limits),
+        ledger=Ledger(database, tables=[TABLES]),
+        limits=ServerLimits(),
+        metrics=Metrics(),
+        log=Log(),
+        version="0",
+        options={"issues": options or IssuesOptions()},
+    )
+    async with started(build(parts)) as app, listening(app) as address:
+        everything = await key_of(app, "read", "submit", "work", "admin")
+        async with client_of(app, everything) as client:
+            yield Served(app, address, await key_of(app, "work", "read"), client)

@@ -1,0 +1,236 @@
+"""`towpath agent`: any command works on issues, one task at a time, and tells what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.apps.issues.served import REPOSITORY, Served, issues_served
+from tests.waiting import eventually, eventually_async
+from tests.warm import COMMAND, Program
+from towpath.apps.issues.options import IssuesOptions
+from towpath.clock import milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+
+WITHIN = 60
+
+
+@pytest.fixture
+def options() -> IssuesOptions:
+    """Agents that are silent for 3 s lose their task."""
+    return IssuesOptions(lease=seconds(3), look=milliseconds(100))
+
+
+@pytest.fixture
+async def served(
+    server: EmbeddedServer, prepared_file_url: str, options: IssuesOptions
+) -> AsyncIterator[Served]:
+    async with issues_served(server.url, prepared_file_url, options) as it:
+        yield it
+
+
+class Agent:
+    """A running `towpath agent`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    async def ended(self) -> tuple[int, list[Any], str]:
+        """Its exit code, what it told programs, and what it told people."""
+        out, err = await asyncio.to_thread(self.process.communicate, timeout=WITHIN)
+        return self.process.returncode, [json.loads(line) for line in out.splitlines()], err
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@pytest.fixture
+async def agents(served: Served, tmp_path: Path) -> AsyncIterator[Any]:
+    """Starts agents: `agents("--once", command=[…])`."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, command: list[str], key: str = served.key, **env: str) -> Agent:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TOWPATH_")}
+        own = {"TOWPATH_API_URL": served.address, "TOWPATH_API_KEY": key, **env}
+        process: subprocess.Popen[str] = Program(
+            [COMMAND, "agent", "--agent", "a-1", *words, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**inherited, **own},
+            cwd=tmp_path,
+        )
+        started.append(process)
+        return Agent(process)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def sh(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+async def is_there(path: Path) -> None:
+    await asyncio.to_thread(eventually, path.exists, within=WITHIN)
+
+
+class TestACommand:
+    async def test_gets_the_task_and_no_key_of_ours(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        await served.tell(7, title="Repair $(touch pwned)", body="`touch pwned`", labels=["P1"])
+        script = "cat > task.json; env > env.txt; echo first; echo 'Repaired it.'"
+        secrets = {"REDIS_URL": "redis://:secret@example/", "TOWPATH_PASSWORD": "secret"}
+        code, told, _ = await agents("--once", command=sh(script), **secrets).ended()
+        assert code == 0
+        assert told[0]["outcome"] == "complete"
+        task = json.loads((tmp_path / "task.json").read_text())
+        assert (task["issue_number"], task["title"]) == (7, "Repair $(touch pwned)")
+        lines = (tmp_path / "env.txt").read_text().splitlines()
+        seen = {name: value for name, _, value in (line.partition("=") for line in lines)}
+        assert seen["TOWPATH_TASK_REPOSITORY"] == REPOSITORY
+        assert seen["TOWPATH_TASK_ISSUE"] == "7"
+        assert seen["TOWPATH_TASK_ID"] == task["task_id"]
+        assert seen["TOWPATH_TASK_BRANCH"] == task["branch"]
+        own = {name for name in seen if name.startswith(("TOWPATH_", "REDIS", "DATABASE"))}
+        assert all(name.startswith("TOWPATH_TASK_") for name in own), own
+        assert not any(served.key in it or "secret" in it for it in seen.values())
+        assert not (tmp_path / "pwned").exists()
+        issue = await served.look(7)
+        assert issue["holder"] is None
+        assert issue["withheld"] == "completed"
+
+    @pytest.mark.parametrize(
+        ("script", "outcome", "said"),
+        [
+            ("echo no tests >&2; exit 3", "fail", "exit code 3: no tests"),
+            ("echo not mine >&2; exit 75", "release", "exit code 75: not mine"),
+            ("kill -9 $$", "fail", "ended by SIGKILL"),
+            ("sleep 60", "fail", "not done within"),
+            ('echo working; echo \'{"pr_number": 31, "result": "ok"}\'', "complete", "ok"),
+            ("head -c 300000 /dev/zero | tr '\\0' x; echo; echo end", "complete", "end"),
+        ],
+    )
+    async def test_says_by_its_end_what_became_of_the_task(
+        self, served: Served, agents: Any, script: str, outcome: str, said: str
+    ) -> None:
+        await served.tell(7)
+        agent = agents("--once", "--limit", "2s", command=sh(script))
+        code, [told], err = await agent.ended()
+        assert code == 0, err
+        assert told["outcome"] == outcome
+        assert said in told["said"]
+        issue = await served.look(7)
+        assert issue["holder"] is None
+        assert issue["pr_number"] == (31 if "31" in script else None)
+
+    async def test_that_is_not_there_is_said_before_a_task_is_taken(
+        self, served: Served, agents: Any
+    ) -> None:
+        await served.tell(7)
+        code, told, err = await agents("--once", command=["./no-such-program"]).ended()
+        assert (code, told) == (75, [])
+        assert "there is no such program" in err
+        assert (await served.look(7))["outcome"] is None
+
+
+class TestAnAgent:
+    async def test_holds_the_task_while_the_command_runs(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        await served.tell(7)
+        agent = agents("--once", command=sh("touch began; until test -e go; do sleep 0.05; done"))
+        await is_there(tmp_path / "began")
+        first = (await served.look(7))["expires_at"]
+
+        async def renewed_twice() -> bool:
+            issue = await served.look(7)
+            assert issue["holder"] == "a-1"
+            return issue["expires_at"] > first and await served.take() is None
+
+        await eventually_async(renewed_twice)
+        (tmp_path / "go").touch()
+        assert (await agent.ended())[1][0]["outcome"] == "complete"
+
+    async def test_gives_the_task_back_when_it_is_stopped(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        await served.tell(7)
+        agent = agents(
+            command=sh("trap 'touch stopped; exit 1' TERM; touch began; sleep 60 & wait")
+        )
+        await is_there(tmp_path / "began")
+        agent.signal(signal.SIGTERM)
+        code, [told], _ = await agent.ended()
+        assert (code, told["outcome"]) == (0, "release")
+        assert (tmp_path / "stopped").exists()
+        assert (await served.take())["issue_number"] == 7
+
+    async def test_stops_the_command_when_the_task_is_lost(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        await served.tell(7)
+        agent = agents("--once", command=sh("touch began; sleep 60; touch went-on"))
+        await is_there(tmp_path / "began")
+        place = REPOSITORY.replace("/", "%2F")
+        taken = await served.client.post(f"/api/v1/issues/{place}/7/release", json={})
+        assert taken.status_code == 200
+        code, [told], _ = await agent.ended()
+        assert (code, told["outcome"]) == (0, "lost")
+        assert not (tmp_path / "went-on").exists()
+
+    async def test_stops_the_command_when_the_issue_is_closed(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        await served.tell(7)
+        agent = agents("--once", command=sh("touch began; sleep 60"))
+        await is_there(tmp_path / "began")
+        await served.tell(7, state="closed")
+        _, [told], _ = await agent.ended()
+        assert told["outcome"] == "release"
+        assert "withdrawn" in told["said"]
+
+    async def test_works_on_one_after_the_other_until_it_is_stopped(
+        self, served: Served, agents: Any, tmp_path: Path
+    ) -> None:
+        agent = agents(command=sh("echo $TOWPATH_TASK_ISSUE >> done.txt"))
+
+        async def waits() -> bool:
+            return served.waiting == 1
+
+        await eventually_async(waits)  # it asks, and there is nothing
+        for number in (1, 2, 3):
+            await served.tell(number)
+        done = tmp_path / "done.txt"
+        await asyncio.to_thread(
+            eventually, lambda: done.exists() and len(done.read_text().split()) == 3
+        )
+        await eventually_async(waits)
+        agent.signal(signal.SIGINT)
+        code, told, _ = await agent.ended()
+        assert (code, [it["outcome"] for it in told]) == (0, ["complete"] * 3)
+        assert done.read_text().split() == ["1", "2", "3"]
+
+    async def test_ends_with_75_if_there_is_no_task(self, agents: Any) -> None:
+        code, told, err = await agents("--once", "--wait", "0s", command=["true"]).ended()
+        assert (code, told) == (75, [])
+        assert "there is no task now" in err
+
+    async def test_says_what_its_key_lacks(self, served: Served, agents: Any) -> None:
+        reader = await served.client_key("read")
+        code, told, err = await agents("--once", command=["true"], key=reader).ended()
+        assert (code, told) == (1, [])
+        assert "scope_missing" in err
+        assert reader not in err

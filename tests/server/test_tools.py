@@ -1,0 +1,150 @@
+"""Tools of applications over MCP, tried with the official client: over HTTP, and over stdio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from mcp import Client
+
+from tests.server.mcp_clients import call, over_http, over_stdio, refused
+from tests.server.serving import Line, Serving, code, up
+from tests.server.test_applications import NAMED
+from towpath.apps.application import ApplicationInvalid, applications, tools_of
+
+ACCEPT = {"accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """`towpath up` with an application that has a tool; its pages may use them."""
+    origins = {"TOWPATH_HTTP__MCP_ORIGINS": "https://tools.example"}
+    with up(tmp_path_factory.mktemp("up"), **NAMED, **origins) as serving:
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def reader(greeting: Serving) -> str:
+    """A key that may only look."""
+    return greeting.make_key("read")[1]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+class TestATool:
+    async def test_is_listed_and_does_what_its_path_does(
+        self, greeting: Serving, mode: str
+    ) -> None:
+        async with over_http(greeting.address, greeting.key, mode=mode) as client:
+            await _try_all(client)
+
+    async def test_needs_the_scope_of_its_path(
+        self, greeting: Serving, reader: str, mode: str
+    ) -> None:
+        async with over_http(greeting.address, reader, mode=mode) as client:
+            said = await refused(client, "greet", name="ann")
+            assert said.startswith("scope-missing: the key has no scope `submit`")
+
+
+async def _try_all(client: Client) -> None:
+    """What a model sees of a tool: what it is for, what it does, and what to do if it refuses."""
+    assert "Greet everybody once." in (client.instructions or "")
+    tools = {it.name: it for it in (await client.list_tools()).tools}
+    schema = tools["greet"].input_schema
+    assert schema["properties"]["name"]["description"] == "Whom to greet."
+    assert schema["required"] == ["name"]
+    result = await call(client, "greet", name="ann")
+    assert not result.is_error
+    assert result.structured_content == {"job": "ann"}
+    said = await refused(client, "greet", name="nobody")
+    assert said == "nobody-there: nobody is there\nDo: Greet somebody else."
+    said = await refused(client, "greet", nam="ann")
+    assert "name: Field required" in said
+    assert "nam: Extra inputs are not permitted" in said
+    said = await refused(client, "gret", name="ann")
+    assert "Use one of" in said
+
+
+class TestThePath:
+    def post(self, greeting: Serving, key: str | None = None, **headers: str) -> httpx.Response:
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        return greeting.client(key).post("/mcp", json=message, headers={**ACCEPT, **headers})
+
+    def test_needs_a_key(self, greeting: Serving) -> None:
+        assert code(self.post(greeting, ""), 401) == "unauthorized"
+        assert code(self.post(greeting, "tp_none"), 401) == "unauthorized"
+
+    def test_is_not_redirected_to_or_from(self, greeting: Serving) -> None:
+        assert self.post(greeting).status_code == 200
+        answer = greeting.client().post("/mcp/", json={}, headers=ACCEPT)
+        assert answer.status_code == 404
+
+    def test_is_nothing_for_pages_of_strangers(self, greeting: Serving) -> None:
+        """A page under a name that was made to lead here gets nothing, even with a key."""
+        for origin in ("http://evil.example", "http://127.0.0.1:8080", "null"):
+            assert code(self.post(greeting, Origin=origin), 403) == "origin-forbidden"
+        for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"):
+            assert code(self.post(greeting, Host=host), 403) == "host-forbidden"
+
+    def test_is_for_those_who_are_known(self, greeting: Serving) -> None:
+        for headers in (
+            {"Origin": "https://tools.example"},
+            {"Host": "localhost:8080"},
+            {"Host": "[::1]:8080"},
+            {"Host": "10.0.0.7"},
+        ):
+            assert self.post(greeting, **headers).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [(b"{", 400), (b"[" * 5000, 400), (b'"' + b"x" * 3_000_000 + b'"', 413), (b"[]", 400)],
+    )
+    def test_takes_only_what_it_can(self, greeting: Serving, body: bytes, status: int) -> None:
+        headers = {**ACCEPT, "content-type": "application/json"}
+        answer = greeting.client().post("/mcp", content=body, headers=headers)
+        assert answer.status_code == status
+
+    def test_holds_no_sessions(self, greeting: Serving) -> None:
+        message: dict[str, Any] = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "1"},
+            },
+        }
+        answer = greeting.client().post("/mcp", json=message, headers=ACCEPT)
+        assert answer.status_code == 200
+        assert "mcp-session-id" not in answer.headers
+
+    def test_ends_with_a_client_that_hangs_up(self, greeting: Serving) -> None:
+        with Line(greeting) as line:
+            line.send(
+                "POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+                f"Authorization: Bearer {greeting.key}\r\nContent-Type: application/json\r\n"
+                "Content-Length: 100\r\n\r\n{"
+            )
+        assert self.post(greeting).status_code == 200
+
+
+class TestTheCommand:
+    async def test_offers_the_same_on_standard_input_and_output(self, greeting: Serving) -> None:
+        words = ("--agent", "build-3", "--roles", "backend, docs")  # for tools that take them
+        async with over_stdio(greeting.address, greeting.key, *words, **NAMED) as client:
+            await _try_all(client)
+
+    async def test_says_that_the_server_is_away(self) -> None:
+        async with over_stdio("http://127.0.0.1:9", "tp_none", mode="legacy", **NAMED) as client:
+            said = await refused(client, "greet", name="ann")
+            assert said.startswith("call_failed: ")
+
+
+def test_no_two_applications_have_a_tool_of_one_name() -> None:
+    *_, application = applications([NAMED["TOWPATH_APPLICATIONS"]])
+    other = msgspec.structs.replace(application, name="others")
+    with pytest.raises(ApplicationInvalid, match="greetings has a tool greet, too"):
+        tools_of([application, other])
