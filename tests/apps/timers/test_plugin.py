@@ -19,7 +19,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
-from towpath.errors import HandlerInvalid
+from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.worker.context import Discard
 
 SOON = Fixed(seconds(0.01))
@@ -342,6 +342,33 @@ class TestTheLog:
             await eventually_async(counted)
         assert value("towpath_timers_late_seconds_count") == 3
         assert value("towpath_timers_late_seconds_bucket", le="0.001") is not None
+
+
+class TestThreads:
+    async def test_as_many_timers_run_at_once_as_are_set(self, timers: Timers) -> None:
+        """Two meet each time, and no third one is there."""
+        both, running, seen = threading.Barrier(2), list[int](), list[int]()
+
+        @timers.worker("t")
+        def work(number: int) -> None:
+            running.append(number)
+            seen.append(len(running))
+            both.wait(30)
+            running.remove(number)
+            both.wait(30)
+
+        timers.set_threads(2)
+        async with timers.working():
+            for number in range(6):
+                await timers.submit("t", number, task_id=f"x{number}", delay=0)
+            for number in range(6):
+                assert await ended(timers, f"x{number}") is State.DONE
+        assert max(seen) == 2
+
+    @pytest.mark.parametrize("size", [0, -1, True, 1.5, 10**6])
+    def test_refuses_what_is_no_number_of_them(self, timers: Timers, size: Any) -> None:
+        with pytest.raises(InvalidOption, match="threads"):
+            timers.set_threads(size)
 
 
 class TestBesideOtherWork:
