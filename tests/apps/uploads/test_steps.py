@@ -1,0 +1,204 @@
+"""A fault at every step of an upload: before and after each call of Redis, database and store.
+
+One upload goes through start, chunks, parts and completion, and each call is counted. Then it is
+done again and again: at call k the answer is lost, or the process dies, before or after the call
+had its effect. Whatever it is, a client that repeats what failed, a worker that is given the job
+again and the sweep bring it to its end: once, whole, and nothing left.
+
+TOWPATH_UPLOAD_STEPS=all tries every way at each step, instead of one.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+
+from tests.apps.uploads.uploading import Desk, in_pieces
+from towpath.apps.uploads import model
+from towpath.apps.uploads.model import UPLOADS, NewUpload, Status
+from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
+from towpath.apps.uploads.stores import port
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
+from towpath.apps.uploads.stores.directory import DirectoryStore
+from towpath.apps.uploads.stores.errors import StoreUnreachable
+from towpath.clock import ZERO, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.engine.space import Record
+from towpath.errors import ServerUnreachable, TowpathError
+from towpath.ledger.errors import LedgerUnreachable
+from towpath.ledger.ledger import Ledger
+from towpath.worker.context import Context, Retry
+
+C = 64 * KIB
+DATA = bytes(range(256)) * (2 * C // 256) + b"the end"
+ALL = os.environ.get("TOWPATH_UPLOAD_STEPS") == "all"
+STORE = ("put", "begin_multipart", "put_part", "complete", "abort", "head", "delete", "list_parts")
+
+
+class Way(StrEnum):
+    """What happens at the call."""
+
+    LOST_BEFORE = "the call is not made"
+    LOST_AFTER = "the answer is lost"
+    DIES_BEFORE = "the process dies before"
+    DIES_AFTER = "the process dies after"
+
+
+class Died(BaseException):
+    """The process is dead: nothing of it goes on, not even what it does at its end."""
+
+
+class Faults:
+    """Counts calls, and lets one go wrong."""
+
+    now: ClassVar["Faults"]
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.at, self.way = -1, Way.LOST_BEFORE
+        self.dead = False
+
+    def plant(self, at: int, way: Way) -> None:
+        self.calls, self.at, self.way, self.dead = [], at, way, False
+
+    async def call(self, name: str, error: Exception, do: Callable[[], Awaitable[Any]]) -> Any:
+        if self.dead:
+            raise Died
+        self.calls.append(name)
+        if len(self.calls) - 1 != self.at:
+            return await do()
+        if self.way in (Way.LOST_AFTER, Way.DIES_AFTER):
+            await do()
+        if self.way in (Way.DIES_BEFORE, Way.DIES_AFTER):
+            self.dead = True
+            raise Died
+        raise error
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """Every call goes through it; and parts are small, so that a run takes no time."""
+    monkeypatch.setattr(model, "LEAST_PART", 2 * C)
+    monkeypatch.setattr(port, "LEAST_PART", C)
+    Faults.now = found = Faults()
+
+    def counted(kind: type, name: str, error: Exception) -> None:
+        real = getattr(kind, name)
+
+        async def call(own: Any, *args: Any, **more: Any) -> Any:
+            word = args[0] if kind is Record else name
+            told = f"{kind.__name__}.{word}"
+            return await Faults.now.call(told, error, lambda: real(own, *args, **more))
+
+        monkeypatch.setattr(kind, name, call)
+
+    for kind, names, error in (
+        (Record, ("run", "read"), ServerUnreachable("no answer")),
+        (Ledger, ("read", "decide"), LedgerUnreachable("no answer")),
+        (Engine, ("submit",), ServerUnreachable("no answer")),
+        (DirectoryStore, STORE, StoreUnreachable("no answer")),
+    ):
+        for name in names:
+            counted(cast("type", kind), name, error)
+    return found
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> UploadsOptions:
+    return UploadsOptions(directory=tmp_path / "objects", budget=32 * MIB)
+
+
+class Run:
+    """A client, a server and a worker, each of which does again what failed."""
+
+    def __init__(self, desk: Desk, faults: Faults) -> None:
+        self.desk, self.faults = desk, faults
+
+    async def again(self, do: Callable[[], Awaitable[Any]]) -> Any:
+        """Do it until it works: the fault is there once."""
+        for _ in range(3):
+            try:
+                return await do()
+            except (TowpathError, Died):
+                self.faults.dead = False  # another process
+        return await do()
+
+    async def upload(self, name: str) -> str:
+        """An upload from its start to its end."""
+        service = self.desk.service
+        checksum = Checksum.of(Algorithm.CRC32C, [DATA])
+        new = NewUpload(name=name, size=len(DATA), chunk_size=C, checksum=checksum)
+        view, _ = await self.again(lambda: service.start(new, owner="k", idempotency_key=name))
+        upload = view.upload.upload_id
+        for number in (2, 0, 1):
+            await self.again(lambda n=number: self.put(upload, n))
+        for _ in range(6):
+            await self.work()
+            status = (await self.again(lambda: service.status(upload))).status
+            if status is Status.COMPLETED:
+                break
+            assert status is not Status.FAILED
+            await self.again(lambda: service.sweeping.once(older=ZERO))
+            for it in await self.again(lambda: service.missing(upload)):
+                for number in range(it.first, it.last + 1):
+                    await self.again(lambda n=number: self.put(upload, n))
+        return upload
+
+    async def put(self, upload: str, number: int) -> None:
+        chunk = DATA[number * C : number * C + C]
+        await self.desk.service.put_chunk(
+            upload, number, in_pieces(chunk), holder="k", length=len(chunk)
+        )
+
+    async def work(self) -> None:
+        engine = self.desk.engine
+        while leases := await engine.claim(UPLOADS, worker="w", lease=seconds(60), count=10):
+            for lease in leases:
+                ctx = Context(lease, handler="uploads", time_limit=seconds(60), tell=lambda _: None)
+                try:
+                    await self.desk.storing.work(lease.payload, ctx)
+                except (TowpathError, Retry, Died):
+                    self.faults.dead = False
+                    await engine.release(lease)
+                else:
+                    await engine.complete(lease)
+
+    async def check(self, upload: str, server: EmbeddedServer) -> None:
+        """It is completed, once, with the right bytes, and nothing is left."""
+        view = await self.desk.service.status(upload)
+        assert view.status is Status.COMPLETED
+        assert await self.desk.content(view) == DATA
+        events = [it for it in await self.desk.events() if it["upload_id"] == upload]
+        assert len(events) == 1
+        await self.desk.service.sweeping.once(older=ZERO)
+        assert [it async for it in self.desk.store.list_multiparts()] == []
+        assert await self.desk.lifecycle.records.budget.used() == 0
+        assert server.ask("KEYS", f"upload:{{{upload}}}:chunks:*") == []
+        for key in cast("list[bytes]", server.ask("KEYS", f"upload:{{{upload}}}:*")):
+            assert cast("int", server.ask("PTTL", key.decode())) > 0, key
+
+
+async def test_a_fault_at_each_step_leaves_one_whole_object(
+    desk: Desk, faults: Faults, server: EmbeddedServer
+) -> None:
+    run = Run(desk, faults)
+    await run.check(await run.upload("plain"), server)
+    faults.plant(-1, Way.LOST_BEFORE)
+    await run.upload("counted")
+    steps = list(faults.calls)
+    for needed in ("Record.reserve", "Record.append", "Record.put", "Record.place", "Engine.submit",
+                   "Record.commit", "DirectoryStore.complete", "Ledger.decide"):  # fmt: skip
+        assert needed in steps
+    for at, step in enumerate(steps):
+        for way in list(Way) if ALL else [list(Way)[at % len(Way)]]:
+            faults.plant(at, way)
+            try:
+                upload = await run.upload(f"{at} {way}")
+                faults.plant(-1, way)
+                await run.check(upload, server)
+            except AssertionError as error:
+                raise AssertionError(f"step {at}, {step}: {way}") from error
