@@ -1,0 +1,109 @@
+"""I14, I18: every upload ends whole, and nothing is left of any.
+
+Two servers with their workers, Redis (which keeps what it has, or is emptied) and S3 are killed
+and frozen at random while files are uploaded. TOWPATH_UPLOADS_UNDER_FAULTS=50 is the long form.
+"""
+
+import asyncio
+import os
+import random
+import sqlite3
+from hashlib import sha256
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.faults.upload_site import Sending, Site, Strikes, site_of
+from towpath.apps.uploads.errors import UploadGone
+from towpath.apps.uploads.model import Status
+from towpath.apps.uploads.service import UploadService
+from towpath.apps.uploads.serving import open_uploads
+from towpath.apps.uploads.stores.errors import ObjectNotFound
+from towpath.apps.uploads.stores.options import new_store
+from towpath.apps.uploads.tables import TABLES
+from towpath.clock import ZERO
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+
+UPLOADS = int(os.environ.get("TOWPATH_UPLOADS_UNDER_FAULTS", "5"))
+STRIKES = max(4, UPLOADS // 2)
+AT_ONCE = 5
+HANGS = 240 + UPLOADS * 10
+"""Seconds: who takes longer than that hangs, however busy the machine is."""
+COUNTED = """
+CREATE TABLE told (id TEXT);
+CREATE TRIGGER tell AFTER INSERT ON towpath_outbox BEGIN INSERT INTO told VALUES (new.id); END;
+"""
+
+
+@pytest.mark.timeout(3 * HANGS)
+async def test_every_upload_ends_whole_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    sending = list[Sending]()
+    with site_of(tmp_path) as site:
+        told = sqlite3.connect(tmp_path / "ledger.db")
+        told.executescript(COUNTED)
+        strikes, done, turn = Strikes(site, chance), list[int](), asyncio.Semaphore(AT_ONCE)
+
+        async def one(number: int) -> None:
+            async with turn:
+                it = Sending(site, number, random.Random(f"{seed}/{number}"), hangs=HANGS)
+                sending.append(it)
+                await it.run()
+                done.append(number)
+
+        all_of_them = asyncio.gather(*map(one, range(UPLOADS)))
+        for number in range(STRIKES):
+            due = UPLOADS * 0.9 * number / STRIKES
+            await meanwhile(lambda due=due: len(done) >= due or all_of_them.done(), within=HANGS)
+            await strikes.strike()
+        strikes.thaw()
+        await all_of_them
+        for it in sending:
+            if not it.aborts:
+                assert await it.content() == sha256(it.data).hexdigest(), it.number
+        events = [row[0] for row in told.execute("SELECT id FROM told")]
+        told.close()
+        for server in site.servers:
+            server.end()
+        await check_site(site, sending, events)
+    failures = sum(it.failures for it in sending)
+    print(f"{UPLOADS} uploads, {strikes.told}, {failures} failures resumed")  # noqa: T201 -- the figures
+
+
+async def check_site(site: Site, sending: list[Sending], events: list[str]) -> None:
+    """One event for each that is completed; and after the sweep nothing is left of the others."""
+    async with (
+        Engine(site.store.url) as engine,
+        Ledger(site.database, tables=[TABLES]) as ledger,
+        open_uploads(lambda: engine, lambda: ledger, site.options) as uploads,
+    ):
+        swept = await uploads.sweeping.once(older=ZERO)
+        assert swept.troubles == 0
+        await check_store(site, uploads)
+        for it in sending:
+            id = str(it.upload["upload_id"])
+            status = (await uploads.status(id)).status
+            assert status in ((Status.ABORTED, Status.COMPLETED) if it.aborts else ("COMPLETED",))
+            once = int(status is Status.COMPLETED)
+            assert events.count(f"upload-{id}") == once, (id, status)
+            if not once:
+                with pytest.raises(UploadGone):
+                    await uploads.missing(id)
+            keys = cast("list[bytes]", site.store.ask("KEYS", f"*{id}*"))
+            kinds = {key.decode().split(":")[2] for key in keys}
+            assert not kinds & {"chunks", "pending", "fill", "held"}, kinds
+            assert all(cast("int", site.store.ask("PTTL", key.decode())) > 0 for key in keys)
+
+
+async def check_store(site: Site, uploads: UploadService) -> None:
+    store = new_store(site.options)
+    assert store is not None
+    async with store:
+        assert [it async for it in store.list_multiparts()] == []
+        for upload in await uploads.list(size=1000):
+            if upload.status is not Status.COMPLETED:
+                with pytest.raises(ObjectNotFound):
+                    await store.head(upload.s3_key)
