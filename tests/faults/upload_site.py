@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 
+from tests.faults.timer_program import worked_async
 from tests.faults.timer_site import Member, free_port
 from tests.server.serving import begin, first_line
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
-from towpath.clock import seconds
+from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.objects import EmbeddedObjects
 
@@ -84,7 +85,7 @@ class Strikes:
         kind = self._left.pop()
         self.told.append(kind)
         await asyncio.to_thread(self._do, kind)
-        await asyncio.sleep(lasts)  # the fault itself: nobody waits for its end
+        await worked_async(wall_ms() + round(lasts * 1000))
         if kind != "server frozen":
             self.thaw()
 
@@ -177,7 +178,7 @@ class Sending:
         missing = await self._ask("GET", self._path("/missing"), fine={409, 410})
         for first, last in missing.get("missing", ()):
             await self._send(range(first, last + 1))
-        await asyncio.sleep(0.5)  # it is at work: nobody asks in vain
+        await worked_async(wall_ms() + 300)
         return False
 
     async def _send(self, numbers: range) -> None:
