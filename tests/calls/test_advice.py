@@ -102,6 +102,7 @@ def test_is_the_only_table_of_statuses() -> None:
         shown(path)
         for name in ("apps", "calls", "forges", "ledger", "worker")
         for path in python_files(SOURCE / name)
+        if "tables" not in path.parts  # a column of theirs may be called so
         if any(_compares_a_status(node) for node in ast.walk(ast.parse(path.read_text())))
     }
     own = {it for it in places if it.endswith(THEIR_OWN) or "/apps/reviews/posting/" in it}
@@ -117,6 +118,7 @@ def _compares_a_status(node: ast.AST) -> bool:
         return False
     sides = (node.left, *node.comparators)
     names = {getattr(it, "attr", getattr(it, "id", "")) for it in sides}
-    values = {type(getattr(it, "value", None)) for side in sides for it in ast.walk(side)}
+    inside = [it for side in sides for it in ast.walk(side)]
+    numbers = any(isinstance(it, ast.Constant) and isinstance(it.value, int) for it in inside)
     constants = any(isinstance(it, ast.Name) and it.id.isupper() for it in sides)
-    return "status" in names and (int in values or constants)
+    return "status" in names and (numbers or constants)
