@@ -99,10 +99,12 @@ class GitHubDescription:
     # ── how it is found out ──────────────────────────────────────────────────────────────
 
     def _operation(self, asked: Asked) -> tuple[dict[str, Any], dict[str, str]] | None:
+        # Where GitHub redirects to after a repository was renamed: the same, by its number.
+        place = re.sub("^/repositories/[0-9]+", "/repos/owner/name", asked.path)
         matches = [
             (path.count("{"), path, found.groupdict())
             for pattern, path in self._paths
-            if (found := pattern.fullmatch(asked.path))
+            if (found := pattern.fullmatch(place))
         ]
         for _, path, parts in sorted(matches, key=lambda it: it[0]):
             if asked.method.lower() in self._document["paths"][path]:

@@ -92,6 +92,19 @@ class ForgeClient:
         self.require_taken(answer)
         return answer
 
+    async def look(self, path: str) -> Answer:
+        """What is at *path*, whatever its status: see `require_taken` and `moved`."""
+        return await self._call("GET", path)
+
+    def moved(self, answer: Answer) -> str | None:
+        """Where the forge says that what was asked for is now, as a path of its API."""
+        if not 300 <= answer.status < 400 or answer.status == _UNCHANGED:
+            return None
+        there, here = urlsplit(answer.headers.get("location", "")), urlsplit(self._api)
+        inside = there.path.startswith(f"{here.path}/")
+        # The path alone counts: the token goes nowhere else.
+        return there.path[len(here.path) :] if inside and there.path != here.path else None
+
     async def page(self, path: str, *, etag: str = "") -> Page | None:
         """The page at *path*, or at the `next` of another one; None = as it was with *etag*.
 
@@ -139,6 +152,10 @@ class ForgeClient:
         named = {"content-type": "application/json"}
         body = msgspec.json.encode(content)
         return await self._call(method, path, headers=named, body=body)
+
+    async def remove(self, path: str) -> Answer:
+        """The answer to a removal of what is at *path*, whatever its status."""
+        return await self._call("DELETE", path)
 
     async def post(self, path: str, content: Mapping[str, Any]) -> Answer:
         return await self.send("POST", path, content)

@@ -26,6 +26,14 @@ class Event(StrEnum):
     """A pull request, or a merge request."""
     PUSH = "push"
     ISSUE = "issue"
+    COMMENT = "comment"
+    """A comment on an issue or a pull request: it tells of the issue as well."""
+    REVIEW = "review"
+    """Somebody has reviewed a pull request."""
+    LABEL = "label"
+    """A label of a repository was made, renamed or deleted."""
+    REPOSITORY = "repository"
+    """A repository was renamed, transferred, deleted, …"""
 
 
 class Action(StrEnum):
@@ -107,6 +115,7 @@ class PullRequest(Fact, frozen=True, kw_only=True):
     """What the branch was at before the new commits."""
     is_open: bool
     is_draft: bool
+    body: str = ""
 
 
 class Push(Fact, frozen=True, kw_only=True):
@@ -126,6 +135,25 @@ class Issue(Fact, frozen=True, kw_only=True):
     body: str
     labels: tuple[str, ...]
     is_open: bool
+    assignees: tuple[str, ...] = ()
+    reopened: bool = False
+    """Whether it was closed before, as far as the forge says so."""
+    is_pull: bool = False
+    """Whether it is the issue behind a pull request."""
+
+
+class Label(Fact, frozen=True, kw_only=True):
+    """A label of a repository, after what happened: its name is the title."""
+
+    before: str | None
+    """What it was called before, if it was renamed."""
+
+
+class Repository(Fact, frozen=True, kw_only=True):
+    """A repository, after what happened."""
+
+    before: str | None
+    """What it was called before, `owner/name`, if it was renamed or transferred."""
 
 
 class Reader(NamedTuple):
@@ -160,5 +188,5 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return acted(self.data) if acted else Acted(None, "")
 
     def fact(self) -> Fact | None:
-        """What it is about: a PullRequest, a Push or an Issue. Raises WebhookInvalid."""
+        """What it is about: a PullRequest, a Push, an Issue, … Raises WebhookInvalid."""
         return self.reader and self.reader.fact(self.data)

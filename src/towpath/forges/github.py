@@ -1,4 +1,5 @@
-"""GitHub's webhooks: `pull_request`, `push` and `issues`.
+"""GitHub's webhooks about pull requests, pushes, issues, labels and repositories; and what its API
+shows of issues and pull requests.
 
 https://docs.github.com/en/webhooks/webhook-events-and-payloads
 """
@@ -6,7 +7,7 @@ https://docs.github.com/en/webhooks/webhook-events-and-payloads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,9 +19,11 @@ from towpath.forges.facts import (
     Delivery,
     Event,
     Issue,
+    Label,
     PullRequest,
     Push,
     Reader,
+    Repository,
 )
 from towpath.forges.reading import (
     branch_of,
@@ -32,6 +35,8 @@ from towpath.forges.reading import (
 )
 from towpath.forges.signing import check_hub_signature
 from towpath.forges.texts import is_url
+
+T = TypeVar("T")
 
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 _ACTIONS = {
@@ -106,6 +111,7 @@ class _Pull(msgspec.Struct):
     user: _User | None = None
     draft: bool = False
     state: str = "open"
+    body: str | None = None
 
 
 class _Acted(msgspec.Struct):
@@ -143,17 +149,21 @@ _PULL_NAMES = _REPOSITORY_NAMES | {
 
 def _pull(data: bytes) -> PullRequest:
     event = decoded(_PULL_REQUEST, data, refusal=WebhookInvalid, whole="body")
-    pull = event.pull_request
+    return _pull_request(event.pull_request, event.repository, event.before)
+
+
+def _pull_request(pull: _Pull, repository: _Repository, before: str | None) -> PullRequest:
     return PullRequest(
         names=_PULL_NAMES,
-        **event.repository.told(),
+        **repository.told(),
         number=pull.number,
         head=pull.head.sha,
         ref=pull.head.ref,
         base=pull.base.sha,
         target=pull.base.ref,
-        before=commit_or_none(event.before),
+        before=commit_or_none(before),
         title=pull.title,
+        body=pull.body or "",
         author=pull.user.login if pull.user else "",
         url=pull.html_url,
         at=pull.updated_at,
@@ -221,6 +231,9 @@ class _Issue(msgspec.Struct):
     labels: list[_Label] = []
     body: str | None = None
     user: _User | None = None
+    assignees: list[_User] = []
+    state_reason: str | None = None
+    pull_request: dict[str, Any] | None = None
 
 
 class _IssueEvent(msgspec.Struct):
@@ -239,10 +252,13 @@ _ISSUE_NAMES = _REPOSITORY_NAMES | {
 
 def _issue(data: bytes) -> Issue:
     event = decoded(_ISSUE, data, refusal=WebhookInvalid, whole="body")
-    issue = event.issue
+    return _issue_of(event.issue, event.repository)
+
+
+def _issue_of(issue: _Issue, repository: _Repository) -> Issue:
     return Issue(
         names=_ISSUE_NAMES,
-        **event.repository.told(),
+        **repository.told(),
         number=issue.number,
         title=issue.title,
         body=issue.body or "",
@@ -251,11 +267,120 @@ def _issue(data: bytes) -> Issue:
         url=issue.html_url,
         at=issue.updated_at,
         is_open=issue.state == "open",
+        assignees=tuple(user.login for user in issue.assignees if user.login),
+        reopened=issue.state_reason == "reopened",
+        is_pull=issue.pull_request is not None,
     )
+
+
+# ── labels and repositories ──────────────────────────────────────────────────────────────
+
+
+class _Before(msgspec.Struct):
+    from_: str | None = msgspec.field(default=None, name="from")
+
+
+class _Owner(msgspec.Struct):
+    user: _User | None = None
+    organization: _User | None = None
+
+
+class _OwnerBefore(msgspec.Struct):
+    from_: _Owner | None = msgspec.field(default=None, name="from")
+
+
+class _RepositoryChanges(msgspec.Struct):
+    name: _Before | None = None
+
+
+class _Changes(msgspec.Struct):
+    name: _Before | None = None
+    repository: _RepositoryChanges | None = None
+    owner: _OwnerBefore | None = None
+
+
+class _LabelEvent(msgspec.Struct):
+    label: _Label
+    repository: _Repository
+    changes: _Changes | None = None
+
+
+class _RepositoryEvent(msgspec.Struct):
+    repository: _Repository
+    changes: _Changes | None = None
+
+
+_LABEL_EVENT = msgspec.json.Decoder(_LabelEvent)
+_REPOSITORY_EVENT = msgspec.json.Decoder(_RepositoryEvent)
+
+
+def _label(data: bytes) -> Label:
+    event = decoded(_LABEL_EVENT, data, refusal=WebhookInvalid, whole="body")
+    named = event.changes.name if event.changes else None
+    return Label(
+        names=_REPOSITORY_NAMES,
+        **event.repository.told(),
+        title=event.label.name,
+        before=named.from_ if named else None,
+        author="",
+        url=event.repository.html_url,
+        at=None,
+    )
+
+
+def _repository(data: bytes) -> Repository:
+    event = decoded(_REPOSITORY_EVENT, data, refusal=WebhookInvalid, whole="body")
+    return Repository(
+        names=_REPOSITORY_NAMES,
+        **event.repository.told(),
+        title=event.repository.full_name,
+        before=_name_before(event),
+        author="",
+        url=event.repository.html_url,
+        at=None,
+    )
+
+
+def _name_before(event: _RepositoryEvent) -> str | None:
+    """Its name before it was renamed, or its owner's before it was transferred."""
+    owner, _, name = event.repository.full_name.partition("/")
+    changes = event.changes
+    if changes is None:
+        return None
+    renamed = changes.repository.name if changes.repository else None
+    if renamed and renamed.from_:
+        return f"{owner}/{renamed.from_}"
+    whose = changes.owner.from_ if changes.owner else None
+    user = (whose.user or whose.organization) if whose else None
+    return f"{user.login}/{name}" if user and user.login else None
+
+
+# ── what the API shows ───────────────────────────────────────────────────────────────────
+
+
+def shown_issue(entry: Mapping[str, Any], repository: str) -> Issue:
+    """An issue of *repository*, as the API shows it. Raises WebhookInvalid."""
+    return _issue_of(_converted(entry, _Issue), _Repository(repository, "", ""))
+
+
+def shown_pull(entry: Mapping[str, Any], repository: str) -> PullRequest:
+    """A pull request of *repository*, as the API shows it. Raises WebhookInvalid."""
+    return _pull_request(_converted(entry, _Pull), _Repository(repository, "", ""), None)
+
+
+def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(entry, kind)
+    except msgspec.ValidationError as error:
+        raise WebhookInvalid("answer", str(error)) from error
 
 
 _READERS = {
     "pull_request": Reader(Event.PULL, _acted, _pull),
     "push": Reader(Event.PUSH, None, _push),
     "issues": Reader(Event.ISSUE, _acted, _issue),
+    "issue_comment": Reader(Event.COMMENT, _acted, _issue),
+    "pull_request_review": Reader(Event.REVIEW, _acted, _pull),
+    "label": Reader(Event.LABEL, _acted, _label),
+    "repository": Reader(Event.REPOSITORY, _acted, _repository),
 }

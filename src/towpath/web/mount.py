@@ -137,7 +137,7 @@ def router_of(listening: Sequence[Listening], deliveries: Deliveries) -> APIRout
             tags=[each.application for each in here],
             description="\n\n".join(each.listener.about for each in here),
             status_code=202,
-            response_model=answers if len(here) == 1 else dict[str, answers],
+            response_model=answers if len(here) == 1 else answers | dict[str, answers],
             responses=documented(404),
             openapi_extra=_described([each.listener for each in here]),
         )
@@ -203,9 +203,12 @@ class _Webhook:
         return found
 
     def _told(self, answers: Mapping[str, Answer]) -> bytes:
-        """The answer of the only application that listens; else all, by application."""
+        """The answer of the only application that listens; else all, by application.
+
+        One whose secrets are not set does not listen.
+        """
         parts = {name: answer.model_dump_json().encode() for name, answer in answers.items()}
-        if len(self._all) == 1:
+        if len(self._listening) == 1:
             return next(iter(parts.values()))
         return msgspec.json.encode({name: msgspec.Raw(part) for name, part in parts.items()})
 

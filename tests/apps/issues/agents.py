@@ -27,7 +27,7 @@ class Desk:
         self.engine, self.ledger, self.metrics = engine, ledger, Metrics()
         self.board = Board(
             engine=lambda: engine,
-            ledger=ledger,
+            ledger=lambda: ledger,
             options=options,
             policy=policy,
             metrics=self.metrics,

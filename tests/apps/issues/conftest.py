@@ -1,17 +1,21 @@
 """Issues on a real store and a database in a file."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 from tests.apps.issues.agents import Desk
+from tests.apps.issues.sites import SECRET, Site, options_for
+from tests.forges.github_description import github_description
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import Policy
 from towpath.apps.issues.tables import TABLES
+from towpath.calls.caller import Caller
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
+from towpath.testing.github.double import GitHubDouble
 
 
 @pytest.fixture
@@ -40,3 +44,22 @@ async def desk(
 ) -> AsyncIterator[Desk]:
     async with Engine(server.url) as engine:
         yield Desk(engine, ledger, options, policy)
+
+
+@pytest.fixture
+async def site(
+    server: EmbeddedServer, ledger: Ledger, github: GitHubDouble, policy: Policy, caller: Caller
+) -> AsyncIterator[Site]:
+    github.listen("http://127.0.0.1:1/", secret=SECRET)
+    async with Engine(server.url) as engine:
+        yield Site(engine, ledger, options_for(github), policy, github=github, caller=caller)
+
+
+@pytest.fixture
+def github() -> Iterator[GitHubDouble]:
+    """One whose webhooks the test delivers itself."""
+    description = github_description()
+    check = description.misfits if description else None
+    with GitHubDouble(check=check, live=False) as double:
+        yield double
+    assert double.misfits == []

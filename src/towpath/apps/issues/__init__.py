@@ -12,6 +12,7 @@ APPLICATION = Application(
     errors="towpath.apps.issues.errors:ANSWERS",
     service="towpath.apps.issues.service:serving",
     tasks="towpath.apps.issues.service:tasks",
+    handlers="towpath.apps.issues.handlers:Consumers",
     http="towpath.apps.issues.http:MOUNT",
     tools="towpath.apps.issues.tools:TOOLS",
     metrics=METRICS,

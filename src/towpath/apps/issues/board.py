@@ -74,16 +74,20 @@ class Board:
         self,
         *,
         engine: Callable[[], Engine],
-        ledger: Ledger,
+        ledger: Callable[[], Ledger],
         options: IssuesOptions,
         policy: Policy,
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._engine, self.ledger = engine, ledger
+        self._engine, self._ledger = engine, ledger
         self.options, self.policy = options, policy
         self.metrics, self.log = metrics, log
         self.mirrors = Mirrors(engine)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger()
 
     async def engine(self) -> Engine:
         """The engine, whose queue is as it is declared."""
@@ -93,9 +97,13 @@ class Board:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────
 
-    async def revise(self, id: str, change: Change, *, show: bool = False) -> Revised:
-        """Change the row of an issue, and tell the queue. *show* = GitHub is to be looked at,
-        whatever has changed. A Redis that is away is told later. Raises LedgerError.
+    async def revise(
+        self, id: str, change: Change, *, show: bool = False, settle: bool = True
+    ) -> Revised:
+        """Change the row of an issue, and tell the queue, unless the caller does (*settle*).
+
+        *show* = GitHub is to be shown who holds it, whatever has changed. A Redis that is away is
+        told later. Raises LedgerError.
         """
 
         def judged(connection: tables.Connection, before: Issue | None) -> Issue | None:
@@ -118,14 +126,19 @@ class Board:
 
         revised = Revised(*await self.ledger.decide(tables.changed(id, judged, beside)))
         if revised.changed and revised.after is not None:
-            await self._follow_up(revised.before, revised.after)
+            await self._follow_up(revised.before, revised.after, settle=settle)
         return revised
+
+    async def show(self, id: str) -> None:
+        """Have GitHub brought to what the row says. Raises LedgerError."""
+        payload = msgspec.json.encode(Payload(id))
+        await self.ledger.jobs.submit(PROJECTIONS, payload, lane=id, subject=id)
 
     def _shows(self, issue: Issue) -> bool:
         return self.options.github_token is not None and issue.source is Source.GITHUB
 
-    async def _follow_up(self, before: Issue | None, after: Issue) -> None:
-        if not (after.settled and tables.is_known(after)):
+    async def _follow_up(self, before: Issue | None, after: Issue, *, settle: bool) -> None:
+        if settle and not (after.settled and tables.is_known(after)):
             with suppress(ServerError):
                 await self.settle(after)
         if (before.found if before else 0, before and before.pr_number) != (
@@ -154,12 +167,8 @@ class Board:
         new: list[Issue] = []
         for issue in issues:
             told = issue.applied.partition(" ")[0]
-            if issue.wanted and told in ("", issue.task_id):
-                new.append(issue)
-                continue
-            if told:
-                with suppress(JobError):  # it has ended, which is as well
-                    await (await self.engine()).cancel(job_ref(ISSUES, told))
+            if told != issue.task_id or not issue.wanted:
+                await self.withdraw(told)
             if issue.wanted:
                 new.append(issue)
             else:
@@ -167,15 +176,20 @@ class Board:
         if new:
             await self._submit(new)
 
+    async def withdraw(self, task_id: str) -> None:
+        """End a task that has not ended, if there is one; who holds it is asked to stop."""
+        if task_id:
+            with suppress(JobError):  # it has ended, which is as well
+                await (await self.engine()).cancel(job_ref(ISSUES, task_id))
+
     async def _submit(self, issues: list[Issue]) -> None:
         about = tables.intended([(it, it.wanted) for it in issues], settled=False)
         noted = await self.ledger.write(about)
         mine = [it for it, is_noted in zip(issues, noted, strict=True) if is_noted]
-        engine, new = await self.engine(), [it for it in mine if not it.applied]
-        if new:
-            await engine.submit_many(ISSUES, [_job(it) for it in new])
+        engine, known = await self.engine(), [it for it in mine if _is_told(it)]
+        await engine.submit_many(ISSUES, [_job(it) for it in mine if it not in known])
         for issue in mine:
-            if issue.applied:
+            if issue in known:
                 # Somebody may have claimed it just now: it is told when that ends.
                 with suppress(JobNotWaiting):
                     payload = msgspec.json.encode(Payload(issue.id))
@@ -262,6 +276,11 @@ def _job_options(issue: Issue) -> JobOptions:
     if issue.due:
         options["due"] = instant(issue.due)
     return options
+
+
+def _is_told(issue: Issue) -> bool:
+    """Whether the queue knows its task."""
+    return issue.applied.partition(" ")[0] == issue.task_id
 
 
 def _job(issue: Issue) -> NewJob:

@@ -271,6 +271,17 @@ class EndedOut(Answer):
     """`done`; `ready` or `delayed`: it is offered again; `dead`: given up; `cancelled`."""
 
 
+class DeliveredOut(Answer):
+    """What came of a webhook."""
+
+    model_config = example(issues=["octo/repo#12"], ignored=None)
+
+    issues: list[str]
+    """The issues that it changed."""
+    ignored: str | None
+    """Why it changed none."""
+
+
 class TakeAwayIn(Body):
     """Why it is taken away."""
 

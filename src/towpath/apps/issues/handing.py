@@ -73,7 +73,11 @@ class _No(StrEnum):
     """Why what was claimed is not handed out."""
 
     CHANGED = "changed"
+    """The row knows nothing of the task: it is withdrawn."""
+    OTHER = "other"
+    """It is not for this agent."""
     FULL = "full"
+    """Its repository has as many tasks in progress as it may have."""
 
 
 class Handing:
@@ -161,23 +165,24 @@ class Handing:
             raise
         if isinstance(found, Issue):
             return self._task(found, lease)
+        if found is _No.CHANGED:
+            await self._board.withdraw(lease.id)
         await self._give_back(lease)
         if found is _No.FULL:
-            avoided.add(lease.id.rpartition("~")[0].rpartition("~")[0].replace("~", "/"))
+            avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
     async def _noted(self, lease: Lease, wish: Wish) -> Issue | _No:
         """The row says who holds the issue; or why nobody may."""
-        board, why = self._board, _No.CHANGED
-        try:
-            id = msgspec.json.decode(lease.payload, type=Payload).issue
-        except msgspec.MsgspecError:
-            return why
+        board = self._board
+        known = await board.ledger.read(tables.of_task(lease.id))
+        if known is None:
+            return _No.CHANGED
+        if not wish.fits(known):
+            return _No.OTHER
 
         def change(before: Issue | None) -> Issue | None:
             if before is None or before.task_id != lease.id or before.withheld:
-                return before
-            if before.token > lease.token or not wish.fits(before):
                 return before
             return life.taken(
                 before,
@@ -187,10 +192,9 @@ class Handing:
                 expires=lease.expires_ms,
             )
 
-        revised = await board.revise(id, change)
-        after = revised.after
+        after = (await board.revise(known.id, change)).after
         if after is None or after.token != lease.token:
-            return why
+            return _No.CHANGED
         await board.mirrors.held(after)
         board.metrics.own(HANDED_OUT).labels(after.task_type).inc()
         told = {"issue": after.id, "job": lease.id, "agent": wish.agent}

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from towpath.apps.issues.forms import (
     CompleteIn,
+    DeliveredOut,
     EndedOut,
     ExplanationOut,
     FailIn,
@@ -24,6 +25,7 @@ from towpath.apps.issues.forms import (
     Which,
 )
 from towpath.apps.issues.handing import Wish
+from towpath.apps.issues.hooks import Ignored, Told, read_github
 from towpath.apps.issues.model import ISSUES, NUMBER_MOST
 from towpath.apps.issues.service import Ended, Explanation, Issues
 from towpath.clock import seconds
@@ -31,7 +33,7 @@ from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, decoded
-from towpath.web.mount import Mount
+from towpath.web.mount import Listener, Mount
 from towpath.web.parts import Named, ThePoll, service
 from towpath.web.problems import documented
 
@@ -155,7 +157,33 @@ async def release(id: Id, body: ReleaseIn, issues: TheIssues, _: CanWork) -> End
     )
 
 
+# ── webhooks ─────────────────────────────────────────────────────────────────────────────
+
+
+async def _take(issues: Issues, found: Told | Ignored) -> DeliveredOut:
+    changed, ignored = await issues.intake.take(found)
+    return DeliveredOut(issues=changed, ignored=ignored or None)
+
+
+_GITHUB = Listener(
+    path="github",
+    secrets="github_secrets",
+    largest="delivery",
+    read=read_github,
+    take=_take,
+    answer=DeliveredOut,
+    signature="X-Hub-Signature-256",
+    signed="Not a key: GitHub's signature of this very body.",
+    headers={
+        "X-GitHub-Event": "`issues`, `issue_comment`, `label`, `pull_request`, "
+        "`pull_request_review` or `repository`; others are ignored.",
+        "X-GitHub-Delivery": "The same one again has no effect.",
+        "X-Hub-Signature-256": "Of the raw body, with one of `issues.github_secrets`.",
+    },
+    about="What GitHub tells of issues: those that agents can get are handed out.",
+)
 MOUNT = Mount(
     routers=(router,),
+    listeners=(_GITHUB,),
     tags={"issues": "Issues that are handed out to agents, one at a time each."},
 )

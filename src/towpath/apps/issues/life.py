@@ -79,21 +79,17 @@ def judged(issue: Issue, policy: Policy, *, now: int, open_blockers: list[str]) 
         )
     if issue.withheld == "dead" and issue.task_type is kind and not policy.withdrawn(issue):
         return issue  # until somebody changes what it is, or offers it anew
+    keeps = bool(issue.task_id) and issue.task_type is kind
+    role, urgency = policy.role(issue, kind), policy.urgency(issue)
+    issue = replace(issue, task_type=kind, role=role, priority=urgency)
     reason = policy.withheld(issue, kind, open_blockers)
     if reason is not None:
-        return replace(issue, withheld=reason.word, why=reason.why, task_type=kind, task_id="")
-    keeps = bool(issue.task_id) and issue.task_type is kind
-    generation = issue.generation if keeps else issue.generation + 1
-    return replace(
-        issue,
-        withheld="",
-        why="",
-        task_type=kind,
-        role=policy.role(issue, kind),
-        priority=policy.urgency(issue),
-        generation=generation,
-        task_id=issue.task_id if keeps else task_name(issue.id, generation),
-    )
+        return replace(issue, withheld=reason.word, why=reason.why, task_id="")
+    if keeps:
+        return replace(issue, withheld="", why="")
+    generation = issue.generation + 1
+    task_id = task_name(issue.id, generation)
+    return replace(issue, withheld="", why="", generation=generation, task_id=task_id)
 
 
 def _delayed(issue: Issue, kind: TaskType, policy: Policy, now: int) -> Issue:
@@ -107,11 +103,18 @@ def _delayed(issue: Issue, kind: TaskType, policy: Policy, now: int) -> Issue:
     return replace(issue, found=found, review_due=due)
 
 
-def seen_again(issue: Issue, *, now: int) -> Issue:
-    """A newer push or review: the delay of a review that nobody holds begins anew."""
-    if not issue.found or issue.held or TaskType.REVIEW in issue.done:
+def linked(issue: Issue, pr_number: int) -> Issue:
+    """A pull request is about it; of several the newest counts."""
+    return replace(issue, pr_number=max(pr_number, issue.pr_number or 0))
+
+
+def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
+    """A newer push or review, *at* by the tracker's clock: the delay of a review that nobody holds
+    begins anew. The same one again changes nothing.
+    """
+    if not issue.found or issue.held or TaskType.REVIEW in issue.done or at <= issue.restarted:
         return issue
-    return replace(issue, found=now, ready_told=False)
+    return replace(issue, found=now, restarted=at, ready_told=False)
 
 
 def taken(issue: Issue, *, agent: str, token: int, since: int, expires: int) -> Issue:

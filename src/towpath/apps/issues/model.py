@@ -173,6 +173,8 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     found_until: int = 0
     """Until when that is remembered after the end of its task, in ms."""
     review_due: int = 0
+    restarted: int = 0
+    """When the last push or review was that began the delay anew, by the tracker's clock, ms."""
     ready_told: bool = False
     """Whether outsiders were told that the delay is over."""
 

@@ -13,6 +13,7 @@ from towpath.apps.issues import life, tables
 from towpath.apps.issues.board import Board
 from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
 from towpath.apps.issues.handing import Handing, Wish
+from towpath.apps.issues.hooks import Intake
 from towpath.apps.issues.measures import STALE
 from towpath.apps.issues.model import (
     ISSUES,
@@ -87,7 +88,7 @@ class Issues:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self._handing = Handing(board)
+        self._handing, self.intake = Handing(board), Intake(board)
 
     # ── being told ───────────────────────────────────────────────────────────────────────
 
@@ -348,7 +349,7 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
     yield Issues(
         Board(
             engine=host.engine,
-            ledger=host.ledger,
+            ledger=lambda: host.ledger,
             options=host.options,
             policy=policy_at(host.options.policy),
             metrics=host.metrics,

@@ -87,9 +87,42 @@ def page(
 
 
 def of_task(task_id: str) -> Callable[[Connection], Issue | None]:
-    """The issue of a task, whose id has the issue's in it."""
-    place, _, rest = task_id.rpartition("~")[0].rpartition("~")
-    return found(f"{place.replace('~', '/')}#{rest}")
+    """The issue that has this task now."""
+    query = _some(select(issues).where(_i.task_id == task_id).limit(1))
+    return lambda connection: next(iter(query(connection)), None)
+
+
+def among(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
+    """Those of these issues that are known, by id."""
+    query = _some(select(issues).where(_i.id.in_(ids)))
+    return lambda connection: {it.id: it for it in query(connection)}
+
+
+def of_repository(
+    repository: str, size: int, *, any_state: bool = False
+) -> Callable[[Connection], list[Issue]]:
+    """Issues of a repository that are not gone, or all."""
+    query = select(issues).where(_i.place == repository.lower()).limit(size)
+    return _some(query if any_state else query.where(_i.state != IssueState.GONE))
+
+
+def with_pull(repository: str) -> Callable[[Connection], list[str]]:
+    """The ids of a repository's issues that have a pull request."""
+    has = _i.place == repository.lower(), _i.pr_number.is_not(None)
+    return lambda connection: list(connection.scalars(select(_i.id).where(*has)))
+
+
+def labelled(repository: str, label: str) -> Callable[[Connection], list[str]]:
+    """The ids of a repository's issues with that label."""
+    written = msgspec.json.encode(label).decode()
+    has = _i.place == repository.lower(), _i.labels.contains(written, autoescape=True)
+    return lambda connection: list(connection.scalars(select(_i.id).where(*has)))
+
+
+def shown_otherwise(repository: str) -> Callable[[Connection], list[Issue]]:
+    """Issues of a repository that are held, or have labels of ours."""
+    ours = or_(_i.agent != "", _i.shown != "[]")
+    return _some(select(issues).where(_i.place == repository.lower(), ours))
 
 
 def open_numbers(repository: str, source: Source) -> Callable[[Connection], set[int]]:
@@ -234,16 +267,17 @@ def _known(connection: Connection, issue: Issue) -> list[tuple[Table, dict[str, 
     """What makes its repository and its selector known, where they are not."""
     place, some = issue.repository.lower(), list[tuple[Table, dict[str, Any]]]()
     if connection.scalar(select(_r.place).where(_r.place == place)) is None:
-        some.append((repositories, _new_repository(issue.repository)))
+        some.append((repositories, _new_repository(issue.repository, issue.source)))
     selector = issue.selector
     if issue.role and connection.scalar(select(_s.selector).where(_s.selector == selector)) is None:
         some.append((selectors, {"selector": selector, "place": place, "role": issue.role}))
     return some
 
 
-def _new_repository(name: str) -> dict[str, Any]:
+def _new_repository(name: str, source: str) -> dict[str, Any]:
     return {
-        "place": name.lower(), "name": name, "default_branch": "", "synced": 0, "trouble": "",
+        "place": name.lower(), "name": name, "source": str(source), "default_branch": "",
+        "synced": 0, "trouble": "",
     }  # fmt: skip
 
 
@@ -281,9 +315,29 @@ def extended(issue: Issue, expires: int) -> Write[bool]:
     )
 
 
-def forgotten(id: str) -> Write[bool]:
-    """Remove a row."""
-    return lambda connection: bool(connection.execute(delete(issues).where(_i.id == id)).rowcount)
+def moved(issue: Issue, repository: str) -> Decide[str]:
+    """Give an issue to another repository: the task that is to be withdrawn, if any.
+
+    Of two rows for the same issue the one counts that somebody holds, else the older one.
+    """
+    id = f"{repository.lower()}#{issue.number}"
+
+    def decide(connection: Connection) -> Write[str]:
+        other = one(connection, id, lock=True)
+
+        def write(connection: Connection) -> str:
+            if other is not None and other.held:
+                connection.execute(delete(issues).where(_i.id == issue.id))
+                return issue.task_id
+            connection.execute(delete(issues).where(_i.id == id))
+            values = {"id": id, "repository": repository, "place": repository.lower()}
+            change = update(issues).where(_i.id == issue.id)
+            connection.execute(change.values({**values, "revision": _i.revision + 1}))
+            return other.task_id if other is not None else ""
+
+        return write
+
+    return decide
 
 
 # ── repositories ─────────────────────────────────────────────────────────────────────────
@@ -303,10 +357,20 @@ def noted(name: str, **values: Any) -> Decide[None]:
 
         def write(connection: Connection) -> None:
             if not there:
-                _unless_there(connection, repositories, _new_repository(name))
+                _unless_there(connection, repositories, _new_repository(name, Source.GITHUB))
             change = update(repositories).where(_r.place == name.lower())
             connection.execute(change.values(values))
 
         return write
 
     return decide
+
+
+def repository_renamed(old: str) -> Write[None]:
+    """Forget what a repository was called; its new name is made known by its issues."""
+
+    def write(connection: Connection) -> None:
+        connection.execute(delete(repositories).where(_r.place == old.lower()))
+        connection.execute(delete(selectors).where(_s.place == old.lower()))
+
+    return write

@@ -51,6 +51,7 @@ issues = Table(
     Column("found", BigInteger, nullable=False, doc="First seen to need a review, ms."),
     Column("found_until", BigInteger, nullable=False, doc="Until when that is known, ms."),
     Column("review_due", BigInteger, nullable=False, doc="When its review is offered, ms."),
+    Column("restarted", BigInteger, nullable=False, doc="What began the delay anew, ms."),
     Column("ready_told", Boolean, nullable=False, doc="Whether outsiders know that it is."),
     Column("shown", Text, nullable=False, doc="Labels on GitHub that are ours, as JSON."),
     Column("branch", String(255), nullable=False, doc="The branch that was made for it."),
@@ -62,6 +63,7 @@ issues = Table(
 Index(None, issues.c.place, issues.c.number)
 Index(None, issues.c.agent, issues.c.expires)
 Index(None, issues.c.settled)
+Index(None, issues.c.task_id)
 Index(None, issues.c.withheld, issues.c.priority)
 Index(None, issues.c.policy)
 Index(None, issues.c.ready_told, issues.c.found)
@@ -71,6 +73,7 @@ repositories = Table(
     TABLES.metadata,
     Column("place", String(255), primary_key=True, doc="owner/name, in lower case."),
     Column("name", String(255), nullable=False, doc="As its forge writes it."),
+    Column("source", String(12), nullable=False, doc="Who tells of it: github or api."),
     Column("default_branch", String(255), nullable=False, doc="Where branches start from."),
     Column("synced", BigInteger, nullable=False, doc="When it was last compared, ms; 0 = never."),
     Column("trouble", Text, nullable=False, doc="Why it could not be; empty = it could."),

@@ -1,0 +1,228 @@
+"""GitHub as issues need it: what there is, and what it is told of who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from towpath.apps.issues.errors import IssueInvalid
+from towpath.apps.issues.model import Facts, IssueState
+from towpath.apps.issues.options import IssuesOptions
+from towpath.calls.answer import Answer
+from towpath.calls.caller import Caller
+from towpath.calls.guard import parse_target
+from towpath.clock import seconds
+from towpath.errors import TowpathError
+from towpath.forges import github as reading
+from towpath.forges.client import ForgeClient
+from towpath.forges.facts import Issue as IssueFact
+from towpath.forges.facts import PullRequest
+from towpath.forges.texts import is_branch, is_repository, is_url
+
+WITHIN = seconds(30)
+PAGES_MOST = 10_000
+_LARGEST_ANSWER = 32 * 1024 * 1024
+"""Bytes: a page has a hundred issues, and each may have 64 KiB of text or more."""
+_GONE = (404, 410, 451)
+_EXISTS = 422
+_PER_PAGE = 100
+
+
+class Found(NamedTuple):
+    """An issue as GitHub has it now."""
+
+    facts: Facts
+    version: int
+
+
+class RepositoryFacts(NamedTuple):
+    """A repository as GitHub has it now."""
+
+    name: str
+    default_branch: str
+
+
+class Page(NamedTuple):
+    """A page of a list of issues."""
+
+    issues: list[Found]
+    numbers: frozenset[int]
+    """Of the issues on it."""
+    changed: bool
+    """Whether it is not as it was when it was last read; if not, *issues* are not told."""
+
+
+class _Known(NamedTuple):
+    etag: str
+    numbers: frozenset[int]
+    next: str | None
+
+
+class GitHub:
+    """Calls GitHub's API. What it refuses is raised as `calls` does; see `forges/client.py`."""
+
+    def __init__(self, client: ForgeClient) -> None:
+        self._client = client
+        self._pages: dict[str, _Known] = {}
+        self.requests = 0
+
+    # ── what there is ────────────────────────────────────────────────────────────────────
+
+    async def repository(self, name: str) -> RepositoryFacts | None:
+        """The repository, under the name it has now; None = it is gone, or not ours to see."""
+        answer = await self._look(f"/repos/{name}")
+        if answer is None:
+            return None
+        told = msgspec.json.decode(answer.body, type=dict[str, Any])
+        now, branch = str(told.get("full_name", "")), str(told.get("default_branch", ""))
+        if not is_repository(now):
+            raise IssueInvalid("full_name", "must be owner/name")
+        return RepositoryFacts(now, branch if is_branch(branch) else "")
+
+    async def open_issues(self, repository: str) -> AsyncGenerator[Page]:
+        """All open issues, page by page, oldest first: pages that are full rarely change."""
+        query = f"state=open&sort=created&direction=asc&per_page={_PER_PAGE}"
+        path: str | None = f"/repos/{repository}/issues?{query}"
+        for _ in range(PAGES_MOST):
+            if path is None:
+                return
+            known = self._pages.get(path)
+            self.requests += 1
+            page = await self._client.page(path, etag=known.etag if known else "")
+            if page is None and known is not None:
+                yield Page([], known.numbers, changed=False)
+                path = known.next
+                continue
+            entries = page.entries if page else []
+            found = [it for entry in entries if (it := _found(entry, repository))]
+            numbers = frozenset(it.facts.number for it in found)
+            if page is not None and page.etag:
+                self._pages[path] = _Known(page.etag, numbers, page.next)
+            yield Page(found, numbers, changed=True)
+            path = page.next if page else None
+
+    def forget(self, repository: str) -> None:
+        """Read all of its pages the next time, changed or not."""
+        start = f"/repos/{repository.lower()}/"
+        self._pages = {
+            path: it for path, it in self._pages.items() if not path.lower().startswith(start)
+        }
+
+    async def issue(self, repository: str, number: int) -> Found | None:
+        """The issue as it is now; None = it is gone: deleted, or transferred."""
+        self.requests += 1
+        answer = await self._client.look(f"/repos/{repository}/issues/{number}")
+        if answer.status in _GONE or self._client.moved(answer) is not None:
+            return None
+        self._client.require_taken(answer)
+        return _found(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
+
+    async def open_pulls(self, repository: str) -> AsyncGenerator[PullRequest]:
+        path = f"/repos/{repository}/pulls?state=open&per_page={_PER_PAGE}"
+        async for page in self._client.pages(path, most=PAGES_MOST):
+            self.requests += 1
+            for entry in page.entries:
+                yield reading.shown_pull(entry, repository)
+
+    # ── what it is told ──────────────────────────────────────────────────────────────────
+
+    async def add_labels(self, repository: str, number: int, labels: list[str]) -> None:
+        path = f"/repos/{repository}/issues/{number}/labels"
+        self._client.require_taken(await self._client.post(path, {"labels": labels}))
+
+    async def remove_label(self, repository: str, number: int, label: str) -> None:
+        """Take a label away; one that is not there is as well."""
+        path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
+        answer = await self._client.remove(path)
+        if answer.status not in _GONE:
+            self._client.require_taken(answer)
+
+    async def make_branch(self, repository: str, branch: str) -> None:
+        """Make *branch* from the default branch; one that is there is as well."""
+        facts = await self.repository(repository)
+        default = facts.default_branch if facts else ""
+        place = f"/repos/{repository}/git/ref/heads/{quote(default)}"
+        answer = await self._client.get(place)
+        told = msgspec.json.decode(answer.body, type=_Ref)
+        made = await self._client.post(
+            f"/repos/{repository}/git/refs",
+            {"ref": f"refs/heads/{branch}", "sha": told.object.sha},
+        )
+        if made.status == _EXISTS and "already exists" in self._client.said(made).lower():
+            return
+        self._client.require_taken(made)
+
+    async def comment(self, repository: str, number: int, text: str, *, mark: str) -> None:
+        """Say *text* once: *mark* is looked for first."""
+        path = f"/repos/{repository}/issues/{number}/comments"
+        if await self._client.find(path, mark, field="body") is None:
+            self._client.require_taken(await self._client.post(path, {"body": f"{text}\n\n{mark}"}))
+
+    # ── how it is done ───────────────────────────────────────────────────────────────────
+
+    async def _look(self, path: str) -> Answer | None:
+        """What is at *path*, or where that has moved to; None = it is gone."""
+        self.requests += 1
+        answer = await self._client.look(path)
+        moved = self._client.moved(answer)
+        if moved is not None:
+            self.requests += 1
+            answer = await self._client.look(moved)
+        if answer.status in _GONE:
+            return None
+        self._client.require_taken(answer)
+        return answer
+
+
+class _Object(msgspec.Struct):
+    sha: str
+
+
+class _Ref(msgspec.Struct):
+    object: _Object
+
+
+def _found(entry: dict[str, Any], repository: str) -> Found | None:
+    """An issue of a list; None for a pull request, and for what nobody could hand out."""
+    try:
+        fact = reading.shown_issue(entry, repository)
+        return None if fact.is_pull else Found(facts_of(fact), fact.at_ms or 0)
+    except TowpathError:
+        return None
+
+
+def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
+    """An issue as we know it. Raises IssueInvalid."""
+    usual = IssueState.OPEN if fact.is_open else IssueState.CLOSED
+    return Facts(
+        repository=fact.repository,
+        number=fact.number,
+        title=fact.title,
+        body=fact.body,
+        labels=fact.labels,
+        url=fact.url if is_url(fact.url) else "",
+        state=state or usual,
+        assignees=fact.assignees,
+        reopened=fact.reopened,
+    )
+
+
+def caller_of(options: IssuesOptions) -> Caller:
+    """Calls that reach GitHub: the address is the operator's own, and may be a private one."""
+    hosts = [options.github_host, *([options.github_api] if options.github_api else [])]
+    allow = (*(parse_target(it).host for it in hosts), *options.allow)
+    return Caller(allow=allow, timeout=WITHIN, largest_answer=_LARGEST_ANSWER)
+
+
+def github_of(options: IssuesOptions, caller: Caller) -> GitHub:
+    """GitHub with the token of the options, which must have one."""
+    client = ForgeClient.github(
+        caller,
+        token=options.github_token or "",
+        host=options.github_host,
+        api=options.github_api,
+    )
+    return GitHub(client)

@@ -1,0 +1,79 @@
+"""What runs in a worker: GitHub is shown who holds what, and compared with what is known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from towpath.app.app import AtWork, Towpath
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.github import GitHub, caller_of, github_of
+from towpath.apps.issues.model import PROJECTIONS, SYNCS
+from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.policy import Policy, policy_at
+from towpath.apps.issues.projection import ATTEMPTS, RETRY, TIME_LIMIT, Projector
+from towpath.apps.issues.sync import Reconciler, SyncWish, submit_sync
+from towpath.clock import ZERO, hours, minutes
+from towpath.engine.retry import Exponential
+from towpath.engine.schedule import Every
+from towpath.errors import ServerError
+from towpath.telemetry.logs import Log
+
+_SYNC_RETRY = Exponential(first=minutes(1), longest=minutes(10))
+
+
+class Consumers:
+    """The handlers of the application, if the options have a token for GitHub.
+
+    Raises PolicyInvalid, InvalidOption.
+    """
+
+    def __init__(self, options: IssuesOptions) -> None:
+        self._options, self._policy = options, policy_at(options.policy)
+        self._caller = caller_of(options) if options.github_token else None
+        self._github = github_of(options, self._caller) if self._caller else None
+
+    @asynccontextmanager
+    async def added(self, app: Towpath) -> AsyncGenerator[None]:
+        """*app*, which must have a ledger, with the handlers, and connections to GitHub."""
+        if self._caller is None or self._github is None:
+            yield
+            return
+        async with self._caller:
+            add_issues(app, self._github, self._options, self._policy)
+            yield
+
+
+def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Policy) -> None:
+    """Let *app*, which must have a ledger, show on GitHub who holds what, and compare issues with
+    GitHub: when it starts, and again and again.
+    """
+    board = Board(
+        engine=lambda: app.engine,
+        ledger=lambda: app.ledger,
+        options=options,
+        policy=policy,
+        metrics=app.metrics,
+        log=Log(),
+    )
+    app.handler(
+        PROJECTIONS,
+        record=True,
+        max_attempts=ATTEMPTS,
+        retry=RETRY,
+        time_limit=TIME_LIMIT,
+        keep=ZERO,
+    )(Projector(board, github).project)
+    reconciler = Reconciler(board, github, lambda: app.engine)
+    handler = app.handler(
+        SYNCS, max_attempts=3, retry=_SYNC_RETRY, time_limit=hours(1), keep=hours(1)
+    )(reconciler.run)
+    app.recur(handler, Every(options.sync), SyncWish(), name="issues.sync")
+
+    @asynccontextmanager
+    async def at_start(_: AtWork) -> AsyncGenerator[None]:
+        with suppress(ServerError):  # it is away: the schedule comes later
+            await submit_sync(app.engine, None)
+        yield
+
+    app.around_workers(at_start)

@@ -1,0 +1,201 @@
+"""Webhooks: what they tell of issues, pull requests, labels and repositories, and what comes of it.
+
+Each can be taken twice, or in another order than they were sent: rows know how new they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.errors import IssueInvalid
+from towpath.apps.issues.github import facts_of
+from towpath.apps.issues.measures import WEBHOOKS
+from towpath.apps.issues.model import NUMBER_MOST, Issue, IssueState, Source, issue_id
+from towpath.apps.issues.moving import Moving
+from towpath.clock import wall_ms
+from towpath.forges import github
+from towpath.forges.facts import Delivery, Event, Fact, Label, PullRequest, Repository
+from towpath.forges.facts import Issue as IssueFact
+from towpath.forges.texts import is_repository, one_line
+
+_CLOSES = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+"
+    r"((?:[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)?)#([0-9]{1,9})\b",
+    re.IGNORECASE,
+)
+_LINKED_MOST = 20
+_GONE = ("deleted", "transferred")
+_LISTENED = {
+    Event.ISSUE,
+    Event.COMMENT,
+    Event.PULL,
+    Event.REVIEW,
+    Event.LABEL,
+    Event.REPOSITORY,
+}
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A delivery that tells of something we know."""
+
+    event: Event
+    action: str
+    """In the forge's own words."""
+    fact: Fact
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A delivery that is genuine and tells of nothing that concerns us."""
+
+    reason: str
+
+
+def read_github(
+    headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
+) -> Told | Ignored:
+    """What a delivery of GitHub tells. Raises SignatureRefused and WebhookInvalid."""
+    return told_of(github.read(headers, body, secrets=secrets))
+
+
+def told_of(delivery: Delivery) -> Told | Ignored:
+    event = delivery.event
+    if event not in _LISTENED:
+        return Ignored(delivery.named)
+    fact, said = delivery.fact(), delivery.acted().said
+    if fact is None or event is None:
+        return Ignored(delivery.named)
+    if not is_repository(fact.repository):
+        raise fact.refusal("repository", "must be owner/name")
+    if isinstance(fact, IssueFact):
+        if fact.is_pull:
+            return Ignored("a pull request's comment")
+        _check(fact)
+    return Told(event, one_line(said, most=64), fact)
+
+
+def _check(fact: IssueFact) -> None:
+    """What breaks a rule is named as the forge names it. Raises WebhookInvalid."""
+    try:
+        facts_of(fact)
+        _ = fact.at_ms
+    except IssueInvalid as error:
+        raise fact.refusal(error.field, error.rule) from error
+
+
+class Intake:
+    """What comes of a webhook."""
+
+    def __init__(self, board: Board) -> None:
+        self._board, self._moving = board, Moving(board)
+
+    async def take(self, found: Told | Ignored) -> tuple[list[str], str]:
+        """The issues that it changed; or why it did not. Raises LedgerError."""
+        if isinstance(found, Ignored):
+            return self._answered([], found.reason)
+        fact = found.fact
+        if not self._board.options.takes(fact.repository):
+            return self._answered([], "issues of this repository are not handed out")
+        if isinstance(fact, IssueFact):
+            changed = await self._issue(fact, found)
+        elif isinstance(fact, PullRequest):
+            changed = await self._pull(fact, found)
+        elif isinstance(fact, Label):
+            changed = await self._label(fact, found.action)
+        elif isinstance(fact, Repository):
+            changed = await self._repository(fact, found.action)
+        else:
+            changed = []
+        return self._answered(changed, "" if changed else "nothing that was not known")
+
+    def _answered(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
+        known = ignored == "nothing that was not known"
+        state = "taken" if changed else "stale" if known else "ignored"
+        self._board.metrics.own(WEBHOOKS).labels(state).inc()
+        return changed, ignored
+
+    # ── issues ───────────────────────────────────────────────────────────────────────────
+
+    async def _issue(self, fact: IssueFact, told: Told) -> list[str]:
+        gone = told.event is Event.ISSUE and told.action in _GONE
+        facts = facts_of(fact, state=IssueState.GONE if gone else None)
+        version, now = fact.at_ms or 0, wall_ms()
+
+        def change(before: Issue | None) -> Issue:
+            # What is gone is not told of again, whatever comes late.
+            return life.told(
+                before, facts, source=Source.GITHUB, version=version, read=gone, now=now
+            )
+
+        revised = await self._board.revise(facts.id, change)
+        return [facts.id] if revised.changed else []
+
+    # ── pull requests ────────────────────────────────────────────────────────────────────
+
+    async def _pull(self, fact: PullRequest, told: Told) -> list[str]:
+        """The issues that a pull request is about know its number; a push to it, or a review, may
+        begin the delay of their review anew.
+        """
+        restarts = told.event is Event.REVIEW or told.action == "synchronize"
+        restarts = restarts and self._board.policy.review.restart
+        at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
+
+        def change(before: Issue | None) -> Issue | None:
+            if before is None:
+                return None
+            after = life.linked(before, fact.number) if fact.is_open else before
+            return life.seen_again(after, at=at, now=now) if restarts else after
+
+        for id in linked_issues(fact, self._board):
+            if (await self._board.revise(id, change)).changed:
+                changed.append(id)
+        return changed
+
+    # ── labels and repositories ──────────────────────────────────────────────────────────
+
+    async def _label(self, fact: Label, action: str) -> list[str]:
+        """A label that was renamed is renamed on all issues; one that was deleted is on none."""
+        old = fact.title if action == "deleted" else fact.before
+        if old is None:
+            return []
+        new = None if action == "deleted" else fact.title
+        ledger = self._board.ledger
+        ids = await ledger.read(tables.labelled(fact.repository, old))
+        changed: list[str] = []
+        for id in ids:
+            revised = await self._board.revise(id, lambda it: it and _relabelled(it, old, new))
+            if revised.changed:
+                changed.append(id)
+        return changed
+
+    async def _repository(self, fact: Repository, action: str) -> list[str]:
+        if action == "deleted":
+            return await self._moving.gone(fact.repository)
+        if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
+            return await self._moving.renamed(fact.before, fact.repository)
+        return []
+
+
+def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
+    kept = {it for it in issue.labels if it.lower() != old.lower()}
+    if len(kept) == len(issue.labels):
+        return issue
+    return replace(issue, labels=tuple(sorted({*kept, new} if new else kept)))
+
+
+def linked_issues(pull: PullRequest, board: Board) -> list[str]:
+    """The issues that *pull* is about: by its branch, which has our name, or by its own words."""
+    found: dict[str, None] = {}
+    before, _, after = board.policy.show.branch.partition("{number}")
+    number = pull.ref.removeprefix(before).removesuffix(after)
+    if before + number + after == pull.ref and number.isascii() and number.isdecimal():
+        found[issue_id(pull.repository, int(number[:10]))] = None
+    for repository, said in _CLOSES.findall(f"{pull.title}\n{pull.body}")[:_LINKED_MOST]:
+        if int(said) <= NUMBER_MOST:
+            found[issue_id(repository or pull.repository, int(said))] = None
+    return list(found)

@@ -1,0 +1,55 @@
+"""Repositories that are renamed, transferred or deleted, and what becomes of their issues."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from towpath.apps.issues import tables
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.model import Issue, IssueState, issue_id
+from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
+
+_SOME = 200
+_GONE = "the repository is gone, or the token may not see it"
+
+
+class Moving:
+    """Changes all issues of a repository."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    async def gone(self, repository: str) -> list[str]:
+        """Issues of *repository* are no longer handed out, and whoever holds one is told to stop.
+
+        Should it be there again, a comparison with GitHub finds them open.
+        """
+        board, ids = self._board, list[str]()
+        while some := await board.ledger.read(tables.of_repository(repository, _SOME)):
+            for issue in some:
+                await board.revise(issue.id, _gone)
+                ids.append(issue.id)
+        await board.ledger.decide(tables.noted(repository, trouble=_GONE))
+        told = {"repository": repository, "error": "RepositoryGone"}
+        board.log.emit(REPOSITORY_TROUBLE, **told, reason=_GONE)
+        return ids
+
+    async def renamed(self, old: str, new: str) -> list[str]:
+        """Issues of *old* are those of *new*; tasks keep their ids, and agents their tasks."""
+        board, ids = self._board, list[str]()
+        if old.lower() == new.lower():
+            return ids
+        while some := await board.ledger.read(tables.of_repository(old, _SOME, any_state=True)):
+            for issue in some:
+                other = await board.ledger.decide(tables.moved(issue, new))
+                await board.withdraw(other)
+                revised = await board.revise(issue_id(new, issue.number), lambda it: it)
+                ids += [revised.after.id] if revised.after else []
+        await board.ledger.write(tables.repository_renamed(old))
+        if ids:
+            board.log.emit(REPOSITORY_MOVED, repository=old, name=new)
+        return ids
+
+
+def _gone(issue: Issue | None) -> Issue | None:
+    return issue and replace(issue, state=IssueState.GONE)

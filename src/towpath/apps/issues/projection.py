@@ -1,0 +1,172 @@
+"""What GitHub shows of who holds an issue: labels, a branch, a comment. It shows the row, and never
+decides anything.
+
+Each change of a hold is followed by a recorded job, one at a time per issue, which looks at the row
+and brings GitHub to what that says. What it is about to set is noted before, so that whoever comes
+after a crash knows what to take away.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+from msgspec.structs import replace
+
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.github import Found, GitHub
+from towpath.apps.issues.measures import PROJECTED
+from towpath.apps.issues.model import ISSUES, Issue, IssueState, Payload, Source
+from towpath.apps.outcomes import calling
+from towpath.calls.errors import AnswerRefused
+from towpath.clock import ZERO, minutes, seconds, wall_ms
+from towpath.engine.leases import lease_by_token
+from towpath.engine.model import job_ref
+from towpath.engine.retry import Exponential
+from towpath.errors import JobError, LeaseError
+from towpath.telemetry.events import ISSUE_REFUSED
+from towpath.worker.context import Context, Discard, Retry
+
+ATTEMPTS = 6
+RETRY = Exponential(first=seconds(2), factor=3, longest=minutes(5))
+TIME_LIMIT = minutes(5)
+_FORBIDDEN = (401, 403)
+"""Refusals that last, unless they are about the limit of requests."""
+
+
+class Projector:
+    """Brings GitHub to what rows say."""
+
+    def __init__(self, board: Board, github: GitHub) -> None:
+        self._board, self._github = board, github
+
+    async def project(self, payload: bytes, ctx: Context) -> None:
+        """Show who holds an issue, or that nobody does. A refusal that lasts releases it."""
+        id = msgspec.json.decode(payload, type=Payload).issue
+        issue = await self._board.ledger.read(tables.found(id))
+        if issue is None:
+            return
+        try:
+            with calling("GitHub"):
+                await self._bring(issue)
+        except Discard as refusal:
+            await self._refused(issue, refusal.reason)
+        except Retry as refusal:
+            cause = refusal.__cause__
+            forbidden = isinstance(cause, AnswerRefused) and cause.status in _FORBIDDEN
+            lasting = forbidden and (refusal.after or ZERO) == ZERO
+            if lasting or ctx.attempt >= ATTEMPTS:
+                await self._refused(issue, refusal.reason)
+                return
+            raise
+
+    async def _bring(self, issue: Issue) -> None:
+        if issue.held:
+            await self._show(issue)
+        else:
+            await self._undo(issue)
+
+    # ── somebody holds it ────────────────────────────────────────────────────────────────
+
+    async def _show(self, issue: Issue) -> None:
+        policy = self._board.policy
+        wanted = policy.shown_labels(issue.agent)
+        noted = await self._board.revise(issue.id, lambda it: _about_to_show(it, issue, wanted))
+        now = noted.after
+        if now is None or (now.agent, now.token) != (issue.agent, issue.token):
+            return  # another job comes for what it is now
+        found = await self._found(issue)
+        there = {it.lower() for it in found.facts.labels}
+        missing = [it for it in wanted if it.lower() not in there]
+        strange = [it for it in now.shown if it not in wanted and it.lower() in there]
+        for label in strange:
+            await self._github.remove_label(issue.repository, issue.number, label)
+        if missing:
+            await self._github.add_labels(issue.repository, issue.number, missing)
+        branch = policy.branch(issue)
+        if branch and now.branch != branch:
+            await self._github.make_branch(issue.repository, branch)
+        if policy.show.comment:
+            await self._comment(issue)
+        if missing or strange:
+            found = await self._found(issue)
+        await self._board.revise(
+            issue.id, lambda it: _after(it, found, issue, shown=wanted, branch=branch)
+        )
+        self._count("shown")
+
+    async def _comment(self, issue: Issue) -> None:
+        text = f"`{issue.agent}` works on this ({issue.task_type})."
+        mark = f"<!-- towpath {issue.task_id} {issue.token} -->"
+        await self._github.comment(issue.repository, issue.number, text, mark=mark)
+
+    async def _found(self, issue: Issue) -> Found:
+        found = await self._github.issue(issue.repository, issue.number)
+        if found is None:
+            await self._board.revise(issue.id, lambda it: it and replace(it, state=IssueState.GONE))
+            raise Discard("GitHub does not have the issue any more")
+        return found
+
+    # ── nobody holds it ──────────────────────────────────────────────────────────────────
+
+    async def _undo(self, issue: Issue) -> None:
+        if not issue.shown:
+            return
+        for label in issue.shown:
+            await self._github.remove_label(issue.repository, issue.number, label)
+        found = await self._github.issue(issue.repository, issue.number)
+        await self._board.revise(issue.id, lambda it: _after(it, found, issue, shown=()))
+        self._count("undone")
+
+    async def _refused(self, issue: Issue, reason: str) -> None:
+        """What GitHub refuses for good: nobody holds an issue that does not show it."""
+        board = self._board
+        told = {"issue": issue.id, "agent": issue.agent or None, "error": "AnswerRefused"}
+        board.log.emit(ISSUE_REFUSED, **told, reason=reason)
+        self._count("refused")
+        if not issue.held:
+            # Nothing more can be done: labels that GitHub lets nobody change are its own.
+            await board.revise(issue.id, lambda it: it and _unshown(it, issue))
+            return
+        lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
+        with suppress(LeaseError, JobError):  # it has ended by itself
+            await (await board.engine()).release(lease, delay=board.options.pause)
+        await board.look_at(issue, how="refused", why=f"GitHub refused: {reason}")
+
+    def _count(self, state: str) -> None:
+        self._board.metrics.own(PROJECTED).labels(state).inc()
+
+
+def _same(now: Issue | None, issue: Issue) -> bool:
+    return now is not None and (now.agent, now.token) == (issue.agent, issue.token)
+
+
+def _about_to_show(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> Issue | None:
+    """Labels are ours from before they are set: they never withhold the issue, and are undone."""
+    if now is None or not _same(now, issue):
+        return now
+    return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])))
+
+
+def _after(
+    now: Issue | None,
+    found: Found | None,
+    issue: Issue,
+    *,
+    shown: tuple[str, ...],
+    branch: str = "",
+) -> Issue | None:
+    """The row once GitHub shows it: what GitHub says of the issue, and which labels are ours."""
+    if now is None:
+        return None
+    if found is not None:
+        facts, version = found.facts, found.version
+        now = life.told(now, facts, source=Source.GITHUB, version=version, read=True, now=wall_ms())
+    if not _same(now, issue):
+        return now
+    return replace(now, shown=shown, branch=branch or now.branch)
+
+
+def _unshown(now: Issue, issue: Issue) -> Issue:
+    return replace(now, shown=()) if _same(now, issue) else now

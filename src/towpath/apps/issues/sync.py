@@ -1,0 +1,235 @@
+"""Reconciliation: all open issues are compared with GitHub. Webhooks that never came are made up
+for, and labels that don't say who holds what are mended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.board import Board
+from towpath.apps.issues.github import Found, GitHub, Page
+from towpath.apps.issues.hooks import linked_issues
+from towpath.apps.issues.measures import REPAIRED, SYNCED
+from towpath.apps.issues.model import SYNCS, Issue, IssueState, Source, TaskType, issue_id
+from towpath.apps.issues.moving import Moving
+from towpath.apps.outcomes import calling
+from towpath.clock import seconds, steady, wall_ms
+from towpath.engine.engine import Engine
+from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
+from towpath.worker.context import Context, Discard, Retry
+
+_TOLD_MOST = 20
+"""Lines of the log about one comparison; the count says how many there were."""
+_MINUTE = 60_000
+
+
+class SyncWish(msgspec.Struct, frozen=True):
+    """Which repository is compared; None = all."""
+
+    repository: str | None = None
+
+
+class Synced(msgspec.Struct, frozen=True, kw_only=True):
+    """What a comparison came to."""
+
+    repository: str
+    issues: int = 0
+    """Open issues that GitHub has."""
+    changed: int = 0
+    """Issues that were not as GitHub has them."""
+    repaired: int = 0
+    """Issues whose labels did not say who holds them."""
+    requests: int = 0
+    gone: bool = False
+
+
+class Reconciler:
+    """Compares repositories with GitHub."""
+
+    def __init__(self, board: Board, github: GitHub, engine: Callable[[], Engine]) -> None:
+        self._board, self._github, self._engine = board, github, engine
+        self._moving = Moving(board)
+
+    async def run(self, wish: SyncWish, ctx: Context) -> Synced | None:
+        """Compare one repository; without a name, have all that are known compared."""
+        if wish.repository is None:
+            await self._board.offer_all()
+            for name in await self.repositories():
+                await submit_sync(self._engine(), name)
+            return None
+        try:
+            with calling("GitHub"):
+                return await self.compare(wish.repository)
+        except (Retry, Discard) as refusal:
+            await self._failed(wish.repository, refusal.reason)
+            raise
+
+    async def repositories(self) -> list[str]:
+        """All that are to be compared: those of the options, or those that are known."""
+        options = self._board.options
+        if options.repositories:
+            return list(options.repositories)
+        known = await self._board.ledger.read(tables.repository_facts)
+        return [it["name"] for it in known if it["source"] == Source.GITHUB]
+
+    async def compare(self, name: str) -> Synced:
+        """Compare one repository with GitHub. Raises what `calls` raises, LedgerError."""
+        began, asked = steady(), self._github.requests
+        facts = await self._github.repository(name)
+        if facts is None:
+            await self._moving.gone(name)
+            self._github.forget(name)
+            self._board.metrics.own(SYNCED).labels("gone").inc()
+            return Synced(repository=name, gone=True, requests=self._github.requests - asked)
+        if facts.name.lower() != name.lower():
+            await self._moving.renamed(name, facts.name)
+            name = facts.name
+        there, changed = set[int](), 0
+        async for page in self._github.open_issues(name):
+            there |= page.numbers
+            changed += await self._page(page)
+        changed += await self._missing(name, there)
+        await self._pulls(name)
+        repaired = await self._drifted(name)
+        branch, now = facts.default_branch, wall_ms()
+        noted = tables.noted(name, default_branch=branch, synced=now, trouble="", source="github")
+        await self._board.ledger.decide(noted)
+        synced = Synced(
+            repository=name,
+            issues=len(there),
+            changed=changed,
+            repaired=repaired,
+            requests=self._github.requests - asked,
+        )
+        self._tell(synced, steady() - began)
+        return synced
+
+    # ── issues ───────────────────────────────────────────────────────────────────────────
+
+    async def _page(self, page: Page) -> int:
+        """Take in what a page tells; how many rows were not as it says."""
+        board = self._board
+        ids = [it.facts.id for it in page.issues]
+        known = await board.ledger.read(tables.among(ids)) if ids else {}
+        now = wall_ms()
+        differ = [
+            it
+            for it in page.issues
+            if _told(known.get(it.facts.id), it, now) != known.get(it.facts.id)
+        ]
+        revised = await asyncio.gather(*(self._tell_of(it) for it in differ))
+        changed = [it for it in revised if it is not None]
+        await board.settle(*(it for it in changed if not tables.is_known(it)))
+        for issue in changed:
+            if issue.id in known and not _only_read(known[issue.id], issue):
+                self._repaired(issue.id, "issue")
+        return len(changed)
+
+    async def _tell_of(self, found: Found) -> Issue | None:
+        now = wall_ms()
+        revised = await self._board.revise(
+            found.facts.id, lambda it: _told(it, found, now), settle=False
+        )
+        return revised.after if revised.changed else None
+
+    async def _missing(self, repository: str, there: set[int]) -> int:
+        """Those that are open for GitHub or for us, but not for both: each is asked for by itself.
+
+        A list may change while it is read, and one that has not changed tells nothing of our rows.
+        """
+        known = await self._board.ledger.read(tables.open_numbers(repository, Source.GITHUB))
+        changed = 0
+        for number in sorted(known ^ there):
+            found = await self._github.issue(repository, number)
+            now = wall_ms()
+
+            def change(
+                before: Issue | None, found: Found | None = found, now: int = now
+            ) -> Issue | None:
+                if before is None or found is None:
+                    return before and msgspec.structs.replace(before, state=IssueState.GONE)
+                return _told(before, found, now)
+
+            id = issue_id(repository, number)
+            if (await self._board.revise(id, change)).changed:
+                self._repaired(id, "issue")
+                changed += 1
+        return changed
+
+    async def _pulls(self, repository: str) -> None:
+        """Issues know the newest open pull request that is about them; or else the one that its
+        agent named when it was done.
+        """
+        before = await self._board.ledger.read(tables.with_pull(repository))
+        linked: dict[str, int | None] = dict.fromkeys(before)
+        async for pull in self._github.open_pulls(repository):
+            for id in linked_issues(pull, self._board):
+                linked[id] = max(pull.number, linked.get(id) or 0)
+        for id, number in linked.items():
+            await self._board.revise(id, lambda it, number=number: it and _linked(it, number))
+
+    async def _drifted(self, repository: str) -> int:
+        """Have GitHub show who holds what, where it does not."""
+        board, count = self._board, 0
+        for issue in await board.ledger.read(tables.shown_otherwise(repository)):
+            wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
+            has = {it.lower() for it in issue.labels}
+            right = wanted == set(issue.shown) and all(it.lower() in has for it in wanted)
+            if not right and issue.source is Source.GITHUB:
+                await board.show(issue.id)
+                self._repaired(issue.id, "label")
+                count += 1
+        return count
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────
+
+    def _repaired(self, id: str, what: str) -> None:
+        self._board.metrics.own(REPAIRED).labels(what).inc()
+        self._board.log.emit(ISSUE_REPAIRED, issue=id, what=what)
+
+    async def _failed(self, name: str, reason: str) -> None:
+        self._board.metrics.own(SYNCED).labels("failed").inc()
+        await self._board.ledger.decide(tables.noted(name, trouble=reason))
+        told = {"repository": name, "error": "AnswerRefused"}
+        self._board.log.emit(REPOSITORY_TROUBLE, **told, reason=reason)
+
+    def _tell(self, synced: Synced, took: float) -> None:
+        self._board.metrics.own(SYNCED).labels("done").inc()
+        self._board.log.emit(
+            REPOSITORY_SYNCED,
+            repository=synced.repository,
+            issues=synced.issues,
+            requests=synced.requests,
+            changed=synced.changed,
+            took=seconds(took),
+        )
+
+
+def _told(before: Issue | None, found: Found, now: int) -> Issue:
+    return life.told(
+        before, found.facts, source=Source.GITHUB, version=found.version, read=True, now=now
+    )
+
+
+def _linked(issue: Issue, number: int | None) -> Issue:
+    if number is None and TaskType.DEVELOPMENT in issue.done:
+        return issue
+    return msgspec.structs.replace(issue, pr_number=number)
+
+
+def _only_read(before: Issue, after: Issue) -> bool:
+    """Whether GitHub says what we knew: only that we asked for it is new."""
+    names = ("title", "body", "labels", "assignees", "state", "version")
+    return all(getattr(before, it) == getattr(after, it) for it in names)
+
+
+async def submit_sync(engine: Engine, repository: str | None) -> str:
+    """Have a repository compared, or all; once a minute at most. The job's id."""
+    minute = wall_ms() // _MINUTE
+    lane = f"repository {repository.lower()}" if repository else "all"
+    wish = msgspec.json.encode(SyncWish(repository))
+    return (await engine.submit(SYNCS, wish, id=f"{lane} {minute}", lane=lane)).id

@@ -1,0 +1,113 @@
+"""Issues beside a GitHub on this machine."""
+
+from contextlib import suppress
+from typing import Any
+
+from tests.apps.issues.agents import REPOSITORY, Desk
+from towpath.apps.issues.github import github_of
+from towpath.apps.issues.hooks import read_github
+from towpath.apps.issues.model import PROJECTIONS, Issue
+from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.projection import Projector
+from towpath.apps.issues.sync import Reconciler, Synced
+from towpath.calls.caller import Caller
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.record import RecordState
+from towpath.testing.github.double import GitHubDouble
+from towpath.testing.github.hooks import Delivery
+from towpath.testing.github.people import People
+from towpath.worker.context import Context, Retry
+
+SECRET = "of the webhooks"  # noqa: S105 -- of no forge
+
+
+def options_for(github: GitHubDouble, **more: Any) -> IssuesOptions:
+    return IssuesOptions(
+        repositories=(REPOSITORY,),
+        github_secrets=(SECRET,),
+        github_token=github.token,
+        github_host=github.url,
+        github_api=github.url,
+        **more,
+    )
+
+
+class Site(Desk):
+    """The service, with what its worker does done when it is told to."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        options: IssuesOptions,
+        policy: Policy,
+        *,
+        github: GitHubDouble,
+        caller: Caller,
+    ) -> None:
+        super().__init__(engine, ledger, options, policy)
+        self.github, self.people = github, github.at(REPOSITORY)
+        self.client = github_of(options, caller)
+        self.projector = Projector(self.board, self.client)
+        self.reconciler = Reconciler(self.board, self.client, lambda: engine)
+        self.taken = 0
+        """Deliveries of GitHub that were taken."""
+
+    def at(self, repository: str) -> People:
+        return self.github.at(repository)
+
+    async def sync(self, repository: str = REPOSITORY) -> Synced:
+        return await self.reconciler.compare(repository)
+
+    async def deliver(self, *deliveries: Delivery) -> None:
+        """Take these webhooks, or all that came since the last time."""
+        some = deliveries or self.github.deliveries[self.taken :]
+        if not deliveries:
+            self.taken += len(some)
+        for it in some:
+            told = read_github(it.headers, it.body, secrets=[SECRET])
+            await self.service.intake.take(told)
+
+    async def project(self, *, attempt: int = 1) -> int:
+        """Do what is to be shown on GitHub; how many jobs there were."""
+        done = 0
+        while True:
+            page = await self.ledger.jobs.list(PROJECTIONS, state=RecordState.PENDING)
+            if not page.records:
+                return done
+            for record in reversed(page.records):
+                await self.ledger.jobs.cancel(PROJECTIONS, record.id)
+                await self.projector.project(record.payload, Attempt(attempt))
+                done += 1
+
+    async def project_in_vain(self) -> None:
+        """Do it, and let it fail: it stays to be done."""
+        [record] = (await self.ledger.jobs.list(PROJECTIONS, state=RecordState.PENDING)).records
+        with suppress(Retry):
+            await self.projector.project(record.payload, Attempt(1))
+            raise AssertionError("it worked")
+
+    def labels(self, number: int) -> set[str]:
+        return set(self.people[number].labels)
+
+    async def rows(self) -> dict[str, Issue]:
+        page = await self.service.list(size=200)
+        return {it.id: it for it in page.issues}
+
+
+class Attempt(Context):
+    """An attempt whose number a test chooses."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int) -> None:
+        here = Context.here(PROJECTIONS, handler="project")
+        for slot in Context.__slots__:
+            setattr(self, slot, getattr(here, slot))
+        self._number = number
+
+    @property
+    def attempt(self) -> int:
+        return self._number

@@ -1,0 +1,172 @@
+"""Reconciliation: what no webhook told is found, and what GitHub shows wrongly is mended."""
+
+import pytest
+
+from tests.apps.issues.sites import Site
+from towpath.calls.errors import AnswerRefused, CallFailed
+from towpath.embedded import EmbeddedServer
+from towpath.testing.github.trouble import answers, hangs_up, rate_limit
+
+
+async def test_all_open_issues_are_found_page_by_page(site: Site) -> None:
+    for number in range(1, 251):
+        site.people.open(f"Number {number}", labels=["P2"])
+    synced = await site.sync()
+    assert (synced.issues, synced.changed) == (250, 250)
+    numbers = [(await site.take(f"a{n}")).issue_number for n in range(3)]
+    assert numbers == [1, 2, 3]
+
+
+async def test_what_has_not_changed_costs_nothing(site: Site) -> None:
+    for number in range(1, 151):
+        site.people.open(f"Number {number}")
+    await site.sync()
+    used = site.github.used
+    again = await site.sync()
+    assert (again.changed, again.issues) == (0, 150)
+    assert site.github.used - used <= 2  # the repository and the list of pull requests
+    site.people.label(150, "P0")
+    assert (await site.sync()).changed == 1
+    assert (await site.look(150)).priority == 100
+
+
+async def test_a_webhook_that_never_came_is_made_up_for(site: Site) -> None:
+    site.people.open("It breaks")
+    await site.deliver()
+    site.people.label(1, "epic")
+    await site.sync()
+    assert (await site.look(1)).withheld == "never"
+    assert site.counted("towpath_issues_repaired_total", "issue") == 1
+
+
+async def test_an_issue_that_was_closed_meanwhile_is_withdrawn(site: Site) -> None:
+    site.people.open("One")
+    site.people.open("Two")
+    await site.sync()
+    site.people.close(1)
+    await site.sync()
+    assert (await site.look(1)).withheld == "closed"
+    assert (await site.take()).issue_number == 2
+
+
+async def test_issues_that_were_deleted_or_transferred_are_gone(site: Site) -> None:
+    for _ in range(3):
+        site.people.open("It breaks")
+    await site.sync()
+    site.people.delete(1)
+    site.github.transfer("octo/repo", 2, "octo/other")
+    await site.sync()
+    states = {id: it.state for id, it in (await site.rows()).items()}
+    assert states == {"octo/repo#1": "gone", "octo/repo#2": "gone", "octo/repo#3": "open"}
+
+
+async def test_pull_requests_are_not_handed_out_but_known(site: Site) -> None:
+    site.people.open("It breaks")
+    site.people.open_pull("A change", head="issue-1")
+    await site.sync()
+    assert list(await site.rows()) == ["octo/repo#1"]
+    assert (await site.look(1)).pr_number == 2
+
+
+class TestLabelsThatDoNotSayWhoHoldsWhat:
+    async def test_are_mended(self, site: Site) -> None:
+        site.people.open("It breaks")
+        await site.sync()
+        await site.take("ann")
+        await site.project()
+        site.people.unlabel(1, "in-progress", "agent:ann")
+        assert (await site.sync()).repaired == 1
+        await site.project()
+        assert site.labels(1) == {"in-progress", "agent:ann"}
+        assert (await site.sync()).repaired == 0
+        assert site.counted("towpath_issues_repaired_total", "label") == 1
+
+    async def test_are_taken_away_where_nobody_holds_it(self, site: Site) -> None:
+        site.people.open("It breaks")
+        await site.sync()
+        task = await site.take("ann")
+        await site.project()
+        await site.service.release(task.task_id, task.token)
+        await site.project()
+        site.people.label(1, "agent:ann")
+        await site.sync()
+        await site.project()
+        assert site.labels(1) == {"agent:ann"}  # somebody else's now
+
+
+class TestARepository:
+    async def test_that_was_renamed_keeps_its_issues_and_tasks(self, site: Site) -> None:
+        site.people.open("One")
+        site.people.open("Two", labels=["P0"])
+        await site.sync()
+        task = await site.take("ann")
+        assert task.issue_number == 2
+        site.github.rename("octo/repo", "octo/renamed")
+        synced = await site.sync()
+        assert synced.repository == "octo/renamed"
+        assert sorted(await site.rows()) == ["octo/renamed#1", "octo/renamed#2"]
+        held = await site.service.get("octo/renamed", 2)
+        assert (held.agent, held.token) == ("ann", task.token)
+        await site.service.heartbeat(task.task_id, task.token)
+        other = await site.take("bob", repositories=("octo/renamed",))
+        assert other.issue_number == 1
+        await site.service.complete(task.task_id, task.token)
+        assert (await site.service.get("octo/renamed", 2)).withheld == "completed"
+
+    async def test_that_was_deleted_offers_nothing(self, site: Site) -> None:
+        site.people.open("One")
+        site.people.open("Two")
+        await site.sync()
+        task = await site.take("ann")
+        site.github.delete("octo/repo")
+        assert (await site.sync()).gone
+        assert await site.ask("bob") is None
+        held = await site.service.heartbeat(task.task_id, task.token)
+        assert "gone" in held.withdrawn
+
+    async def test_that_is_there_again_is_taken_up_again(self, site: Site) -> None:
+        site.people.open("One")
+        await site.sync()
+        site.github.trouble(answers(404, path="^/repos/octo/repo$"))
+        assert (await site.sync()).gone
+        assert await site.ask() is None
+        await site.sync()
+        assert (await site.take()).task_id == "octo~repo~1~2"
+
+
+class TestTrouble:
+    @pytest.mark.parametrize(
+        "trouble", [rate_limit(), answers(502), hangs_up()], ids=["limit", "502", "hang up"]
+    )
+    async def test_changes_nothing_and_is_told(self, site: Site, trouble: object) -> None:
+        site.people.open("One")
+        await site.sync()
+        site.people.close(1)
+        site.github.trouble(trouble)  # pyright: ignore[reportArgumentType] -- a Trouble
+        with pytest.raises((AnswerRefused, CallFailed)):
+            await site.sync()
+        assert (await site.look(1)).state == "open"
+
+    async def test_about_the_limit_leaves_github_alone(self, site: Site) -> None:
+        site.people.open("One")
+        site.github.trouble(rate_limit())
+        with pytest.raises(AnswerRefused):
+            await site.sync()
+        asked = len(site.github.asked)
+        with pytest.raises(AnswerRefused):
+            await site.sync()
+        assert len(site.github.asked) == asked
+
+
+async def test_what_redis_has_lost_is_offered_again(site: Site, server: EmbeddedServer) -> None:
+    for number in range(1, 4):
+        site.people.open(f"Number {number}")
+    await site.sync()
+    held = await site.take("ann")
+    await site.board.tend_once()
+    server.ask("FLUSHALL")
+    await site.board.tend_once()
+    assert not (await site.look(1)).held
+    numbers = {(await site.take(f"b{n}")).issue_number for n in range(3)}
+    assert numbers == {1, 2, 3}
+    assert held.issue_number == 1
