@@ -82,8 +82,14 @@ class GitHub:
             raise IssueInvalid("full_name", "must be owner/name")
         return RepositoryFacts(now, branch if is_branch(branch) else "")
 
-    async def open_issues(self, repository: str) -> AsyncGenerator[Page]:
-        """All open issues, page by page, oldest first: pages that are full rarely change."""
+    async def open_issues(
+        self, repository: str, *, doubted: frozenset[int] = frozenset()
+    ) -> AsyncGenerator[Page]:
+        """All open issues, page by page, oldest first: pages that are full rarely change.
+
+        A page with one that is *doubted* is read whether it has changed or not: its issue may be
+        as it was when the page was last read, and not as we have heard since.
+        """
         query = f"state=open&sort=created&direction=asc&per_page={_PER_PAGE}"
         path: str | None = f"/repos/{repository}/issues?{query}"
         for _ in range(PAGES_MOST):
@@ -91,7 +97,8 @@ class GitHub:
                 return
             known = self._pages.get(path)
             self.requests += 1
-            page = await self._client.page(path, etag=known.etag if known else "")
+            trusted = known is not None and not known.numbers & doubted
+            page = await self._client.page(path, etag=known.etag if known and trusted else "")
             if page is None and known is not None:
                 yield Page([], known.numbers, changed=False)
                 path = known.next
@@ -110,6 +117,13 @@ class GitHub:
         self._pages = {
             path: it for path, it in self._pages.items() if not path.lower().startswith(start)
         }
+
+    def doubt(self, repository: str, number: int) -> None:
+        """Read the page of an issue the next time: it was changed here."""
+        start = f"/repos/{repository.lower()}/"
+        for path, known in list(self._pages.items()):
+            if path.lower().startswith(start) and number in known.numbers:
+                del self._pages[path]
 
     async def issue(self, repository: str, number: int) -> Found | None:
         """The issue as it is now; None = it is gone: deleted, or transferred."""
@@ -131,11 +145,13 @@ class GitHub:
 
     async def add_labels(self, repository: str, number: int, labels: list[str]) -> None:
         path = f"/repos/{repository}/issues/{number}/labels"
+        self.doubt(repository, number)
         self._client.require_taken(await self._client.post(path, {"labels": labels}))
 
     async def remove_label(self, repository: str, number: int, label: str) -> None:
         """Take a label away; one that is not there is as well."""
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
+        self.doubt(repository, number)
         answer = await self._client.remove(path)
         if answer.status not in _GONE:
             self._client.require_taken(answer)

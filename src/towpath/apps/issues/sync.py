@@ -89,7 +89,8 @@ class Reconciler:
             await self._moving.renamed(name, facts.name)
             name = facts.name
         there, changed = set[int](), 0
-        async for page in self._github.open_issues(name):
+        doubted = await self._board.ledger.read(tables.unread_numbers(name))
+        async for page in self._github.open_issues(name, doubted=doubted):
             there |= page.numbers
             changed += await self._page(page)
         changed += await self._missing(name, there)

@@ -131,6 +131,12 @@ def open_numbers(repository: str, source: Source) -> Callable[[Connection], set[
     return lambda connection: set(connection.scalars(select(_i.number).where(*there)))
 
 
+def unread_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
+    """Of those, the ones of which webhooks told something since they were last asked for."""
+    there = _i.place == repository.lower(), _i.state == IssueState.OPEN, _i.read.is_(False)
+    return lambda connection: frozenset(connection.scalars(select(_i.number).where(*there)))
+
+
 # ── what is to be looked after ───────────────────────────────────────────────────────────
 
 
