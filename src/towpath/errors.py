@@ -54,7 +54,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, ClassVar, Self
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+if TYPE_CHECKING:
+    # Every error can be imported from here; those of applications and of the database are looked
+    # up in their own modules when they are first used.
+    from towpath.apps.issues.errors import *  # noqa: F403
+    from towpath.apps.reviews.errors import *  # noqa: F403
+    from towpath.apps.reviews.reviewers.errors import *  # noqa: F403
+    from towpath.apps.timers.errors import *  # noqa: F403
+    from towpath.apps.uploads.errors import *  # noqa: F403
+    from towpath.apps.uploads.stores.errors import *  # noqa: F403
+    from towpath.calls.errors import *  # noqa: F403
+    from towpath.embedded.errors import *  # noqa: F403
+    from towpath.forges.errors import *  # noqa: F403
+    from towpath.ledger.errors import *  # noqa: F403
+    from towpath.processes.command import *  # noqa: F403
+    from towpath.testing.errors import *  # noqa: F403
 
 
 class RetryAdvice(StrEnum):
@@ -72,6 +89,10 @@ class TowpathError(Exception):
     code: ClassVar[str] = "towpath_error"
     remedy: ClassVar[str] = "Read the message; it says what is wrong."
     retry: ClassVar[RetryAdvice] = RetryAdvice.NEVER
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.add_note(f"What to do: {self.remedy}")  # shown below the error in a traceback
 
     @property
     def told(self) -> Mapping[str, Any]:
@@ -627,3 +648,40 @@ class ScriptDefect(ServerError):
 
     code = "script_defect"
     remedy = "Report it with the message; nothing was half-written."
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> type[TowpathError]:
+        """An error of another module. What asks for no class by its name is not looked for."""
+        if name[:1].isupper():
+            for home in HOMES:
+                found = vars(import_module(home)).get(name)
+                if isinstance(found, type) and issubclass(found, TowpathError):
+                    return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+HOMES = tuple(
+    f"towpath.{module}"
+    for module in (
+        "ledger.errors",
+        "calls.errors",
+        "forges.errors",
+        "embedded.errors",
+        "testing.errors",
+        "processes.command",
+        "files",
+        "apps.application",
+        "apps.messages.queue",
+        "apps.issues.errors",
+        "apps.reviews.errors",
+        "apps.reviews.queue",
+        "apps.reviews.reviewers.errors",
+        "apps.timers.errors",
+        "apps.uploads.errors",
+        "apps.uploads.stores.errors",
+        "console.exits",
+    )
+)
+"""Where the errors live that are not written here."""
