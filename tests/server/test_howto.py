@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-def run(page: Path, it: Serving, *, least: int) -> str:
+def run(page: Path, it: Serving, *, least: int, within: Path | None = None) -> str:
     """What the lines of *page* said, run in one shell up to the first that fails."""
     blocks = "".join(BLOCK.findall(page.read_text()))
     lines = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
@@ -34,6 +34,7 @@ def run(page: Path, it: Serving, *, least: int) -> str:
         ["bash", "-euo", "pipefail"],
         input="\n".join(lines),
         env={**os.environ, **told},
+        cwd=within,
         capture_output=True,
         text=True,
         check=False,
@@ -103,3 +104,9 @@ def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> No
         assert towpath("pings", "count").out == "0\n"
         assert "pings.word" in towpath("config").out
         assert ", pings" in towpath("doctor").out
+
+
+def test_the_lines_of_the_page_about_uploads_run(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        said = run(HOW_TO / "upload-files.md", it, least=7, within=tmp_path)
+    assert '"missing":[[0,0],[2,2]]' in said

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """A command of an application beside its noun: where it is, and what help says of it."""
+
+    place: str
+    """`module:name` of a `typer.Typer` with this one command."""
+    about: str
 
 
 class Line(NamedTuple):
@@ -14,6 +23,8 @@ class Line(NamedTuple):
     place: str
     """`module:name`."""
     noun: str = ""
+    verbs: Mapping[str, Verb] = {}
+    """Commands of its own beside the noun."""
 
 
 BUILT_IN = {
@@ -27,7 +38,14 @@ BUILT_IN = {
     ),
     "issues": Line("towpath.apps.issues:APPLICATION"),
     "uploads": Line(
-        "towpath.apps.uploads:APPLICATION", "Uploads: list, show, abort, resume, sweep."
+        "towpath.apps.uploads:APPLICATION",
+        "Uploads: list, show, abort, resume, sweep.",
+        {
+            "upload": Verb(
+                "towpath.apps.uploads.client.cli:app",
+                "Send files to a server, and wait until they are stored.",
+            )
+        },
     ),
 }
 """The applications that come with Towpath."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from towpath.apps import BUILT_IN, Line
+from towpath.apps import BUILT_IN, Line, Verb
 from towpath.cli import (
     agent,
     bench,
@@ -48,11 +48,13 @@ class Nouns(TyperGroup):
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *self._lines(ctx)]
+        return [*super().list_commands(ctx), *VERBS, *self._lines(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
+        if cmd_name in VERBS:
+            return Noun(cmd_name, *VERBS[cmd_name])
         line = BUILT_IN.get(cmd_name) or self._lines(ctx).get(cmd_name)
         return Noun(cmd_name, line) if line and line.noun else None
 
@@ -80,12 +82,16 @@ class Nouns(TyperGroup):
         Session({**ctx.obj, **ctx.params}).refused(error)
 
 
-class Noun(TyperGroup):
-    """What help says of an application's noun; `loaded` is the noun itself."""
+VERBS = {name: (line, verb) for line in BUILT_IN.values() for name, verb in line.verbs.items()}
+"""The applications' commands beside their nouns."""
 
-    def __init__(self, name: str, line: Line) -> None:
-        super().__init__(name=name, help=line.noun)
-        self._place = line.place
+
+class Noun(TyperGroup):
+    """What help says of an application's noun, or of a verb of its own; `loaded` is that itself."""
+
+    def __init__(self, name: str, line: Line, verb: Verb | None = None) -> None:
+        super().__init__(name=name, help=verb.about if verb else line.noun)
+        self._place, self._verb = line.place, verb
 
     @cached_property
     def loaded(self) -> Any:
@@ -95,6 +101,10 @@ class Noun(TyperGroup):
         application = loaded(self._place, self._place)
         for kind, answered in application.load(application.errors, {}).items():
             exits.OF_APPLICATIONS.setdefault(kind, answered.exit)
+        if self._verb is not None:
+            command: Any = typer.main.get_command(application.load(self._verb.place))
+            command.name = self.name
+            return command
         group: Any = typer.main.get_group(application.load(application.cli))
         group.name = application.name
         return group
@@ -104,6 +114,7 @@ def nouns(command: Any) -> dict[str, Any]:
     """What is below a command, the built-in applications' nouns included; for the docs."""
     below: dict[str, Any] = dict(getattr(command, "commands", {}))
     if isinstance(command, Nouns):
+        below |= {name: Noun(name, *found).loaded for name, found in VERBS.items()}
         below |= {name: Noun(name, line).loaded for name, line in BUILT_IN.items() if line.noun}
     return below
 

@@ -126,6 +126,32 @@ class Output:
             task = bar.add_task(doing, total=total)
             yield lambda done: bar.advance(task, done)
 
+    @contextmanager
+    def transfer(self, doing: str, total: int) -> Generator[Callable[[int], None]]:
+        """The same for bytes: with the rate, and how long it will take."""
+        if not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.progress import (  # noqa: PLC0415 -- slow to import
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=_console(sys.stderr)) as bar:
+            task = bar.add_task(printable(doing), total=total)
+            yield lambda done: bar.advance(task, done)
+
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> RenderableType:
     """A table without lines; its cells are plain text."""

@@ -1,0 +1,256 @@
+"""`towpath upload`: files to a server, with a bar, a rate and the remaining time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from towpath.clock import steady
+from towpath.console.exits import exit_code
+from towpath.console.verb import Session, verb
+from towpath.errors import InvalidInput, InvalidOption, TowpathError
+
+if TYPE_CHECKING:
+    from towpath.apps.uploads.client.sending import SendOptions, Sent
+    from towpath.apps.uploads.client.server import Address
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+_STDIN = "-"
+_SMALL = 8 * 1024 * 1024
+"""Bytes: files up to here go several at once; a larger one has all connections for itself."""
+_UNITS = {"": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2}
+
+
+class NotAFile(InvalidInput):
+    """Only files can be uploaded; nothing was sent."""
+
+    code = "not_a_file"
+    remedy = (
+        "Name the files in it (`towpath upload photos/*`), or send it as one: "
+        "`tar -c photos | towpath upload - --name photos.tar`."
+    )
+
+
+class FileUnreadable(InvalidInput):
+    """The file can't be read; nothing of it was sent."""
+
+    code = "file_unreadable"
+    remedy = "Check the name, and that you may read it."
+
+
+class Item(NamedTuple):
+    """A file to be sent."""
+
+    file: Path
+    told: str
+    """What it was called on the command line."""
+    name: str
+
+
+FilesArgument = Annotated[
+    list[str], typer.Argument(metavar="FILE…", help="What to send; - is the standard input.")
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--server", "--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"
+    ),
+]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="KEY", help="A key for it; better a setting.  [setting: api_key]"
+    ),
+]
+Parallel = Annotated[
+    int, typer.Option("--parallel", "-p", min=1, max=64, help="Chunks, or small files, at once.")
+]
+ChunkSize = Annotated[
+    str | None,
+    typer.Option(
+        "--chunk-size", metavar="SIZE", help="64k to 64m.  [default: what the server has]"
+    ),
+]
+
+
+@verb(
+    app,
+    "upload",
+    examples="""
+        towpath upload film.mkv
+        towpath upload photos/*.jpg --connector family --json
+        tar -c project | towpath upload - --name project.tar
+        TOWPATH_API_KEY_FILE=key towpath upload film.mkv --server https://files.example
+    """,
+)
+def upload(
+    session: Session,
+    *,
+    files: FilesArgument,
+    server: ServerOption = None,
+    key: KeyOption = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Its name there; for one file.")
+    ] = None,
+    parallel: Parallel = 4,
+    chunk_size: ChunkSize = None,
+    connector: Annotated[
+        str | None, typer.Option("--connector", metavar="ID", help="Its connector there.")
+    ] = None,
+    drive: Annotated[
+        str | None, typer.Option("--drive", metavar="NAME", help="Its drive there.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Send it as a new document, even if it is there.")
+    ] = False,
+) -> None:
+    """Send files to a server, and wait until they are stored.
+
+    Interrupted, by Ctrl-C or a crash on either side, the same command goes on where it was. A file
+    that is there already, under the same name, is not sent again. The key needs the scopes submit
+    and read. At the end, what is stored has the checksum of the file: the server has compared it.
+    """
+    from towpath.apps.uploads.client.sending import SendOptions  # noqa: PLC0415 -- slow to import
+
+    if name is not None and len(files) > 1:
+        raise InvalidOption("name", name, rule="is for one file")
+    given = {"connector_id": connector, "drive": drive}
+    wish = SendOptions(
+        at_once=parallel,
+        chunk_size=_size(chunk_size),
+        again=again,
+        fields={field: value for field, value in given.items() if value is not None},
+    )
+    address = _address(session, server, key)
+    with _found(files, name) as items:
+        code = _Uploads(session, address, wish).run(items)
+    if code:
+        raise typer.Exit(code)
+
+
+def _address(session: Session, server: str | None, key: str | None) -> Address:
+    from towpath.apps.uploads.client.server import Address  # noqa: PLC0415 -- slow to import
+
+    settings = session.settings
+    url = server or settings.api_url
+    secret = key or settings.value("api_key")
+    if not secret:
+        rule = "is needed: set TOWPATH_API_KEY, or TOWPATH_API_KEY_FILE to the file that has it"
+        raise InvalidOption("key", "", rule=rule)
+    return Address.parse(url, str(secret))
+
+
+def _size(text: str | None) -> int | None:
+    if text is None:
+        return None
+    number = text.lower().rstrip("kmib")
+    unit = text.lower()[len(number) :]
+    if not number.isdigit() or unit not in _UNITS:
+        raise InvalidOption("chunk-size", text, rule="must be like 262144, 256k or 8m")
+    return int(number) * _UNITS[unit]
+
+
+@contextmanager
+def _found(names: Sequence[str], name: str | None) -> Generator[list[Item]]:
+    """The files; standard input becomes one first, so that it can be resumed and compared."""
+    items: list[Item] = []
+    with tempfile.TemporaryDirectory(prefix="towpath-upload-") as folder:
+        for told in names:
+            file = Path(told)
+            if told == _STDIN:
+                file = Path(folder) / "stdin"
+                with file.open("wb") as copy:
+                    shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
+            try:
+                mode = file.stat().st_mode
+                os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or str(error)
+                raise FileUnreadable(f"{told}: {reason}") from error
+            if not S_ISREG(mode):
+                raise NotAFile(f"{told} is {'a directory' if file.is_dir() else 'no file'}")
+            items.append(Item(file, told, name or ("stdin" if told == _STDIN else file.name)))
+        yield items
+
+
+class _Uploads:
+    """The files of one command."""
+
+    def __init__(self, session: Session, address: Address, wish: SendOptions) -> None:
+        from towpath.apps.uploads.client.sending import Stop  # noqa: PLC0415 -- slow to import
+
+        self._session, self._address, self._wish = session, address, wish
+        self._new_stop, self._stops = Stop, list[Stop]()
+
+    def run(self, items: Sequence[Item]) -> int:
+        """Send all; the exit code is that of the first that could not be sent."""
+        sizes = [item.file.stat().st_size for item in items]
+        small = [it for it, size in zip(items, sizes, strict=True) if size <= _SMALL]
+        large = [it for it, size in zip(items, sizes, strict=True) if size > _SMALL]
+        doing = items[0].told if len(items) == 1 else f"{len(items)} files"
+        try:
+            with self._session.out.transfer(doing, sum(sizes)) as sent:
+                codes = [self._one(item, sent) for item in large]
+                if len(small) == 1:
+                    codes.append(self._one(small[0], sent))
+                elif small:
+                    with ThreadPoolExecutor(self._wish.at_once) as pool:
+                        tasks = [pool.submit(self._one, item, sent) for item in small]
+                        codes += [task.result() for task in as_completed(tasks)]
+        except KeyboardInterrupt:
+            for stop in self._stops:
+                stop.set()
+            self._session.out.note("interrupted: run the same command again, and it goes on")
+            raise
+        return next((code for code in codes if code), 0)
+
+    def _one(self, item: Item, sent: Callable[[int], None]) -> int:
+        from towpath.apps.uploads.client.sending import Sending  # noqa: PLC0415 -- slow to import
+
+        stop, began = self._new_stop(), steady()
+        self._stops.append(stop)
+        try:
+            found = Sending(self._address, item.file, item.name, self._wish, stop).run(sent)
+        except InterruptedError:
+            return 0  # the command ends
+        except OSError as error:
+            refusal = FileUnreadable(f"{item.told}: {error.strerror or error}")
+            self._session.refused(refusal)
+            return exit_code(refusal)
+        except TowpathError as error:
+            if self._session.debug:
+                raise
+            self._session.refused(error)
+            return exit_code(error)
+        finally:
+            stop.set()
+        self._tell(item, found, steady() - began)
+        return 0
+
+    def _tell(self, item: Item, found: Sent, seconds: float) -> None:
+        upload, size = found.upload, found.upload["final_size"]
+        value: dict[str, Any] = {
+            "file": item.told,
+            "upload_id": upload["upload_id"],
+            "node_id": upload["node_id"],
+            "status": upload["status"],
+            "size": size,
+            "etag": upload["final_etag"],
+            "checksum": {"algorithm": found.checksum.algorithm, "value": found.checksum.value},
+            "resumed_from": found.resumed,
+            "seconds": round(seconds, 3),
+        }
+        words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
+        if found.resumed == size and size:
+            words += ", was there"
+        self._session.out.answer(value, words)

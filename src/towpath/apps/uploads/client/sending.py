@@ -1,0 +1,353 @@
+"""One file on its way to the server: its chunks in parallel, whatever happens in between.
+
+Nothing is noted on this side. The upload is named by what is sent, its checksum included: so the
+same command again, after Ctrl-C or a crash, finds the upload and sends what is missing; and a file
+that is there already is not sent again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from towpath.apps.uploads.client.server import (
+    PATH,
+    Address,
+    FileChanged,
+    Reply,
+    UploadServerAway,
+    UploadServerRefused,
+    Wire,
+)
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Running
+from towpath.clock import steady
+from towpath.errors import TowpathError
+
+_READ = 1 << 20
+_PATIENCE = 300.0
+"""Seconds without any success after which a server is given up."""
+_LONGEST_PAUSE = 5.0
+_ANEW = 20
+"""How often an upload that was aborted or has expired is begun anew."""
+_GONE = ("ABORTED", "EXPIRED")
+
+
+class FileNotStored(TowpathError):
+    """The server could not store the file; what it has stays."""
+
+    code = "file_not_stored"
+    remedy = "See to what the server says, then run the same command again: it goes on."
+
+
+class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file is to be sent, and where it belongs."""
+
+    at_once: int = 4
+    chunk_size: int | None = None
+    again: bool = False
+    """A new document, even if the same file is there."""
+    fields: dict[str, Any] = {}
+    """drive, connector_id, path, …: as the server takes them."""
+
+
+class Sent(NamedTuple):
+    """A file that is where it should be."""
+
+    upload: dict[str, Any]
+    checksum: Checksum
+    resumed: int
+    """Bytes that were there before."""
+
+
+class Stop:
+    """Told to all threads: no more."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._connections: list[Wire] = []
+
+    def connection(self, address: Address) -> Wire:
+        made = Wire(address)
+        self._connections.append(made)
+        return made
+
+    def set(self) -> None:
+        self._over.set()
+        for connection in self._connections:
+            connection.close()
+
+    @property
+    def said(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Sleep. Raises InterruptedError once nobody wants it any more."""
+        if self._over.wait(seconds):
+            raise InterruptedError
+
+
+class Sending:
+    """One file. Raises UploadServerAway, UploadServerRefused, FileNotStored, FileChanged."""
+
+    def __init__(
+        self, address: Address, file: Path, name: str, wish: SendOptions, stop: Stop
+    ) -> None:
+        self._file, self._name, self._wish, self._stop = file, name, wish, stop
+        self._address = address
+        self._connection = stop.connection(address)
+        self._heard_of = steady()
+        self._size = file.stat().st_size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def run(self, sent: Callable[[int], None]) -> Sent:
+        """Send it, wait until it is stored, and see that it is whole. *sent* is told of bytes."""
+        checksum = self._checksum()
+        upload = self._started(checksum)
+        before, failed = 0, 0
+        first = True
+        while True:
+            status = upload["status"]
+            if status == "COMPLETED":
+                self._check(upload)
+                return Sent(upload, checksum, self._size if first else before)
+            if status == "FAILED":
+                failed += 1
+                if failed > 1 or not first:
+                    raise FileNotStored(f"{self._name}: {upload['error_message']}")
+                upload = self._asked("POST", f"{self._path(upload)}/resume")
+                continue
+            missing = list(_numbers(self._missing(upload)))
+            if first:
+                before = self._size - sum(self._length(upload, it) for it in missing)
+                sent(before)
+                first = False
+            if missing:
+                self._send(upload, missing, sent)
+            else:
+                self._stop.wait(0.05 if self._size <= upload["chunk_size"] else 0.1)
+            upload = self._asked("GET", self._path(upload))
+
+    # ── the upload ───────────────────────────────────────────────────────────────────────
+
+    def _checksum(self) -> Checksum:
+        """Of the whole file: the server compares it before it says COMPLETED. CRC-64/NVME where
+        its library is here: that of parts makes the whole; else SHA-256, which is read back.
+        """
+        try:
+            running = Running(Algorithm.CRC64NVME)
+        except ModuleNotFoundError:
+            running = Running(Algorithm.SHA256)
+        with self._file.open("rb", buffering=0) as file:
+            while piece := file.read(_READ):
+                if self._stop.said:
+                    raise InterruptedError
+                running.update(piece)
+        return running.checksum
+
+    def _started(self, checksum: Checksum) -> dict[str, Any]:
+        """The upload, begun now or before. One that was given up is begun anew."""
+        body = {
+            "name": self._name,
+            "size": self._size,
+            "checksum": {"algorithm": checksum.algorithm, "value": checksum.value},
+            **({"chunk_size": self._wish.chunk_size} if self._wish.chunk_size else {}),
+            **self._wish.fields,
+        }
+        told = msgspec.json.encode(body, order="deterministic")
+        chance = random.SystemRandom().randbytes(8).hex() if self._wish.again else ""
+        for time in range(_ANEW):
+            words = told + chance.encode() + (str(time).encode() if time else b"")
+            headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
+            upload = self._asked("POST", PATH, body, headers)
+            if upload["status"] not in _GONE:
+                return upload
+        raise FileNotStored(f"{self._name}: it was aborted {_ANEW} times")
+
+    def _path(self, upload: dict[str, Any]) -> str:
+        return f"{PATH}/{upload['upload_id']}"
+
+    def _missing(self, upload: dict[str, Any]) -> list[tuple[int, int]]:
+        answer = self._answer("GET", f"{self._path(upload)}/missing")
+        if answer.status == 200:
+            return answer.missing
+        if answer.status in (409, 410):  # it has ended meanwhile
+            return []
+        raise UploadServerRefused(self._name, answer)
+
+    def _length(self, upload: dict[str, Any], number: int) -> int:
+        size = upload["chunk_size"]
+        return min(size, self._size - number * size)
+
+    def _check(self, upload: dict[str, Any]) -> None:
+        if upload["final_size"] != self._size:
+            found = upload["final_size"]
+            raise FileNotStored(f"{self._name}: {found} bytes are there, not {self._size}")
+        if self._file.stat().st_size != self._size:
+            raise FileChanged(self._name)
+
+    # ── chunks ───────────────────────────────────────────────────────────────────────────
+
+    def _send(
+        self, upload: dict[str, Any], missing: Iterable[int], sent: Callable[[int], None]
+    ) -> None:
+        """Send chunks, several at once, until all are there or the upload has ended."""
+        queue = Waiting(missing)
+        threads = min(self._wish.at_once, len(queue))
+        if threads == 1:
+            self._send_some(upload, queue, sent)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="towpath-upload") as pool:
+            tasks = [pool.submit(self._send_some, upload, queue, sent) for _ in range(threads)]
+            try:
+                for task in tasks:
+                    task.result()
+            except BaseException:
+                queue.end()
+                self._stop.set()
+                raise
+
+    def _send_some(
+        self, upload: dict[str, Any], queue: Waiting, sent: Callable[[int], None]
+    ) -> None:
+        connection = self._stop.connection(self._address)
+        ask = False
+        try:
+            with self._file.open("rb", buffering=0) as file:
+                while (number := queue.next()) is not None:
+                    path = f"{self._path(upload)}/chunks/{number}"
+                    start, length = number * upload["chunk_size"], self._length(upload, number)
+                    try:
+                        answer = connection.put(path, file, start, length, ask=ask)
+                    except OSError as error:
+                        connection.close()
+                        self._pause(error)
+                        queue.back(number)
+                        continue
+                    ask = answer.later
+                    self._heed(answer, number, queue, lambda: sent(length))  # noqa: B023 -- called now
+        finally:
+            connection.close()
+
+    def _heed(self, answer: Reply, number: int, queue: Waiting, sent: Callable[[], None]) -> None:
+        if answer.status == 200:
+            self._heard_of = steady()
+            queue.done(number)
+            sent()
+        elif answer.later:
+            # What the server asks for first makes room for the rest.
+            queue.back(number)
+            queue.first(_numbers(answer.missing))
+            if answer.status in (429, 503) and answer.missing:
+                self._heard_of = steady()
+            self._pause(answer)
+        elif answer.status in (409, 410) and answer.code in ("upload-ended", "upload-failed"):
+            queue.end()
+        else:
+            queue.end()
+            raise UploadServerRefused(self._name, answer)
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────
+
+    def _asked(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        answer = self._answer(method, path, body, headers)
+        if answer.status not in (200, 201):
+            raise UploadServerRefused(self._name, answer)
+        return answer.body
+
+    def _answer(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        """An answer that counts: what may work later is tried again."""
+        while True:
+            try:
+                answer = self._connection.ask(method, path, body, headers)
+            except OSError as error:
+                self._connection.close()
+                self._pause(error)
+                continue
+            if not answer.later:
+                self._heard_of = steady()
+                return answer
+            self._pause(answer)
+
+    def _pause(self, why: Reply | OSError) -> None:
+        """Wait a while. Raises UploadServerAway where that has not helped for long."""
+        if self._stop.said:
+            raise InterruptedError
+        if steady() - self._heard_of > _PATIENCE:
+            told = why.body.get("detail", why.status) if isinstance(why, Reply) else why
+            raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
+        after = why.after if isinstance(why, Reply) else 0.3
+        self._stop.wait(min(after, _LONGEST_PAUSE) * random.uniform(0.7, 1.3))  # noqa: S311 -- so that not all come at once
+
+
+class Waiting:
+    """Chunks that are to be sent; each is in one thread's hands."""
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self._waiting = deque(numbers)
+        self._left = set(self._waiting)
+        self._held: set[int] = set()
+        self._sent: set[int] = set()
+        self._change = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def next(self) -> int | None:
+        """The next chunk; None once all are sent."""
+        with self._change:
+            while self._left:
+                while self._waiting:
+                    number = self._waiting.popleft()
+                    if number in self._left and number not in self._held:
+                        self._held.add(number)
+                        return number
+                self._change.wait(1.0)  # others have the rest, and may give it back
+            return None
+
+    def back(self, number: int) -> None:
+        """It was not taken."""
+        with self._change:
+            self._held.discard(number)
+            self._waiting.appendleft(number)
+            self._change.notify()
+
+    def first(self, numbers: Iterable[int]) -> None:
+        """Send these before all others."""
+        with self._change:
+            for number in reversed(list(numbers)):
+                if number not in self._held | self._sent:
+                    self._left.add(number)
+                    self._waiting.appendleft(number)
+
+    def done(self, number: int) -> None:
+        with self._change:
+            self._held.discard(number)
+            self._left.discard(number)
+            self._sent.add(number)
+            if not self._left:
+                self._change.notify_all()
+
+    def end(self) -> None:
+        """No more of them."""
+        with self._change:
+            self._left.clear()
+            self._change.notify_all()
+
+
+def _numbers(ranges: Iterable[tuple[int, int]]) -> Iterable[int]:
+    return (number for first, last in ranges for number in range(first, last + 1))

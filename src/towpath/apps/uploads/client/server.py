@@ -1,0 +1,210 @@
+"""The server as somebody sees it who sends files: HTTP by the standard library, a connection each.
+
+A core install has no HTTP client, and a file goes out by `sendfile` as it is.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+
+PATH = "/api/v1/uploads"
+_SILENCE = 60.0
+"""Seconds after which a server that says nothing is given up."""
+_LARGEST_ANSWER = 1 << 20
+_HEAD_MOST = 4096
+_LATER = (408, 425, 429, 500, 502, 503, 504)
+"""Statuses after which the same may work."""
+
+
+class UploadServerAway(TowpathError):
+    """The server does not answer, or can't do it now; what was sent stays sent."""
+
+    code = "upload_server_away"
+    remedy = "Run the same command again: it goes on where it was."
+    retry = RetryAdvice.LATER
+
+
+class UploadServerRefused(TowpathError):
+    """The server refuses it; trying again would not help."""
+
+    code = "upload_server_refused"
+    remedy = "Do what the server says, and run the same command again; or check its address."
+
+    def __init__(self, what: str, answer: Reply) -> None:
+        told = str(answer.body.get("detail") or f"it answered {answer.status}")
+        if remedy := answer.body.get("remedy"):
+            told = f"{told}. {remedy}"
+        super().__init__(f"{what}: {told}")
+        self.answer = answer
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+
+    @property
+    def code(self) -> str:
+        """Of a problem: `upload-ended`, …"""
+        return str(self.body.get("type", "")).rpartition("/")[2]
+
+    @property
+    def later(self) -> bool:
+        return self.status in _LATER
+
+    @property
+    def after(self) -> float:
+        """Seconds to wait."""
+        text = next((it for name, it in self.headers.items() if name.lower() == "retry-after"), "")
+        return float(text) if text.isdigit() else 1.0
+
+    @property
+    def missing(self) -> list[tuple[int, int]]:
+        """Ranges of chunks: what is missing, or what should be sent first."""
+        found: list[list[int]] = self.body.get("missing", [])
+        return [(first, last) for first, last in found]
+
+
+class Address(NamedTuple):
+    """Where the server is, and the key for it."""
+
+    https: bool
+    host: str
+    port: int | None
+    path: str
+    key: str
+
+    @classmethod
+    def parse(cls, url: str, key: str) -> Address:
+        """Raises InvalidOption; the key is never shown."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise InvalidOption("server", "…", rule="must be an http or https address") from None
+        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+            rule = "must be an http or https address, without a user or password"
+            raise InvalidOption("server", "…" if "@" in url else url[:200], rule=rule)
+        if not key or not key.isprintable() or " " in key or not key.isascii():
+            raise InvalidOption("key", "…", rule="must be a key as `towpath keys create` shows it")
+        return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), key)
+
+
+class Wire:
+    """One connection, made when it is needed, and made anew after trouble. For one thread."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._open: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        """From any thread: whoever waits on it has an OSError."""
+        found, self._open = self._open, None
+        if found is not None:
+            with suppress(OSError, AttributeError):
+                found.sock.shutdown(socket.SHUT_RDWR)
+            found.close()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """The answer to a request with JSON. Raises OSError if there is none."""
+        sent = b"" if body is None else json.dumps(body).encode()
+        given = {**(headers or {}), "Content-Type": "application/json"} if sent else headers or {}
+        connection = self._begun(method, path, len(sent), given)
+        try:
+            if sent:
+                connection.send(sent)
+            return self._answer(connection)
+        except http.client.HTTPException as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+
+    def put(self, path: str, file: IO[bytes], start: int, length: int, *, ask: bool) -> Reply:
+        """Send bytes of a file. Raises OSError if there is no answer.
+
+        With *ask*, only once the server has said that it takes them: after a refusal, nothing is
+        sent in vain.
+        """
+        headers = {"Content-Type": "application/octet-stream"}
+        if ask:
+            headers["Expect"] = "100-continue"
+        connection = self._begun("PUT", path, length, headers)
+        try:
+            if not ask or self._may_go_on(connection):
+                self._send(connection, file, start, length)
+            return self._answer(connection)
+        except http.client.HTTPException as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+
+    def _begun(
+        self, method: str, path: str, length: int, headers: Mapping[str, str]
+    ) -> http.client.HTTPConnection:
+        at = self._address
+        if self._open is None:
+            kind = http.client.HTTPSConnection if at.https else http.client.HTTPConnection
+            self._open = kind(at.host, at.port, timeout=_SILENCE)
+        self._open.putrequest(method, at.path + path)
+        self._open.putheader("Authorization", f"Bearer {at.key}")
+        self._open.putheader("Content-Length", str(length))
+        for name, value in headers.items():
+            self._open.putheader(name, value)
+        self._open.endheaders()
+        return self._open
+
+    @staticmethod
+    def _may_go_on(connection: http.client.HTTPConnection) -> bool:
+        """Whether the server asks for the body; else its answer is there to be read."""
+        head = connection.sock.recv(_HEAD_MOST, socket.MSG_PEEK)
+        if not head.startswith(b"HTTP/1.1 100"):
+            return False
+        end = head.find(b"\r\n\r\n")
+        connection.sock.recv(end + 4)
+        return True
+
+    @staticmethod
+    def _send(
+        connection: http.client.HTTPConnection, file: IO[bytes], start: int, length: int
+    ) -> None:
+        try:
+            sent = connection.sock.sendfile(file, start, length)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # it may have answered before it read all: that is what counts
+        if sent != length:
+            raise FileChanged(str(file.name))
+
+    def _answer(self, connection: http.client.HTTPConnection) -> Reply:
+        try:
+            got = connection.getresponse()
+            text = got.read(_LARGEST_ANSWER)
+        except BaseException:
+            self.close()
+            raise
+        if got.will_close:
+            self.close()
+        try:
+            body = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            body = {}
+        return Reply(got.status, dict(got.headers.items()), body)
+
+
+class FileChanged(TowpathError):
+    """The file became shorter or another one while it was sent."""
+
+    code = "file_changed"
+    remedy = "Let it be written first, then upload it again."
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} changed while it was sent")

@@ -1,0 +1,214 @@
+"""`towpath upload`: the real command against a real server, interrupted, cut off and refused."""
+
+import json
+import random
+import secrets
+import signal
+import socket
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Command
+from tests.server.serving import PATIENCE, Serving, serving
+from tests.waiting import eventually
+from tests.warm import COMMAND, Program
+from towpath.apps.uploads.options import MIB
+
+ROOT = "/api/v1/uploads"
+
+
+KEY = secrets.token_hex(32)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return door.getsockname()[1]
+
+
+@contextmanager
+def up(home: Path, port: int) -> Generator[Serving]:
+    """`towpath up`; the same one if it is started again."""
+    home.mkdir(exist_ok=True)
+    data, env = home / "data", {"TOWPATH_API_KEY": KEY}
+    database = f"sqlite:///{data}/towpath.db"
+    words = ("up", "--data", str(data))
+    with serving(*words, database=database, log=home / "log", env=env, port=port) as it:
+        yield it
+
+
+@pytest.fixture
+def it(tmp_path: Path, port: int) -> Iterator[Serving]:
+    with up(tmp_path / "up", port) as it:
+        yield it
+
+
+@pytest.fixture
+def command(it: Serving, tmp_path: Path) -> Command:
+    command = Command("redis://127.0.0.1:1", tmp_path)
+    command.env |= {"TOWPATH_API_URL": it.address, "TOWPATH_API_KEY": it.key}
+    return command
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Three parts."""
+    path = tmp_path / "film.bin"
+    path.write_bytes(random.Random(5).randbytes(20 * MIB + 11))
+    return path
+
+
+def content(it: Serving, sent: dict[str, Any]) -> bytes:
+    return it.client().get(f"{ROOT}/{sent['upload_id']}/content").content
+
+
+def begun(command: Command, words: list[str]) -> Program[str]:
+    """The command, running."""
+    return Program[str](
+        [COMMAND, *words],
+        env=command.env,
+        cwd=command.directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def uploads(it: Serving) -> list[dict[str, Any]]:
+    return it.client().get(ROOT).json()["uploads"]
+
+
+class TestUpload:
+    def test_sends_files_and_tells_of_each(
+        self, command: Command, it: Serving, file: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "empty").write_bytes(b"")
+        (tmp_path / "ä b.txt").write_text("small")
+        names = ["film.bin", "empty", "ä b.txt"]
+        ran = command("upload", *names, "--json", "--chunk-size", "256k", "--connector", "c1")
+        assert ran.code == 0, ran.err
+        told = {line["file"]: line for line in map(json.loads, ran.out.splitlines())}
+        assert set(told) == set(names)
+        for name, sent in told.items():
+            assert (sent["status"], sent["checksum"]["algorithm"]) == ("COMPLETED", "crc64nvme")
+            assert content(it, sent) == (tmp_path / name).read_bytes()
+        assert command.env["TOWPATH_API_KEY"] not in ran.out + ran.err
+        again = command("upload", "film.bin", "--json", "--chunk-size", "256k", "--connector", "c1")
+        assert json.loads(again.out)["upload_id"] == told["film.bin"]["upload_id"]
+        assert json.loads(again.out)["resumed_from"] == file.stat().st_size
+        anew = command("upload", "empty", "--again", "--connector", "c1", "--chunk-size", "256k")
+        assert "was there" not in anew.out
+        assert len(uploads(it)) == 4
+
+    def test_takes_standard_input(self, command: Command, it: Serving) -> None:
+        ran = command("upload", "-", "--name", "x.txt", "--json", input="hello")
+        assert content(it, json.loads(ran.out)) == b"hello"
+        assert uploads(it)[0]["name"] == "x.txt"
+
+    def test_shows_a_bar_with_rate_and_remaining_time(self, command: Command, file: Path) -> None:
+        ran = command.in_terminal("upload", file.name).end()
+        assert ran.code == 0
+        assert "20.0/20.0 MiB" in ran.out
+        assert "MB/s" in ran.out
+        assert "0:00:00" in ran.out
+
+    def test_interrupted_goes_on(
+        self, command: Command, it: Serving, file: Path, tmp_path: Path
+    ) -> None:
+        """Ctrl-C while chunks are under way: the second run sends what is missing."""
+        words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
+        program = begun(command, words)
+        eventually(lambda: _received(it) > 3)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=PATIENCE)
+        assert (program.returncode, out) == (130, "")
+        assert "run the same command again" in err
+        assert "Traceback" not in err
+        ran = command(*words)
+        assert ran.code == 0, ran.err
+        sent = json.loads(ran.out)
+        assert 0 < sent["resumed_from"] < file.stat().st_size
+        assert content(it, sent) == file.read_bytes()
+        assert len(uploads(it)) == 1
+
+    def test_goes_on_when_the_server_was_killed_and_is_back(
+        self, command: Command, it: Serving, file: Path, tmp_path: Path, port: int
+    ) -> None:
+        words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
+        program = begun(command, words)
+        eventually(lambda: _received(it) > 3)
+        it.kill()
+        with up(tmp_path / "up", port) as back:
+            out, err = program.communicate(timeout=PATIENCE)
+            assert program.returncode == 0, err
+            assert content(back, json.loads(out)) == file.read_bytes()
+            assert len(uploads(back)) == 1
+
+
+def _received(it: Serving) -> int:
+    found = uploads(it)
+    if not found:
+        return 0
+    return it.client().get(f"{ROOT}/{found[0]['upload_id']}").json()["received_chunks"]
+
+
+class TestARefusal:
+    def test_says_what_to_do(self, command: Command, it: Serving, tmp_path: Path) -> None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "f").write_text("x")
+        for words, code, told in (
+            (["folder"], 2, "tar -c"),
+            (["nobody"], 2, "nobody: No such file"),
+            (["f", "--chunk-size", "x"], 2, "256k or 8m"),
+            (["f", "--chunk-size", "1k"], 1, "chunk_size"),
+            (["f", "f", "--name", "x"], 2, "is for one file"),
+            (["f", "--server", "ftp://x"], 2, "http or https"),
+            (["f", "--key", "tp_wrong"], 1, "the key is not valid"),
+        ):
+            ran = command("upload", *words)
+            assert ran.code == code, (words, ran.err)
+            assert told in ran.err, (words, ran.err)
+            assert ran.out == ""
+        ran = command("upload", "f", TOWPATH_API_KEY="")
+        assert (ran.code, "TOWPATH_API_KEY_FILE" in ran.err) == (2, True)
+
+    def test_of_one_file_lets_the_others_be_sent(
+        self, command: Command, it: Serving, tmp_path: Path
+    ) -> None:
+        (tmp_path / "a").write_text("a")
+        (tmp_path / "b\tb").write_text("b")
+        ran = command("upload", "a", "b\tb", "--json")
+        assert ran.code == 1
+        assert [json.loads(line)["file"] for line in ran.out.splitlines()] == ["a"]
+        assert "refused" in ran.err
+
+    def test_of_a_key_that_may_not_read_is_the_servers_own(
+        self, command: Command, it: Serving, tmp_path: Path
+    ) -> None:
+        (tmp_path / "f").write_text("x")
+        _, key = it.make_key("submit")
+        ran = command("upload", "f", TOWPATH_API_KEY=key)
+        assert (ran.code, "no scope `read`" in ran.err) == (1, True)
+
+    def test_of_a_store_that_is_full_is_told_and_resumed(
+        self, command: Command, it: Serving, file: Path, tmp_path: Path
+    ) -> None:
+        """The store can't write: its folder is a file. Mended, the same command goes on."""
+        objects = tmp_path / "up" / "data" / "uploads"
+        (tmp_path / "f").write_text("first")
+        assert command("upload", "f").code == 0
+        objects.rename(objects.with_name("away"))
+        objects.write_text("")
+        ran = command("upload", "film.bin", "--json")
+        assert ran.code == 1
+        assert "file_not_stored" in ran.err
+        objects.unlink()
+        objects.with_name("away").rename(objects)
+        ran = command("upload", "film.bin", "--json")
+        assert ran.code == 0, ran.err
+        assert content(it, json.loads(ran.out)) == file.read_bytes()
