@@ -171,6 +171,18 @@ class TestARefusal:
         assert int(answer.headers["Retry-After"]) >= 1
         assert answer.json()["missing"] == [[1, 1], [3, 3], [5, 5], [7, 7]]
 
+    async def test_for_want_of_room_of_all_is_another_one(self, app: FastAPI) -> None:
+        """A few bytes of a part reserve all of it: eight parts are the whole budget."""
+        few, small = bytes(64 * 1024), {"size": 50 * MIB, "chunk_size": 64 * 1024}
+        answers: list[httpx.Response] = []
+        for _ in range(3):
+            async with client_of(app, await key_of(app, "read", "submit")) as client:
+                upload = await start(client, **small)
+                answers += [await put(client, upload, part * 128, few) for part in range(4)]
+        assert [it.status_code for it in answers] == [200] * 8 + [503] * 4
+        assert int(answers[-1].headers["Retry-After"]) >= 1
+        assert answers[-1].json()["missing"] == []
+
     async def test_of_what_is_not_there(self, client: httpx.AsyncClient) -> None:
         for path in ("nobody", "nobody/missing", "nobody/content", "nobody/events"):
             assert (await client.get(f"{ROOT}/{path}")).status_code == 404

@@ -9,9 +9,12 @@ import pytest
 from tests.apps.uploads.uploading import Desk
 from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost
 from towpath.apps.uploads.model import Range, Status
-from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import StoreBusy
 from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
 
@@ -92,6 +95,37 @@ class TestAChunk:
         await desk.put(view, 2, data[2 * C : 3 * C])
         with pytest.raises(ChunkDiffers):
             await desk.put(view, 2, data[:C])
+
+
+class TestChunksOnAnotherRedis:
+    async def test_are_sent_again_when_that_is_lost_and_states_when_the_first_is(
+        self,
+        server: EmbeddedServer,
+        oldest_server: EmbeddedServer,
+        ledger: Ledger,
+        options: UploadsOptions,
+        data: bytes,
+    ) -> None:
+        async with (
+            Engine(server.url) as engine,
+            Engine(oldest_server.url) as chunks,
+            DirectoryStore(options) as store,
+        ):
+            desk = Desk(engine, ledger, store, options, chunks=chunks)
+            view = await desk.start(size=len(data))
+            upload = view.upload.upload_id
+            await desk.send(view, data[: 3 * C])
+            oldest_server.ask("FLUSHALL")
+            assert await desk.service.missing(upload) == [Range(0, 4)]
+            await desk.send(view, data[: 3 * C])
+            await desk.work()
+            server.ask("FLUSHALL")
+            assert await desk.service.missing(upload) == [Range(2, 4)]
+            assert oldest_server.ask("KEYS", "upload:*:chunks:*") == []
+            await desk.send(view, data)
+            await desk.work()
+            assert await desk.content(view) == data
+            assert (await desk.put(view, 0, data[:C])).duplicate
 
 
 class TestAStore:

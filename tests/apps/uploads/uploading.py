@@ -76,12 +76,20 @@ async def in_pieces(data: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
 class Desk:
     """The service, and a worker that works when it is told to."""
 
-    def __init__(self, engine: Engine, ledger: Ledger, store: Store, options: UploadsOptions):
+    def __init__(
+        self,
+        engine: Engine,
+        ledger: Ledger,
+        store: Store,
+        options: UploadsOptions,
+        *,
+        chunks: Engine | None = None,
+    ) -> None:
         self.engine, self.ledger = engine, ledger
         self.store = self.faults = Faulty(store)
         self.lifecycle = Lifecycle(
             engine=lambda: engine,
-            chunks=lambda: engine,
+            chunks=lambda: chunks or engine,
             ledger=lambda: ledger,
             store=cast("Store", self.store),
             options=options,

@@ -33,7 +33,7 @@ from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
 from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
-from towpath.clock import wall_ms
+from towpath.clock import instant, wall_ms
 from towpath.engine.check import whole
 from towpath.ids import new_job_id
 
@@ -230,7 +230,9 @@ class UploadService:
             except UploadUnknown:
                 upload = await self._own.restore(upload_id)
                 fields, _ = await self._records.state(upload_id).look()
-            return View(upload, fields)
+            heard_of = instant(int(fields["updated_at"]))
+            until = max(upload.deadline, heard_of + self.options.expiry)
+            return View(msgspec.structs.replace(upload, deadline=until), fields)
         return View(upload, fields_of(upload))
 
     async def missing(self, upload_id: str) -> list[Range]:

@@ -187,4 +187,5 @@ class ChunkWish(BaseModel):
     is_last: bool = False
     """The file ends with this chunk."""
     safety: Safety | None = None
-    """Wait until it is that safe; refused if that can't be."""
+    """Wait until it is that safe; refused if that can't be. `stored` waits for up to 30 s, and only
+    with the chunk that makes its part whole."""
