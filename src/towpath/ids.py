@@ -15,6 +15,7 @@ from towpath.errors import InvalidName
 QueueName = NewType("QueueName", str)
 JobId = NewType("JobId", str)
 LaneKey = NewType("LaneKey", str)
+Selector = NewType("Selector", str)
 WorkerName = NewType("WorkerName", str)
 StreamName = NewType("StreamName", str)
 Token = NewType("Token", int)
@@ -24,7 +25,7 @@ _QUEUE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _TEXT_LONGEST = 512
-_RECURRENCE_LONGEST = 256
+_RECURRENCE_LONGEST = _SELECTOR_LONGEST = 256
 _EVENT_LONGEST = 1024
 """Room for the names of a queue and of a job together."""
 
@@ -69,6 +70,11 @@ def job_id(value: str) -> JobId:
 def lane_key(value: str) -> LaneKey:
     """*value* as a lane's key, or InvalidName."""
     return LaneKey(_text("lane", value))
+
+
+def selector_name(value: str) -> Selector:
+    """*value* as the selector of a job, e.g. `owner/name|role`, or InvalidName."""
+    return Selector(_text("selector", value, _SELECTOR_LONGEST))
 
 
 def worker_name(value: str) -> WorkerName:

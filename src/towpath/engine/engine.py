@@ -7,7 +7,7 @@ the plain verbs are batches of one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self, TypeVar, Unpack
 
 from towpath.clock import (
@@ -24,6 +24,7 @@ from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
 from towpath.engine.change import Changing
 from towpath.engine.channel import Limits
+from towpath.engine.claiming import Claims, Looks, choice_of, wish_of
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
@@ -50,7 +51,7 @@ from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP, Claims, Looks, Waker, wish_of
+from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP, Waker
 from towpath.errors import (
     CallStale,
     InvalidOption,
@@ -118,7 +119,9 @@ class Engine(Changing):
             declared=self._declared,
             log=self._log,
         )
-        self._waker = Waker(self._link, self._clock, self._store.command)
+        self._waker = Waker(
+            self._link, self._clock, self._store.command, partial(self._store.plain, "wake")
+        )
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._store)
@@ -219,13 +222,17 @@ class Engine(Changing):
         lease: DurationLike,
         count: int = 1,
         lane: str | None = None,
+        selectors: Sequence[str] = (),
+        max_held: int | None = None,
         wait: DurationLike = ZERO,
         call: Call | None = None,
     ) -> list[Lease]:
         """Lease up to *count* jobs to *worker*, highest priority first, oldest first within it.
 
         Jobs whose lease has ended and jobs that fell due are taken into account first. With
-        *lane*, only that lane's next job. Fewer than *count* come where their payloads are large:
+        *lane*, only that lane's next job; with *selectors* (at most 100), only jobs that carry one
+        of these. With *max_held*, no more than leave the worker with that many: its leases count
+        that were claimed with a limit. Fewer than *count* come where their payloads are large:
         about 8 MiB in one answer, and one job at least. With *wait*, an empty queue is waited on:
         the claim returns within milliseconds of a submit or a due time, empty when the time is
         over. Repeated under the same *call* it finds what it was given before. One round trip
@@ -233,15 +240,17 @@ class Engine(Changing):
         """
         name = queue_name(queue)
         wish, wait_ms = wish_of(worker, lease, count, lane), duration_ms("wait", wait)
+        choice, called = choice_of(selectors, max_held, lane), ""
         if lane is not None and wait_ms:
             raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
         looks = Looks(call) if call is not None and wait_ms else None
         give_up_at = 0
         while True:
             named = looks.next() if looks else call
+            asked = wish if choice is None else [*wish, *choice, called]
             try:
-                leases, due, _, now = await self._claims.ask(
-                    "claim", name, worker, lambda _: wish, named
+                leases, due, left, now = await self._claims.ask(
+                    "claim", name, worker, lambda _, asked=asked: asked, named
                 )
             except CallStale as stale:
                 if looks is None or not looks.again(stale.last):
@@ -252,7 +261,8 @@ class Engine(Changing):
                 return [codec.lease(name, worker, fields) for fields in leases]
             # A server's blocking time-outs fire late, so due times are waited for here.
             until = min(give_up_at, now + _WAIT_CAP_MS, due or give_up_at)
-            await self._waker.wait(name, milliseconds(max(until - now, 0)))
+            pause = milliseconds(max(until - now, 0))
+            called = await self._waker.wait_on(name, choice[0] if choice else (), left, pause)
 
     async def wait_for_work(self, queue: str, *, within: Duration) -> bool:
         """Return when there may be jobs to claim, at the latest after *within* or a minute.

@@ -49,11 +49,13 @@ class Position(msgspec.Struct, frozen=True):
     """How far a job is from running."""
 
     ahead: int
-    """Jobs before it: of the whole queue if it is ready, of its lane if it waits there."""
+    """Jobs before it: of the whole queue if it is ready, of its selector if it carries one, of its
+    lane if it waits there."""
     in_lane: bool
     wait: Duration | None
     """An estimate from the queue's recent service times; None while nothing was completed, and
-    while nobody takes jobs: the queue is paused, or has no worker."""
+    while nobody takes jobs: the queue is paused, or has no worker. None for a job with a selector:
+    how many workers ask for such jobs is not known."""
 
 
 def explain(job: JobInfo, facts: Facts) -> Explanation:
@@ -88,7 +90,7 @@ def position(state: State, facts: Facts) -> Position | None:
 
 def _wait(turns: float, facts: Facts) -> Duration | None:
     """The time of as many *turns*; of one more where every worker has to finish a job first."""
-    if "service_ms" not in facts:
+    if "service_ms" not in facts or "selector" in facts:
         return None
     if (obstacle := _obstacle(facts)) is not None:
         if obstacle.why is not Why.ALL_BUSY:
@@ -101,7 +103,8 @@ def _explain_ready(facts: Facts) -> Explanation:
     if (obstacle := _obstacle(facts)) is not None:
         return obstacle
     if ahead := int(facts["rank"]):
-        return Explanation(Why.BEHIND_OTHERS, f"{_jobs(ahead)} before it in the queue")
+        where = "among those of its selector" if "selector" in facts else "in the queue"
+        return Explanation(Why.BEHIND_OTHERS, f"{_jobs(ahead)} before it {where}")
     return Explanation(Why.NEXT, "the next worker that asks gets it")
 
 
@@ -137,17 +140,23 @@ def _left(what: str, facts: Facts) -> Explanation:
 
 
 def _obstacle(facts: Facts) -> Explanation | None:
-    """What keeps every job of the queue from being claimed; None where workers ask."""
-    now, asked, busy = (int(facts.get(name, 0)) for name in ("now", "asked_at", "leased"))
+    """What keeps every job of the queue, or of its selector, from being claimed; None where workers
+    ask. Who holds as many as it may does not count as asking.
+    """
+    now, busy = int(facts["now"]), int(facts["leased"])
+    asked = max(int(facts.get("asked_at", 0)), int(facts.get("asked_for", 0)))
     if (paused := int(facts.get("paused", 0))) > 0:
         return Explanation(Why.PAUSED, f"the queue has been paused since {instant(paused)}")
     if now - asked <= _SILENT_MS:
         return None
-    if busy:
-        text = f"all workers are busy: {_jobs(busy)} leased, and none asked for more since"
+    selector: str | None = facts["selector"].decode() if "selector" in facts else None
+    if busy and asked:
+        more = f"for selector {selector}" if selector else "for more"
+        text = f"all workers are busy: {_jobs(busy)} leased, and none asked {more} since"
         return Explanation(Why.ALL_BUSY, f"{text} {instant(asked)}")
     last = f"the last one asked at {instant(asked)}" if asked else "none ever asked"
-    return Explanation(Why.NO_WORKER, f"no worker asks for jobs of this queue; {last}")
+    of = f"selector {selector}" if selector else "this queue"
+    return Explanation(Why.NO_WORKER, f"no worker asks for jobs of {of}; {last}")
 
 
 def _lasts(expires: Any, facts: Facts) -> bool:

@@ -26,47 +26,50 @@ _ANSWER_S = 5.0
 
 
 class Waiters:
-    """Who waits for work, by queue; the first who waits is the first who is called."""
+    """Who waits for work, by queue or by selector; the first who waits is the first called."""
 
     def __init__(self) -> None:
-        self._all: dict[QueueName, deque[asyncio.Future[None]]] = {}
+        self._all: dict[str, deque[asyncio.Future[str]]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def __contains__(self, queue: QueueName) -> bool:
-        return queue in self._all
+    def __contains__(self, name: str) -> bool:
+        return name in self._all
 
-    def add(self, queue: QueueName) -> asyncio.Future[None]:
-        """Wait for *queue*: done when called, cancelled by whoever waits no longer."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._all.setdefault(queue, deque()).append(waiter)
+    def add(self, *names: str) -> asyncio.Future[str]:
+        """Wait for any of *names*: done when called, by the name that was called, and cancelled by
+        whoever waits no longer.
+        """
+        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        for name in names:
+            self._all.setdefault(name, deque()).append(waiter)
         return waiter
 
-    def call_one(self, queue: QueueName) -> bool:
-        """Let one of those look who wait for *queue*; False = nobody does."""
-        waiters = self._all.get(queue, ())
+    def call_one(self, name: str) -> bool:
+        """Let one of those look who wait for *name*; False = nobody does."""
+        waiters = self._all.get(name, ())
         while waiters and waiters[0].done():
             waiters.popleft()
         if not waiters:
-            self._all.pop(queue, None)
+            self._all.pop(name, None)
             return False
-        waiters.popleft().set_result(None)
+        waiters.popleft().set_result(name)
         return True
 
     def call_all(self) -> None:
         """Let everybody look."""
-        for queue in list(self._all):
-            while self.call_one(queue):
+        for name in list(self._all):
+            while self.call_one(name):
                 pass
 
-    def queues(self) -> list[QueueName]:
-        """The queues that somebody waits for."""
-        for queue, waiters in list(self._all.items()):
+    def names(self) -> list[str]:
+        """What somebody waits for."""
+        for name, waiters in list(self._all.items()):
             while waiters and waiters[0].done():
                 waiters.popleft()
             if not waiters:
-                del self._all[queue]
+                del self._all[name]
         return list(self._all)
 
 
@@ -92,12 +95,12 @@ class Glances:
         await self._line.close()
 
     async def _keep(self) -> None:
-        while count := len(self._waiters.queues()):
+        while count := len(self._waiters.names()):
             every = self._every(count)
             await asyncio.sleep(every)
             try:
                 async with asyncio.timeout(_ANSWER_S):
-                    for queues in self._by_server(self._waiters.queues()):
+                    for queues in self._by_server(self._waiters.names()):
                         await self._look(queues, every)
             except TROUBLE:
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
@@ -105,9 +108,9 @@ class Glances:
                 self._waiters.call_all()
         await self._line.close()
 
-    def _by_server(self, queues: Sequence[QueueName]) -> list[list[QueueName]]:
+    def _by_server(self, names: Sequence[str]) -> list[list[QueueName]]:
         found: dict[Place | None, list[QueueName]] = {}
-        for queue in queues:
+        for queue in map(QueueName, names):
             found.setdefault(self._link.target(keys_of(queue).queue), []).append(queue)
         return list(found.values())
 

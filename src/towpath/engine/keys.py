@@ -24,6 +24,9 @@ TYPES = {
     "done": "zset",
     "seen": "zset",
     "lane": "zset",
+    "selector": "zset",
+    "held": "zset",
+    "asked": "zset",
     "lanes": "hash",
     "meta": "hash",
     "recurring": "hash",
@@ -36,6 +39,7 @@ TYPES = {
     "call": "string",
     "events": "stream",
     "wake": "list",
+    "wakes": "list",
 }
 """The type of each key, as the scripts' headers name them."""
 
@@ -57,8 +61,8 @@ class Keys(Declared):
     """The keys of one queue."""
 
     __slots__ = (
-        "dead", "done", "events", "lanes", "leases", "loads", "meta", "queue", "recurring", "retry",
-        "schedules", "seen", "waiting", "wake",
+        "asked", "dead", "done", "events", "lanes", "leases", "loads", "meta", "queue", "recurring",
+        "retry", "schedules", "seen", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
@@ -77,6 +81,7 @@ class Keys(Declared):
         self.loads = f"{self.tag}:loads"
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
+        self.asked = f"{self.tag}:asked"
 
     def job(self, id: str) -> str:
         return f"{self.tag}:job:{id}"
@@ -92,6 +97,19 @@ class Keys(Declared):
 
     def lane(self, lane: str) -> str:
         return f"{self.tag}:lane:{lane}"
+
+    def selector(self, selector: str) -> str:
+        return f"{self.tag}:selector:{selector}"
+
+    def wakes(self, selector: str) -> str:
+        return f"{self.tag}:wakes:{selector}"
+
+    def held(self, worker: str) -> str:
+        return f"{self.tag}:held:{worker}"
+
+    def recall(self, name: str) -> str:
+        """list: calls back the blocking read of one process that waits for some selectors."""
+        return f"{self.tag}:recall:{name}"
 
 
 def recall_key(name: str) -> str:

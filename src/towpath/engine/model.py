@@ -19,12 +19,14 @@ from towpath.ids import (
     JobId,
     LaneKey,
     QueueName,
+    Selector,
     Token,
     channel_name,
     job_id,
     lane_key,
     new_job_id,
     queue_name,
+    selector_name,
 )
 from towpath.renamed import refuse
 
@@ -75,6 +77,11 @@ class JobOptions(TypedDict, total=False):
         Text(lane_key),
         "Jobs of one lane run one at a time, in the order they were submitted.",
     ]
+    selector: Annotated[
+        str | None,
+        Text(selector_name),
+        "Which kind of job it is, for workers that ask for some kinds only.",
+    ]
     max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before it is dead."]
     retry: Annotated[RetryPolicy | None, Policy(), "How long to wait before the next attempt."]
     lease: Annotated[
@@ -98,6 +105,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
     priority: int = NORMAL
     lane: LaneKey | None = None
+    selector: Selector | None = None
     max_attempts: int | None = None
     """The job's own limit; None = its queue's."""
     retry: RetryPolicy | None = None

@@ -10,35 +10,33 @@ read each, so that one whose read fails is no trouble of the others. All beyond 
 each of which is called back to take in another queue: for those it is one more command. In a
 cluster a read can't span slots: there, and beyond what reads can carry, nobody reads for them.
 Who has no read of his own is also looked after by a glance at all of them together (`glance.py`).
+
+Who waits for some selectors waits on a list for each of them, so that a token for another's is not
+taken. All of a process who wait for selectors of one queue share a read: its keys are in one slot.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from towpath.clock import Clock, Duration, DurationLike, seconds
-from towpath.engine import codec
-from towpath.engine.batcher import LARGEST_BATCH
-from towpath.engine.check import whole
+from towpath.clock import Clock, Duration, seconds
 from towpath.engine.connect import Line, Link
 from towpath.engine.glance import Glances, Waiters
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.layout import TROUBLE
-from towpath.engine.model import Call, Release
-from towpath.engine.options import QueueOptions
 from towpath.errors import TowpathError
-from towpath.ids import QueueName, lane_key, worker_name
+from towpath.ids import QueueName
 from towpath.supervise import detached
 
-Body = Callable[[QueueOptions], Any]
-Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
 Command = Callable[..., Awaitable[Any]]
 """Sends a plain command that may be repeated. Raises ServerError."""
+CallFor = Callable[[QueueName, str], Awaitable[Any]]
+"""Lets somebody look who waits for a selector of a queue. Raises ServerError."""
 
 WAIT_CAP, GLANCED_CAP = seconds(5), seconds(60)
 """How long somebody waits without looking himself: with a read of his own, and with a glance that
@@ -56,112 +54,24 @@ _IDLE = 10.0
 """Seconds after which the connection of a read that nobody needs is closed."""
 _AFTER_TROUBLE = 0.05
 _RECALL_KEPT_MS = 60_000
-_UNDO_TRIES = 30
-
-_LOOKS_MOST = 2**20
-_NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
-
-
-class Looks:
-    """The names of a waiting claim's looks: each is a call, all of them belong to the caller's one.
-
-    A claim that is repeated begins with the first look and is told that the channel is further:
-    then it asks for the last one's answer.
-    """
-
-    def __init__(self, call: Call) -> None:
-        whole("call.number", call.number, 1, _NUMBER_MOST)
-        self._channel = call.channel
-        self._first = self._number = call.number * _LOOKS_MOST
-
-    def next(self) -> Call:
-        """The name of the next look."""
-        self._number += 1
-        return Call(self._channel, self._number)
-
-    def again(self, last: int) -> bool:
-        """Whether *last* was a look of this claim; then it is the next one again."""
-        mine = self._number <= last < self._first + _LOOKS_MOST
-        self._number = last - 1
-        return mine
-
-
-def wish_of(
-    worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
-) -> list[Any]:
-    """What a claim asks for: the arguments of its script."""
-    return [
-        worker_name(worker),
-        codec.lease_ms(lease),
-        whole("count", count, least, LARGEST_BATCH),
-        lane_key(lane) if lane is not None else "",
-    ]
-
-
-class Claims:
-    """Calls that claim. One that its caller has not named gets a name here, so that it can be
-    asked for what it claimed if the caller goes away: that is given back, for nobody else would
-    run it before its lease ends.
-    """
-
-    def __init__(self, write: Write, settle: Callable[[list[Release]], Awaitable[object]]) -> None:
-        self._write, self._settle = write, settle
-        self._idle: list[Iterator[Call]] = []
-        self._undoing: set[asyncio.Task[None]] = set()
-
-    async def ask(
-        self, verb: str, queue: QueueName, worker: str, body: Body, call: Call | None
-    ) -> Any:
-        """The answer to *verb*, which is claim or exchange."""
-        if call is not None:
-            return await self._write(verb, queue, body, call)
-        names = self._idle.pop() if self._idle else _names()
-        call = next(names)
-        try:
-            return await self._write(verb, queue, body, call)
-        except asyncio.CancelledError:
-            task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
-            self._undoing.add(task)
-            task.add_done_callback(self._undoing.discard)
-            names = _names()  # the last answer under the old ones is still to be asked for
-            raise
-        finally:
-            self._idle.append(names)
-
-    async def close(self) -> None:
-        """Wait a moment for what is under way; a server that is away stops nobody."""
-        if self._undoing:
-            await asyncio.wait(self._undoing, timeout=_SLACK)
-        for task in self._undoing:
-            task.cancel()
-
-    async def _undo(self, verb: str, queue: QueueName, worker: str, body: Body, call: Call) -> None:
-        """Tried for a while; what is not given back comes back when its lease ends."""
-        for _ in range(_UNDO_TRIES):
-            with suppress(TowpathError):
-                answer = await self._write(verb, queue, body, call)
-                leases = answer[1] if verb == "exchange" else answer[0]
-                await self._settle([Release(codec.lease(queue, worker, it)) for it in leases])
-                return
-            await asyncio.sleep(1)
-
-
-def _names() -> Iterator[Call]:
-    channel = secrets.token_hex(8)
-    return (Call(channel, number) for number in itertools.count(1))
+_SELECTING, _SELECTORS_MOST = 8, 1000
+"""Queues with a read for those who wait for some selectors, and of how many selectors each."""
+_UNREAD, _AT_LIMIT = seconds(0.5), seconds(1)
+"""How often those look themselves for whom there is no read, and who hold as many as they may."""
 
 
 class Waker:
     """Whom to wake when there is work."""
 
-    def __init__(self, link: Link, clock: Clock, command: Command) -> None:
-        self._link, self._clock = link, clock
+    def __init__(self, link: Link, clock: Clock, command: Command, call_for: CallFor) -> None:
+        self._link, self._clock, self._call_for = link, clock, call_for
         self._pushes = _Pushes(command)
         self._own: list[_Listener] = []
         self._shared: list[_Listener] = []
         self._unread = Waiters()
         """Those for whom there is no read."""
         self._glances: dict[Waiters, Glances] = {}
+        self._selecting: dict[QueueName, _Listener] = {}
 
     async def wait(self, queue: QueueName, pause: Duration) -> bool:
         """Return when there may be work in *queue*, at the latest after *pause* on the clock.
@@ -174,17 +84,71 @@ class Waker:
         else:
             self._glance(self._unread if listener is None else listener.waiters)
         called = self._unread.add(queue) if listener is None else listener.enlist(queue)
+        return await self._first(called, pause, lambda _: self.hand_on(queue)) is not None
+
+    async def wait_on(
+        self, queue: QueueName, selectors: Sequence[str], left: int, pause: Duration
+    ) -> str:
+        """The same for a claim that got nothing: of these selectors, if it named any.
+
+        The selector for which it was called, or ''. One that holds as many as it may is not
+        called: it could only pass that on.
+        """
+        if left < 0:
+            await self._clock.sleep(min(pause, _AT_LIMIT))
+        elif selectors:
+            return await self._wait_for(queue, selectors, pause)
+        else:
+            await self.wait(queue, pause)
+        return ""
+
+    async def _wait_for(self, queue: QueueName, selectors: Sequence[str], pause: Duration) -> str:
+        listener = self._selecting.get(queue)
+        if listener is None and len(self._selecting) < _SELECTING:
+            listener = self._selecting[queue] = self._selecting_listener(queue)
+        if listener is None or len(listener.waiters) + len(selectors) > _SELECTORS_MOST:
+            await self._clock.sleep(min(pause, _UNREAD))
+            return ""
+        called, on_leaving = listener.enlist(*selectors), partial(self._hand_on_for, queue)
+        return await self._first(called, min(pause, WAIT_CAP), on_leaving) or ""
+
+    async def _first(
+        self, called: asyncio.Future[str], pause: Duration, hand_on: Callable[[str], None]
+    ) -> str | None:
+        """By which name the caller was *called*; None = not within *pause*."""
         timer = asyncio.ensure_future(self._clock.sleep(pause))
         try:
             await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             if called.done():
-                self.hand_on(queue)
+                hand_on(called.result())
             raise
         finally:
             timer.cancel()
             called.cancel()
-        return not called.cancelled()
+        return None if called.cancelled() else called.result()
+
+    def _queue_listener(self, recall: str | None = None) -> _Listener:
+        def give_back(queue: str) -> None:
+            self._pushes.push(_wake_of(queue))
+
+        return _Listener(
+            self._link.line(), self._pushes, recall, key_of=_wake_of, give_back=give_back
+        )
+
+    def _selecting_listener(self, queue: QueueName) -> _Listener:
+        keys = keys_of(queue)
+        return _Listener(
+            self._link.line(),
+            self._pushes,
+            keys.recall(secrets.token_hex(8)),
+            key_of=keys.wakes,
+            give_back=lambda selector: self._pushes.send(self._call_for(queue, selector)),
+        )
+
+    def _hand_on_for(self, queue: QueueName, selector: str) -> None:
+        if not self._selecting[queue].waiters.call_one(selector):
+            self._pushes.send(self._call_for(queue, selector))
 
     def hand_on(self, queue: QueueName) -> None:
         """Who was called went away without looking, or can't take a job: another must look."""
@@ -195,7 +159,7 @@ class Waker:
     async def close(self) -> None:
         for glances in self._glances.values():
             await glances.close()
-        for listener in (*self._own, *self._shared):
+        for listener in (*self._own, *self._shared, *self._selecting.values()):
             await listener.close()
         await self._pushes.close()
 
@@ -213,13 +177,13 @@ class Waker:
             return mine
         mine = next((it for it in self._own if it.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
-            mine = _Listener(self._link.line(), self._pushes)
+            mine = self._queue_listener()
             self._own.append(mine)
         if mine is not None or self._link.in_slots:
             return mine
         fewest = min(self._shared, key=lambda it: len(it.waiters), default=None)
         if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
-            fewest = _Listener(self._link.line(), self._pushes, recall_key(secrets.token_hex(8)))
+            fewest = self._queue_listener(recall_key(secrets.token_hex(8)))
             self._shared.append(fewest)
         return fewest if len(fewest.waiters) < _SHARED_MOST else None
 
@@ -236,7 +200,11 @@ class _Pushes:
 
     def push(self, key: str, *, keep_ms: int | None = None) -> None:
         """Put a token into the list *key*, soon; one that is lost costs whoever waits seconds."""
-        task = detached("token for who waits", self._send(key, keep_ms))
+        self.send(self._put(key, keep_ms))
+
+    def send(self, sending: Awaitable[Any]) -> None:
+        """Have something sent, soon; what the server refuses is lost."""
+        task = detached("token for who waits", _quiet(sending))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -246,22 +214,40 @@ class _Pushes:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _send(self, key: str, keep_ms: int | None) -> None:
-        with suppress(TowpathError):
-            await self._command("RPUSH", key, "1")
-            if keep_ms is not None:
-                await self._command("PEXPIRE", key, keep_ms)
+    async def _put(self, key: str, keep_ms: int | None) -> None:
+        await self._command("RPUSH", key, "1")
+        if keep_ms is not None:
+            await self._command("PEXPIRE", key, keep_ms)
+
+
+async def _quiet(sending: Awaitable[Any]) -> None:
+    with suppress(TowpathError):
+        await sending
+
+
+def _wake_of(queue: str) -> str:
+    return keys_of(QueueName(queue)).wake
 
 
 class _Listener:
     """A blocking read, under way while somebody waits.
 
     With a list *recall*, whose token ends the read, it serves many queues: it is called back when
-    one comes that it does not listen for yet.
+    one comes that it does not listen for yet. Or many selectors of one queue: *key_of* says which
+    list has the tokens of a name, *give_back* puts one there that was taken for nobody.
     """
 
-    def __init__(self, line: Line, pushes: _Pushes, recall: str | None = None) -> None:
+    def __init__(
+        self,
+        line: Line,
+        pushes: _Pushes,
+        recall: str | None,
+        *,
+        key_of: Callable[[str], str],
+        give_back: Callable[[str], None],
+    ) -> None:
         self._line, self._pushes, self._recall = line, pushes, recall
+        self._key_of, self._give_back = key_of, give_back
         self.waiters = Waiters()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -274,17 +260,17 @@ class _Listener:
     @property
     def free(self) -> bool:
         """Whether nobody waits and no read is under way."""
-        return not self._read and not self.waiters.queues()
+        return not self._read and not self.waiters.names()
 
-    def listens_for(self, queue: QueueName) -> bool:
-        return queue in self.waiters or keys_of(queue).wake in self._read
+    def listens_for(self, name: str) -> bool:
+        return name in self.waiters or self._key_of(name) in self._read
 
-    def enlist(self, queue: QueueName) -> asyncio.Future[None]:
-        waiter = self.waiters.add(queue)
+    def enlist(self, *names: str) -> asyncio.Future[str]:
+        waiter = self.waiters.add(*names)
         self._wanted.set()
         if self._task is None or self._task.done():
             self._task = detached("listener for work", self._listen())
-        elif self._read and keys_of(queue).wake not in self._read:
+        elif self._read and any(self._key_of(name) not in self._read for name in names):
             self._call_back()
         return waiter
 
@@ -313,33 +299,32 @@ class _Listener:
 
     async def _is_wanted(self) -> bool:
         """Return as soon as somebody waits; False if nobody did for a while."""
-        while not self.waiters.queues():
+        while not self.waiters.names():
             self._wanted.clear()
             try:
                 async with asyncio.timeout(_IDLE):
                     await self._wanted.wait()
             except TimeoutError:
                 await self._line.close()
-                if not self.waiters.queues():
+                if not self.waiters.names():
                     return False
         return True
 
     async def _read_once(self) -> None:
         """Wait for a token, and let one look who waits for it."""
         block = WAIT_CAP.total_seconds()
-        queues = {keys_of(queue).wake: queue for queue in self.waiters.queues()}
+        names = {self._key_of(name): name for name in self.waiters.names()}
         recall = () if self._recall is None else (self._recall,)
-        self._read = {**dict.fromkeys(recall), **dict.fromkeys(queues)}
+        self._read = {**dict.fromkeys(recall), **dict.fromkeys(names)}
         try:
             async with asyncio.timeout(block + _SLACK):
                 answer = await self._line.send("BLPOP", *self._read, block)
         finally:
             self._read, self._recalled = {}, False
         if answer:
-            queue = queues.get(answer[0].decode())
-            if queue is not None and not self.waiters.call_one(queue):
-                # Taken for nobody: somebody elsewhere may wait for it.
-                self._pushes.push(keys_of(queue).wake)
+            name = names.get(answer[0].decode())
+            if name is not None and not self.waiters.call_one(name):
+                self._give_back(name)  # taken for nobody: somebody elsewhere may wait for it
 
 
 def _shared_every(_: int) -> float:

@@ -6,16 +6,23 @@
 --        job      string   the records
 --        load     string   the payloads
 --        lanes    hash     lane -> its holder
+--        selector zset     ready ids of one selector, in the same order
+--        held     zset     ids that a worker holds of those claimed with a limit
+--        asked    zset     selectors by when they were last asked for
+--        wakes    list     a token for who waits for one selector
 -- args   worker   text
 --        lease    ms       for jobs that name no lease time of their own
 --        count    int      at most so many, and no more than one answer carries: one at least
 --        lane     text     of this lane only; '' = of any
--- reply  leases <next due: now = there may be more at once> <ready left> <now>
+--        selectors list    of these selectors only; empty = of any; left out = as the rest
+--        limit    int      the worker may hold so many; 0 = any number
+--        called   text     the selector for which the caller was called, if it was
+-- reply  leases <next due: now = there may be more at once> <ready left; -1 = the worker holds its limit> <now>
 -- moves  ready -> leased
--- cost   O((count + 100) · log n): reaps and promotes first, so that nobody else has to
+-- cost   O((count + selectors + 100) · log n): reaps and promotes first, so that nobody else has to
 -- full   works
 -- short  plain_claim
--- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease outlook send sets plan close whole
+-- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease limit asking send sets plan close whole
 -- runs   whole(claim, claim_memory, recall_claim)
 
 local REAP_MOST, PROMOTE_LEAST = 100, 100
@@ -30,17 +37,18 @@ local function sweep(limit)
   return full_reap or full_promote
 end
 
-local function claim(worker, lease, most, lane)
+local function claim(worker, lease, most, lane, selectors, limit, called_for)
   local swept = sweep(math.max(PROMOTE_LEAST, most))
-  set_meta('asked_at', now)
-  local paused = meta.paused > 0
+  local paused, limited = meta.paused > 0, limit and limit > 0
+  if limited then most = math.min(most, room_of(worker, limit)) end
   local leases, cut = {}, false
-  if not paused then
-    local found = lane == '' and ready_candidates(most) or lane_candidates(lane)
+  if most > 0 then note_asked(selectors) end
+  if most > 0 and not paused then
+    local found = lane == '' and ready_candidates(most, selectors) or lane_candidates(lane)
     local chosen, loads
     chosen, loads, cut = choose(found, most)
     for i, job in ipairs(chosen) do
-      lease_job(job, worker, lease)
+      lease_job(job, worker, lease, limited)
       leases[i] = lease_answer(job, loads[i], job.score)
     end
   end
@@ -48,5 +56,6 @@ local function claim(worker, lease, most, lane)
   -- A claimer that got something may be busy for long: whoever else waits should look.
   local soon = #leases > 0 and due > 0 and due - now < WAIT_CAP_MS
   wanted = not paused and (left > 0 or soon)
-  return { leases, due, left, now }
+  if selectors and not paused then pass_on(called_for, soon) end
+  return { leases, due, most > 0 and left or -1, now }
 end

@@ -4,6 +4,8 @@
 --        load     string   the payload
 --        result   string   the result
 --        queue    zset     its rank among the ready
+--        selector zset     the same among those of its selector
+--        asked    zset     when its selector was last asked for
 --        retry    zset     how many are delayed
 --        leases   zset     when leases end: its own, its lane's holder's; how many last
 --        lane     zset     its rank in its lane
@@ -16,7 +18,7 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock record
+-- uses   keys clock record more_keys
 
 local id = ARGV[2]
 local text = redis.call('GET', JOB .. id)
@@ -34,7 +36,10 @@ local about = redis.call('HMGET', META, 'paused', 'asked_at', 'service_ms')
 fact('paused', about[1])
 fact('asked_at', about[2])
 fact('service_ms', about[3])
-if job.state == 'ready' then fact('rank', redis.call('ZRANK', QUEUE, id)) end
+local ready_set = job.selector and SELECTOR .. job.selector or QUEUE
+fact('selector', job.selector)
+fact('asked_for', job.selector and redis.call('ZSCORE', ASKED, job.selector))
+if job.state == 'ready' then fact('rank', redis.call('ZRANK', ready_set, id)) end
 if job.state == 'leased' then fact('expires', redis.call('ZSCORE', LEASES, id)) end
 if job.lane then
   local holder = redis.call('HGET', LANES, job.lane)

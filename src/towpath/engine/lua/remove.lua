@@ -14,17 +14,18 @@
 --        meta     hash     removed, unless the queue is paused
 --        events   stream   removed
 --        wake     list     removed
+--        asked    zset     removed
 -- args   none
 -- reply  removed
 --        used
 -- moves  none
 -- cost   O(events)
 -- full   works
--- uses   keys
+-- uses   more_keys
 
 local held = redis.call(
   'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, SEEN, LANES, RECURRING, SCHEDULES, LOADS)
 local paused = tonumber(redis.call('HGET', META, 'paused') or 0)
 if held > 0 or paused > 0 then return 'used' end
-redis.call('UNLINK', META, EVENTS, WAKE)
+redis.call('UNLINK', META, EVENTS, WAKE, ASKED)
 return 'removed'

@@ -31,6 +31,7 @@ local room
 local function take_away(job)
   if job.stored then zrem(ZSET[job.stored], job.id) end
   if job.stored == 'waiting' then zrem(LANE .. job.lane, job.id) end
+  if job.stored == 'ready' and job.selector then zrem(SELECTOR .. job.selector, job.id) end
   if job.gone_at then unlinks[#unlinks + 1] = RESULT .. job.id end
   job.state = 'gone'
   leave_lane(job)

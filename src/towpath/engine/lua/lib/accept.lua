@@ -1,5 +1,7 @@
 -- accept: where a new job goes, and all that is written for it. A submit moves no other job, so
 -- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
+--
+-- uses   more_keys
 
 local puts = {}     -- key, value, ...
 local holders = {}  -- lane -> its holder, as far as this call knows
@@ -32,10 +34,12 @@ local function place_special(id, tick, more)
   elseif due > now then
     state = 'delayed'
     zadd(RETRY, due, id)
-    wanted = wanted or due - now < WAIT_CAP_MS
+    if due - now < WAIT_CAP_MS then want(more) end
   else
-    zadd(QUEUE, (100 - (more.priority or 50)) * 1e13 + tick, id)
-    wanted = true
+    local score = (100 - (more.priority or 50)) * 1e13 + tick
+    zadd(QUEUE, score, id)
+    if more.selector then zadd(SELECTOR .. more.selector, score, id) end
+    want(more)
   end
   return state, next(more) and cmsgpack.pack(more) or ''  -- an empty map has no form of its own
 end

@@ -1,11 +1,6 @@
 -- choose: which ready jobs a claim gets: highest priority first, then longest ready.
 --
--- uses   answer
-
-local function by_place(a, b)
-  if a.score ~= b.score then return a.score < b.score end
-  return a.id < b.id
-end
+-- uses   answer select
 
 -- The first of the stored ready set, in order. Strays do not count, as far as one look goes.
 local function stored_ready(most)
@@ -27,11 +22,13 @@ local function stored_ready(most)
 end
 
 -- Those, and what this call itself made ready: it is nowhere in the store yet.
-local function ready_candidates(most)
-  local found = stored_ready(most)
-  local risen = {}
+local function ready_candidates(most, selectors)
+  local named, risen = selectors and #selectors > 0 and {}, {}
+  for i = 1, named and #selectors or 0 do named[selectors[i]] = true end
+  local found = named and selected_ready(selectors, most) or stored_ready(most)
   for i = 1, #changed do
-    if changed[i].state == 'ready' then risen[#risen + 1] = changed[i] end
+    local fits = not named or named[changed[i].selector or '']
+    if changed[i].state == 'ready' and fits then risen[#risen + 1] = changed[i] end
   end
   if #risen == 0 then return found end
   for _, job in ipairs(found) do

@@ -1,12 +1,18 @@
 -- lease: a job in a worker's hands, and how a repeated claim finds it again.
+--
+-- uses   more_keys
 
-local function lease_job(job, worker, lease)
+-- *counted*: it counts towards the worker's limit.
+local function lease_job(job, worker, lease, counted)
+  if job.counted then zrem(HELD .. job.worker, job.id) end  -- another's, until this very call
   local ttl = job.lease or lease
   job.state, job.score, job.ttl = 'leased', now + ttl, ttl
   job.token, job.attempts, job.worker = next_token(), job.attempts + 1, worker
   -- A token is an order number. Where it is not the time of the claim, the record says that.
   job.claimed = not is_time(job.token) and now or nil
-  job.more = job.more or job.claimed and {}
+  job.counted = counted and 1 or nil
+  if counted then zadd(HELD .. worker, job.token, job.id) end
+  job.more = job.more or (job.claimed or counted) and {}
   change(job)
   note('claim', job.id)
 end

@@ -7,12 +7,12 @@ end
 
 -- At its own place: a job that comes back keeps the score it had.
 local function enter_ready(job)
-  wanted = true
+  want(job)
   enter(job, 'ready', (100 - (job.priority or 50)) * 1e13 + (job.turn or job.tick))
 end
 
 local function enter_delayed(job, due)
-  if due - now < WAIT_CAP_MS then wanted = true end
+  if due - now < WAIT_CAP_MS then want(job) end
   set(job, 'due', due)
   enter(job, 'delayed', due)
 end

@@ -1,4 +1,6 @@
 -- outlook: what a claimer wants to know when it has to wait.
+--
+-- uses   more_keys
 
 local function first_after_now(key)
   local later = '(' .. int(now)
@@ -16,10 +18,13 @@ local function next_due(at_once)
   return due < math.huge and due or 0
 end
 
-local function ready_left()
-  local left = redis.call('ZCARD', QUEUE) - #(strays[QUEUE] or {})
+-- Of all, or of one *selector*.
+local function ready_left(selector)
+  local key = selector and SELECTOR .. selector or QUEUE
+  local left = redis.call('ZCARD', key) - #(strays[key] or {})
   for i = 1, #changed do
     local stored, state = changed[i].stored, changed[i].state
+    if selector and changed[i].selector ~= selector then stored, state = nil, nil end
     if stored == 'ready' and state ~= 'ready' then left = left - 1 end
     if state == 'ready' and stored ~= 'ready' then left = left + 1 end
   end

@@ -1,0 +1,135 @@
+"""Claiming: what is asked for, under which names, and given back if nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from towpath.clock import DurationLike
+from towpath.engine import codec
+from towpath.engine.batcher import LARGEST_BATCH
+from towpath.engine.check import whole
+from towpath.engine.model import Call, Release
+from towpath.engine.options import QueueOptions
+from towpath.errors import InvalidOption, TowpathError
+from towpath.ids import QueueName, lane_key, selector_name, worker_name
+from towpath.supervise import detached
+
+Body = Callable[[QueueOptions], Any]
+Write = Callable[[str, QueueName, Body, Call], Awaitable[Any]]
+
+_LOOKS_MOST = 2**20
+_NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
+
+
+SELECTORS_MOST, HELD_MOST = 100, 10_000
+"""Selectors that one claim may name, and jobs that it may let its worker hold."""
+_SLACK = 3.0
+_UNDO_TRIES = 30
+
+
+class Looks:
+    """The names of a waiting claim's looks: each is a call, all of them belong to the caller's one.
+
+    A claim that is repeated begins with the first look and is told that the channel is further:
+    then it asks for the last one's answer.
+    """
+
+    def __init__(self, call: Call) -> None:
+        whole("call.number", call.number, 1, _NUMBER_MOST)
+        self._channel = call.channel
+        self._first = self._number = call.number * _LOOKS_MOST
+
+    def next(self) -> Call:
+        """The name of the next look."""
+        self._number += 1
+        return Call(self._channel, self._number)
+
+    def again(self, last: int) -> bool:
+        """Whether *last* was a look of this claim; then it is the next one again."""
+        mine = self._number <= last < self._first + _LOOKS_MOST
+        self._number = last - 1
+        return mine
+
+
+def wish_of(
+    worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
+) -> list[Any]:
+    """What a claim asks for: the arguments of its script."""
+    return [
+        worker_name(worker),
+        codec.lease_ms(lease),
+        whole("count", count, least, LARGEST_BATCH),
+        lane_key(lane) if lane is not None else "",
+    ]
+
+
+def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) -> list[Any] | None:
+    """Which jobs, and how many its worker may hold: what follows; None = whatever there is."""
+    if isinstance(selectors, str):
+        raise InvalidOption("selectors", selectors, rule="must be several texts, not one")
+    named = list(dict.fromkeys(map(selector_name, selectors)))
+    if not named and max_held is None:
+        return None
+    if len(named) > SELECTORS_MOST:
+        raise InvalidOption("selectors", len(named), rule=f"at most {SELECTORS_MOST}")
+    if named and lane is not None:
+        raise InvalidOption("selectors", lane, rule="name a lane or selectors, not both")
+    return [named, 0 if max_held is None else whole("max_held", max_held, 1, HELD_MOST)]
+
+
+class Claims:
+    """Calls that claim. One that its caller has not named gets a name here, so that it can be
+    asked for what it claimed if the caller goes away: that is given back, for nobody else would
+    run it before its lease ends.
+    """
+
+    def __init__(self, write: Write, settle: Callable[[list[Release]], Awaitable[object]]) -> None:
+        self._write, self._settle = write, settle
+        self._idle: list[Iterator[Call]] = []
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self, verb: str, queue: QueueName, worker: str, body: Body, call: Call | None
+    ) -> Any:
+        """The answer to *verb*, which is claim or exchange."""
+        if call is not None:
+            return await self._write(verb, queue, body, call)
+        names = self._idle.pop() if self._idle else _names()
+        call = next(names)
+        try:
+            return await self._write(verb, queue, body, call)
+        except asyncio.CancelledError:
+            task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+            names = _names()  # the last answer under the old ones is still to be asked for
+            raise
+        finally:
+            self._idle.append(names)
+
+    async def close(self) -> None:
+        """Wait a moment for what is under way; a server that is away stops nobody."""
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=_SLACK)
+        for task in self._undoing:
+            task.cancel()
+
+    async def _undo(self, verb: str, queue: QueueName, worker: str, body: Body, call: Call) -> None:
+        """Tried for a while; what is not given back comes back when its lease ends."""
+        for _ in range(_UNDO_TRIES):
+            with suppress(TowpathError):
+                answer = await self._write(verb, queue, body, call)
+                leases = answer[1] if verb == "exchange" else answer[0]
+                await self._settle([Release(codec.lease(queue, worker, it)) for it in leases])
+                return
+            await asyncio.sleep(1)
+
+
+def _names() -> Iterator[Call]:
+    channel = secrets.token_hex(8)
+    return (Call(channel, number) for number in itertools.count(1))

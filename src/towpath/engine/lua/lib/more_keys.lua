@@ -1,0 +1,6 @@
+-- more_keys: the names of keys that plain jobs have no use for. keys.py spells the same names.
+--
+-- uses   keys
+
+local SELECTOR, WAKES = tag .. ':selector:', tag .. ':wakes:'  -- .. selector
+local HELD, ASKED = tag .. ':held:', tag .. ':asked'           -- .. worker

@@ -1,0 +1,16 @@
+-- wake: let somebody look who waits for jobs of a selector.
+--
+-- keys   wakes    list     at most one token
+-- args   selector text
+-- reply  called
+-- moves  none
+-- cost   O(1)
+-- full   refused
+-- uses   more_keys
+
+local key = WAKES .. ARGV[1]
+if redis.call('LLEN', key) == 0 then
+  redis.call('RPUSH', key, '1')
+  redis.call('PEXPIRE', key, 10000)
+end
+return 'called'
