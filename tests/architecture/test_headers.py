@@ -110,8 +110,10 @@ def test_the_engine_knows_every_word_that_refuses_a_whole_call() -> None:
 
 def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
     """Names with braces and colons in them too: they come last."""
-    names = re.findall(r"\b([A-Z]+)\b(?= *(?:,|=))", code_of("keys").partition("match")[2])
-    script = f"{lua_text('keys')}\nreturn {{ {', '.join(names)} }}"
+    names = re.findall(
+        r"\b([A-Z]+)\b(?= *(?:,|=))", code_of("keys").partition("match")[2] + code_of("more_keys")
+    )
+    script = f"{lua_text('keys')}\n{lua_text('more_keys')}\nreturn {{ {', '.join(names)} }}"
     told = server.ask("EVAL", script, "1", "{a.b}:queue")
     assert isinstance(told, list)
     spelled = dict(

@@ -31,6 +31,8 @@ class _Life:
     token: int = 0
     expires: int = 0
     """The end of the lease it is held under; 0 = nobody holds it."""
+    counted_by: str = ""
+    """The worker whose limit it counts towards."""
 
 
 class History:
@@ -64,6 +66,7 @@ class History:
             self._moved(now, asked.get("moves", {}), found)
         elif verb == "claim":
             self._delivered(now, found)
+            self._fits(now, asked, found)
         elif verb == "retry":
             self._lives[asked["id"]].retried += 1
             self._lives[asked["id"]].not_before = 0
@@ -121,8 +124,18 @@ class History:
             attempts = life.new.max_attempts or self._most_attempts
             most = attempts * (1 + life.retried) + life.released
             assert life.delivered <= most, "delivered too often (I13)"
-            life.token, life.expires = lease.token, lease.expires
+            life.token, life.expires, life.counted_by = lease.token, lease.expires, ""
             self._last_token = lease.token
+
+    def _fits(self, now: int, asked: dict[str, Any], leases: list[Held]) -> None:
+        """What was asked for: one of the selectors, and no more than the worker may hold."""
+        most, named = asked.get("max_held"), asked.get("selectors")
+        for lease in leases:
+            self._lives[lease.id].counted_by = asked["worker"] if most else ""
+            assert not named or lease.selector in named, "a selector that nobody asked for (K16)"
+        held = [it for it in self._lives.values() if it.expires > now]
+        mine = [it for it in held if it.counted_by == asked["worker"]]
+        assert not (leases and most) or len(mine) <= most, "holds more than it may (K16)"
 
     def _lane_mates(self, now: int, lease: Held) -> list[str]:
         return [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from towpath.embedded import Connection, Reply
+from dataclasses import dataclass
+
+from towpath.embedded import Address, Connection, Reply
+from towpath.engine.script import Scripts
 
 # A hash is not dumped: the order of its fields may change while nothing else does.
 _DUMP = """
@@ -25,6 +28,16 @@ return found
 """
 
 
+@dataclass(frozen=True)
+class World:
+    """Where programs run."""
+
+    url: str
+    address: Address
+    connection: Connection
+    scripts: Scripts | None = None
+
+
 class Keyspace:
     """Everything that a queue has on its server."""
 
@@ -42,10 +55,11 @@ class Keyspace:
         assert isinstance(flat, list)
         return dict(zip([str(key) for key in flat[::2]], flat[1::2], strict=True))
 
-    def lasting_calls(self) -> list[str]:
-        """Memories of calls that would never be forgotten."""
-        calls = [name for name in self._full_names() if name.startswith(self._tag + "call:")]
-        return [name for name in calls if self._connection.ask("PTTL", name) == -1]
+    def lasting(self, *passing: str) -> list[str]:
+        """Keys that begin so, and should go by themselves, but never would."""
+        begin = tuple(self._tag + it for it in passing)
+        found = [name for name in self._full_names() if name.startswith(begin)]
+        return [name for name in found if self._connection.ask("PTTL", name) == -1]
 
     def clear(self) -> None:
         """Leave nothing to the programs that come, so that what they list stays short."""

@@ -90,41 +90,55 @@ class Oracle(Places):
 
     # ── claim and exchange ───────────────────────────────────────────────────────────────
 
-    def claim(self, worker: str, lease: int, count: int, lane: str | None = None) -> list[Held]:
-        return self._claim(worker, lease, count, lane, self._shelves())
+    def claim(
+        self,
+        worker: str,
+        lease: int,
+        count: int,
+        *,
+        lane: str | None = None,
+        selectors: tuple[str, ...] = (),
+        max_held: int | None = None,
+    ) -> list[Held]:
+        self._sweep(count, self._shelves())
+        if max_held is not None:
+            count = max(0, min(count, max_held - self.held_by(worker)))
+        found = self._asked_for(selectors) if count else []
+        if lane is not None:
+            found = [job for job in found if self.holders.get(lane) == job.id]
+        return [
+            self._lease(it, worker, lease, counted=max_held is not None) for it in found[:count]
+        ]
 
     def exchange(self, settlements: list[Settle], worker: str, lease: int, count: int) -> Exchanged:
         shelves = self._shelves()
         outcomes = [getattr(self, it.verb)(it.id, it.token, *it.rest) for it in settlements]
         if count == 0:
             return Exchanged(outcomes, [])
-        leases = self._claim(worker, lease, count, None, shelves)
-        return Exchanged(outcomes, leases)
+        self._sweep(count, shelves)
+        return Exchanged(
+            outcomes, [self._lease(it, worker, lease) for it in self._asked_for()[:count]]
+        )
 
-    def _claim(
-        self,
-        worker: str,
-        lease: int,
-        count: int,
-        lane: str | None,
-        shelves: Shelves,
-    ) -> list[Held]:
+    def _sweep(self, count: int, shelves: Shelves) -> None:
         limit = max(PROMOTE_LEAST, count)
         self._reap(REAP_MOST, shelves)
         self.promote(limit)
         if self.now - self.trimmed_at >= TRIM_EVERY:
             self._trim(2 * limit, shelves)
             self.trimmed_at = self.now
-        self.asked_at = self.now
-        if self.paused:
-            return []
-        found = self.ready() if lane is None else self._ready_of(lane)
-        return [self._lease(job, worker, lease) for job in found[:count]]
 
-    def _ready_of(self, lane: str) -> list[Job]:
-        return [job for job in self.ready() if self.holders.get(lane) == job.id]
+    def _asked_for(self, selectors: tuple[str, ...] = ()) -> list[Job]:
+        """What can be had: of these selectors, or any."""
+        if selectors:
+            self.asked_for |= dict.fromkeys(selectors, self.now)
+        else:
+            self.asked_at = self.now
+        found = [] if self.paused else self.ready()
+        return [job for job in found if not selectors or job.new.selector in selectors]
 
-    def _lease(self, job: Job, worker: str, lease: int) -> Held:
+    def _lease(self, job: Job, worker: str, lease: int, *, counted: bool = False) -> Held:
+        job.counted = counted
         self.last_token = max(self.last_token + 1, self.now * 1000)
         job.state, job.worker, job.token = "leased", worker, self.last_token
         job.attempts += 1
@@ -146,6 +160,7 @@ class Oracle(Places):
             due=job.due,
             max_attempts=new.max_attempts,
             retry=new.retry,
+            selector=new.selector,
         )
 
     # ── under a lease ────────────────────────────────────────────────────────────────────

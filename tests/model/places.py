@@ -29,6 +29,8 @@ class Places:
     totals: Counter[str] = field(default_factory=Counter[str])
     paused: bool = False
     asked_at: int = 0
+    asked_for: dict[str, int] = field(default_factory=dict[str, int])
+    """Selectors -> when they were last asked for by name."""
     trimmed_at: int = 0
     last_tick: int = 0
     last_token: int = 0
@@ -51,6 +53,15 @@ class Places:
     def ready(self) -> list[Job]:
         """In the order they are claimed."""
         return sorted(self.jobs_in("ready"), key=lambda job: (-job.new.priority, job.turn))
+
+    def ready_before(self, job: Job) -> int:
+        """How many are before it: of its selector if it has one, or of all."""
+        selector = job.new.selector
+        return [it for it in self.ready() if selector in (None, it.new.selector)].index(job)
+
+    def held_by(self, worker: str) -> int:
+        """How many a worker holds of those that it claimed with a limit."""
+        return len([it for it in self.jobs_in("leased") if it.counted and it.worker == worker])
 
     def waiting(self, lane: str) -> list[Job]:
         """Behind the head of *lane*, in the order of submission."""

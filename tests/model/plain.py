@@ -79,6 +79,8 @@ def asked(new: New) -> JobOptions:
         found["lease"] = milliseconds(new.lease)
     if new.keep is not None:
         found["keep"] = milliseconds(new.keep)
+    if new.selector is not None:
+        found["selector"] = new.selector
     return found
 
 
@@ -111,6 +113,7 @@ def held(lease: Lease) -> Held:
         due=lease.due_ms or None,
         max_attempts=lease.max_attempts,
         retry=wait(lease.retry),
+        selector=lease.selector,
     )
 
 
@@ -140,6 +143,7 @@ def view(job: JobInfo) -> View:
         state=job.state,
         priority=job.priority,
         lane=job.lane,
+        selector=job.selector,
         attempts=job.attempts,
         max_attempts=job.max_attempts,
         submitted=ms(job.submitted_at) or 0,

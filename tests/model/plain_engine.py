@@ -140,6 +140,8 @@ class PlainEngine:
             far = Engine(self._proxy.url, clock=self.clock, scripts=self._scripts)
             self._far = await self._open.enter_async_context(far)
         await self._far.options(self.queue)
+        # Nothing happens, but its connection is made: the reply that is lost is that of the call.
+        await self._far.exchange(self.queue, [], worker="w", lease=milliseconds(1), count=0)
         return self._far
 
     def submit_alone(self, new: New) -> tuple[str, Any]:
@@ -159,10 +161,25 @@ class PlainEngine:
         ]
 
     async def _claim(
-        self, call: Call | None, worker: str, lease: int, count: int, lane: str | None = None
+        self,
+        call: Call | None,
+        worker: str,
+        lease: int,
+        *,
+        count: int,
+        lane: str | None = None,
+        selectors: tuple[str, ...] = (),
+        max_held: int | None = None,
     ) -> list[Held]:
         leases = await self.engine.claim(
-            self.queue, worker=worker, lease=milliseconds(lease), count=count, lane=lane, call=call
+            self.queue,
+            worker=worker,
+            lease=milliseconds(lease),
+            count=count,
+            lane=lane,
+            selectors=selectors,
+            max_held=max_held,
+            call=call,
         )
         return [self._keep(lease) for lease in leases]
 

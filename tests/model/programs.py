@@ -31,6 +31,7 @@ CLAIMING, OTHER = ("a", "b", "c"), ("d", "e")
 # "9" and "10": text order is not age; the others look like parts of keys.
 names = st.sampled_from(["9", "10", "{x}:ü#1"])
 lanes = st.sampled_from(["north", "north", "9:{south}"])
+selectors = st.sampled_from(["o/n|dev", "o/n|dev", "{x}:9"])
 workers = st.sampled_from(["w1", "w2"])
 leases = st.sampled_from(LEASES)
 payloads = st.sampled_from([b"x", b"y", b""])
@@ -56,6 +57,7 @@ _chosen: dict[str, SearchStrategy[Any]] = {
     "lease": leases,
     "keep": st.sampled_from(KEEPS),
     "retry": st.sampled_from([NO_OTHER_ATTEMPT, 0, 1000]),
+    "selector": selectors,
 }
 
 
@@ -68,6 +70,7 @@ job = st.one_of(
     _some_of("id"),
     _some_of("lane", "priority"),
     _some_of("lane", "when"),
+    _some_of("selector", "priority", "when"),
     _some_of(*_chosen),
 )
 """A job to submit; what is left out is the default."""
@@ -155,7 +158,7 @@ def _lost_step(draw: DrawFn) -> tuple[Any, ...]:
 
 _moments = st.lists(st.one_of(whens, st.just(("delay", 0))), min_size=1, max_size=2)
 _kinds = st.sampled_from(["due", "due", "lease", "lease", "gone", "dead", "seen"])
-_then = st.sampled_from(["claim", "claim", "reap", "promote", "nothing"])
+_then = st.sampled_from(["claim", "claim", "limited", "reap", "promote", "nothing"])
 
 STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     # verb -> how often, and what it takes; the first is what a program is made simple with
@@ -169,6 +172,19 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     ),
     "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
     "claim_lane": (3, (lanes, leases)),
+    "claim_selected": (
+        6,
+        (
+            workers,
+            st.sampled_from([1, 2, 3]),
+            st.fixed_dictionaries(
+                {
+                    "selectors": st.lists(selectors, max_size=2, unique=True).map(tuple),
+                    "max_held": st.sampled_from([None, None, 1, 2]),
+                }
+            ),
+        ),
+    ),
     "complete": (5, _under_lease["complete"]),
     "fail": (6, _under_lease["fail"]),
     "bury": (3, _under_lease["bury"]),

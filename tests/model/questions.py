@@ -32,7 +32,7 @@ def look(queue: Oracle, id: str) -> Look | Refusal:
     expires = job.expires if job.state == "leased" else None
     ahead: int | None = None
     if job.state == "ready":
-        ahead = queue.ready().index(job)
+        ahead = queue.ready_before(job)
     elif job.state == "waiting":
         ahead = queue.waiting(job.new.lane or "").index(job) + 1
     why = _why(queue, job, ahead)
@@ -49,18 +49,19 @@ def _why(queue: Oracle, job: Job, ahead: int | None) -> str:
         case "leased" if job.expires > queue.now:
             return "leased"
         case "ready" | "delayed" | "leased":
-            return _held_up(queue) or ("behind_others" if ahead else "next")
+            return _held_up(queue, job) or ("behind_others" if ahead else "next")
         case _:
             return "ended"
 
 
-def _held_up(queue: Oracle) -> str | None:
+def _held_up(queue: Oracle, job: Job) -> str | None:
     if queue.paused:
         return "paused"
-    if queue.now - queue.asked_at <= NOBODY_ASKED_FOR:
+    asked = max(queue.asked_at, queue.asked_for.get(job.new.selector or "", 0))
+    if queue.now - asked <= NOBODY_ASKED_FOR:
         return None
     busy = any(job.expires > queue.now for job in queue.jobs_in("leased"))
-    return "all_busy" if busy else "no_worker"
+    return "all_busy" if busy and asked else "no_worker"
 
 
 def moments(queue: Oracle) -> dict[str, list[int]]:
@@ -84,6 +85,7 @@ def view(job: Job) -> View:
         state=job.state,
         priority=new.priority,
         lane=new.lane,
+        selector=new.selector,
         attempts=job.attempts,
         max_attempts=new.max_attempts,
         submitted=job.submitted,

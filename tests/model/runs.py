@@ -9,7 +9,8 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import EngineAgainstOracle, World
+from tests.model.keyspace import World
+from tests.model.machine import EngineAgainstOracle
 
 STEPS = 40
 ROUND = 10

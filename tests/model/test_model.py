@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.model import oracle, places, questions, values
-from tests.model.machine import World
+from tests.model.keyspace import World
 from tests.model.runs import run_programs
 from towpath.embedded import Connection, EmbeddedServer
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import Phase
 
 from tests.faults.planting import Planted, planted
-from tests.model.machine import World
+from tests.model.keyspace import World
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
+from tests.model.selector_mutants import SELECTOR_MUTANTS
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.errors import TowpathError
 
@@ -16,7 +17,7 @@ PROGRAMS = 300
 SEED = 3
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *SELECTOR_MUTANTS], ids=str)
 def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
 ) -> None:
@@ -41,5 +42,5 @@ def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) 
 
 
 def test_names_differ() -> None:
-    names = [mutant.name for mutant in (*MUTANTS, *DECLARATIONS)]
+    names = [mutant.name for mutant in (*MUTANTS, *SELECTOR_MUTANTS, *DECLARATIONS)]
     assert len(names) == len(set(names))

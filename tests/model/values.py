@@ -46,6 +46,7 @@ class New:
     lease: int | None = None
     keep: int | None = None
     retry: int | None = None
+    selector: str | None = None
 
 
 @dataclass
@@ -63,6 +64,8 @@ class Job:
     token: int = 0
     worker: str = ""
     expires: int = 0
+    counted: bool = False
+    """Claimed with a limit: it counts towards the worker's."""
     cancel: bool = False
     ended: int | None = None
     gone_at: int | None = None
@@ -123,6 +126,7 @@ class Held:
     due: int | None
     max_attempts: int | None
     retry: int | None
+    selector: str | None
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ class View:
     state: str
     priority: int
     lane: str | None
+    selector: str | None
     attempts: int
     max_attempts: int | None
     submitted: int

@@ -7,7 +7,8 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
-from tests.spec.test_waiting import ids_within_moments, waiting_claim
+from tests.spec.test_waiting import blocked, ids_within_moments, waiting_claim
+from tests.waiting import eventually_async
 from towpath.clock import ZERO, ManualClock, days, hours, milliseconds, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine
 from towpath.engine.model import HIGH, LOW, Call, job_ref, new_job
@@ -165,7 +166,14 @@ class TestMoving:
     ) -> None:
         job = (await engine.submit(REVIEWS, b"", id="a", delay=hours(9))).job
         async with waiting_claim(engine, deployment) as waiting:
+            before = deployment.calls("evalsha")
             await engine.move(job, delay=seconds(2))
+
+            async def looked() -> bool:
+                return deployment.calls("evalsha") - before >= 2
+
+            await eventually_async(looked)
+            await blocked(deployment)
             clock.advance(seconds(2))
             assert await ids_within_moments(waiting) == ["a"]
 

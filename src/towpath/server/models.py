@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
+from towpath.engine.claiming import HELD_MOST, SELECTORS_MOST
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.inspect import Counts
 from towpath.engine.model import JobInfo, Lease
@@ -213,6 +214,10 @@ class ClaimIn(Body):
     """Seconds after which the job is given to another unless renewed."""
     lane: Text | None = None
     """Only that lane's next job."""
+    selectors: Annotated[list[Text], Field(max_length=SELECTORS_MOST)] | None = None
+    """Only jobs that carry one of these; none = any job."""
+    max_held: Annotated[int, Field(ge=1, le=HELD_MOST, strict=True)] | None = None
+    """How many jobs the worker may hold of those that it claimed with a limit, these included."""
 
 
 class _LeaseHead(Answer):

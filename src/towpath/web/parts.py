@@ -7,7 +7,7 @@ thread, and the way there and back costs more than most requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar
@@ -40,6 +40,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     wait: Duration
     lane: str | None = None
+    selectors: Sequence[str] = ()
+    max_held: int | None = None
 
 
 class Poll:
@@ -61,10 +63,11 @@ class Poll:
         if wish.lane is not None or not wish.wait:
             return await self._ask(wish, call, wish.wait)
         async with self._ends() as (left, drains):
-            if call is not None:
-                return await self._named(wish, call, left, drains)
-            leases = await self._look_until(wish, left, drains)
-            if leases and left.done():
+            if call is not None or wish.selectors or wish.max_held is not None:
+                leases = await self._waiting(wish, call, left, drains)
+            else:
+                leases = await self._look_until(wish, left, drains)
+            if leases and left.done() and call is None:
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
 
@@ -88,16 +91,19 @@ class Poll:
             finally:
                 await _end(task)
 
-    async def _named(
-        self, wish: Wish, call: Call, left: asyncio.Future[None], drains: asyncio.Future[Any]
+    async def _waiting(
+        self, wish: Wish, call: Call | None, left: asyncio.Future[None], drains: asyncio.Future[Any]
     ) -> list[Lease]:
+        """By a claim of the engine that waits; one that has no name gives back what it got."""
         claiming = asyncio.ensure_future(self._ask(wish, call, wish.wait))
         await _first(claiming, left, drains)
         if claiming.done():
             return claiming.result()
         await _end(claiming)
+        if left.done() or call is None:
+            return []
         # It may have claimed just then: the same name tells.
-        return [] if left.done() else await self._ask(wish, call, milliseconds(1))
+        return await self._ask(wish, call, milliseconds(1))
 
     async def _ask(self, wish: Wish, call: Call | None, wait: Duration) -> list[Lease]:
         return await self._engine.claim(
@@ -106,6 +112,8 @@ class Poll:
             lease=wish.lease,
             count=wish.count,
             lane=wish.lane,
+            selectors=wish.selectors,
+            max_held=wish.max_held,
             wait=wait,
             call=call,
         )

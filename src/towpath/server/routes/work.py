@@ -41,8 +41,10 @@ async def claim(
 ) -> ClaimedOut | Response:
     """Lease up to `count` jobs: highest priority first, oldest first within it.
 
-    With `wait`, an empty queue is waited on. With an `Idempotency-Key`, a claim whose answer was
-    lost can be sent again: it gives those of its jobs that are still held, never new ones.
+    With `selectors`, only jobs that carry one of them; with `max_held`, no more than leave the
+    worker with that many. With `wait`, an empty queue is waited on. With an `Idempotency-Key`, a
+    claim whose answer was lost can be sent again: it gives those of its jobs that are still held,
+    never new ones.
     """
     wish = Wish(
         queue=queue,
@@ -51,6 +53,8 @@ async def claim(
         count=body.count,
         wait=seconds(body.wait),
         lane=body.lane,
+        selectors=body.selectors or (),
+        max_held=body.max_held,
     )
     leases = await poll.claim(wish, named.call() if named else None)
     if not leases:

@@ -11,20 +11,12 @@ local function put(key, value)
   puts[n + 2] = value
 end
 
-local function plan_lane(job, stored, state)
-  if stored == 'waiting' and state ~= 'waiting' then
-    zrem(LANE .. job.lane, job.id)
-  elseif state == 'waiting' and stored ~= 'waiting' then
-    zadd(LANE .. job.lane, job.tick, job.id)
-  end
-end
-
--- A ready job is in the set of all, and in that of its selector at the same place.
-local function plan_selector(job, stored, state)
-  if stored == 'ready' and state ~= 'ready' then
-    zrem(SELECTOR .. job.selector, job.id)
-  elseif state == 'ready' and job.score then
-    zadd(SELECTOR .. job.selector, job.score, job.id)
+-- The set of one lane or of one selector, in which are those of a *place*.
+local function plan_part(job, key, place)
+  if job.stored == place and job.state ~= place then
+    zrem(key, job.id)
+  elseif job.state == place and job.score then
+    zadd(key, job.score, job.id)
   end
 end
 
@@ -57,8 +49,8 @@ local function plan_job(job)
   local from, to = ZSET[stored], ZSET[state]
   if from and from ~= to then zrem(from, id) end
   if to and job.score then zadd(to, job.score, id) end
-  if job.lane then plan_lane(job, stored, state) end
-  if job.selector then plan_selector(job, stored, state) end
+  if job.lane then plan_part(job, LANE .. job.lane, 'waiting') end
+  if job.selector then plan_part(job, SELECTOR .. job.selector, 'ready') end
   if job.forget_at then zadd(SEEN, job.forget_at, id) end
   if job.ttl and state == 'leased' then
     locks[#locks + 1] = job

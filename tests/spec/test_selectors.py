@@ -1,0 +1,545 @@
+"""Selectors: a claim may name which jobs it wants, and how many its worker may hold."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim_one, ids_of
+from tests.spec.test_waiting import blocked, ids_within_moments
+from tests.waiting import eventually_async
+from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
+from towpath.engine.claiming import SELECTORS_MOST
+from towpath.engine.engine import Engine
+from towpath.engine.explain import Why
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Call, Lease, Release, job_ref, new_job
+from towpath.engine.states import State
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ids import QueueName
+
+DEV, REVIEW, OTHER = "octo/cat|dev", "octo/cat|review", "octo/dog|dev"
+KEYS = keys_of(QueueName(REVIEWS))
+
+
+async def submit(engine: Engine, *jobs: tuple[str, str | None], priority: int = 50) -> None:
+    """Jobs by id and selector, in one call."""
+    wanted = [new_job(b"", id=id, selector=it, priority=priority) for id, it in jobs]
+    await engine.submit_many(REVIEWS, wanted)
+
+
+async def claim(
+    engine: Engine,
+    *selectors: str,
+    count: int = 1,
+    worker: str = "anna",
+    max_held: int | None = None,
+) -> list[Lease]:
+    return await engine.claim(
+        REVIEWS, worker=worker, lease=LEASE, count=count, selectors=selectors, max_held=max_held
+    )
+
+
+class TestAClaimThatNamesSelectors:
+    async def test_gets_jobs_of_these_and_of_no_others(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", OTHER), ("c", None), ("d", REVIEW), ("e", DEV))
+        assert ids_of(await claim(engine, DEV, REVIEW, count=9)) == ["a", "d", "e"]
+        assert await claim(engine, DEV, REVIEW) == []
+        assert ids_of(await claim(engine, count=9)) == ["b", "c"]
+
+    async def test_gets_the_highest_priority_of_all_of_them_then_the_longest_ready(
+        self, engine: Engine
+    ) -> None:
+        await submit(engine, ("low", DEV), ("later", REVIEW), priority=10)
+        await submit(engine, ("high", REVIEW), ("high-too", DEV), priority=90)
+        found = [ids_of(await claim(engine, REVIEW, DEV, OTHER))[0] for _ in range(4)]
+        assert found == ["high", "high-too", "low", "later"]
+
+    async def test_without_selectors_gets_all(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", None), ("c", REVIEW))
+        assert ids_of(await claim(engine, count=9)) == ["a", "b", "c"]
+
+    async def test_tells_the_selector(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", None))
+        assert [it.selector for it in await claim(engine, count=2)] == [DEV, None]
+        assert (await engine.job(job_ref(REVIEWS, "a"))).selector == DEV
+
+    async def test_gets_what_falls_due_or_comes_back_in_the_same_step(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("lost", DEV))
+        await claim(engine, DEV, worker="silent")
+        await engine.submit(REVIEWS, b"", id="later", selector=REVIEW, delay=seconds(5))
+        await engine.submit(REVIEWS, b"", id="others", selector=OTHER, delay=seconds(5))
+        clock.advance(LEASE)
+        assert ids_of(await claim(engine, REVIEW, DEV, count=9)) == ["lost", "later"]
+
+    async def test_named_twice_or_unknown_changes_nothing(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", DEV))
+        assert ids_of(await claim(engine, DEV, "nobody/nothing", DEV, count=9)) == ["a", "b"]
+
+    async def test_repeated_gets_the_same_jobs(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", DEV))
+
+        async def named() -> list[Lease]:
+            return await engine.claim(
+                REVIEWS, worker="anna", lease=LEASE, selectors=[DEV], call=Call("c", 1)
+            )
+
+        assert await named() == await named()
+        assert (await engine.counts(REVIEWS)).ready == 1
+
+    async def test_passes_over_entries_that_no_record_accounts_for(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit(engine, ("gone", DEV), ("a", DEV))
+        deployment.ask("DEL", KEYS.job("gone"))
+        assert ids_of(await claim(engine, DEV, count=9)) == ["a"]
+        counts = await engine.counts(REVIEWS)
+        assert (counts.ready, counts.dead) == (0, 1)
+
+    async def test_names_as_many_as_it_may(self, engine: Engine) -> None:
+        await submit(engine, ("a", "s/99"), ("b", "s/100"))
+        names = [f"s/{n}" for n in range(SELECTORS_MOST)]
+        assert ids_of(await claim(engine, *names, count=9)) == ["a"]
+        with pytest.raises(InvalidOption):
+            await claim(engine, *names, "s/100")
+
+    async def test_does_not_name_a_lane_too(self, engine: Engine) -> None:
+        with pytest.raises(InvalidOption):
+            await engine.claim(REVIEWS, worker="anna", lease=LEASE, lane="x", selectors=[DEV])
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 257, "ß" * 129, "a\nb", "a\x00b", 7, b"a"])
+async def test_a_selector_that_cannot_be_one_is_refused(engine: Engine, bad: str) -> None:
+    with pytest.raises(InvalidName):
+        await engine.submit(REVIEWS, b"", selector=bad)
+    with pytest.raises(InvalidName):
+        await claim(engine, bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 10_001, 1.5, True, "1"])
+async def test_a_limit_that_cannot_be_one_is_refused(engine: Engine, bad: int) -> None:
+    with pytest.raises(InvalidOption):
+        await claim(engine, max_held=bad)
+
+
+async def test_one_text_is_not_several_selectors(engine: Engine) -> None:
+    with pytest.raises(InvalidOption):
+        await engine.claim(REVIEWS, worker="anna", lease=LEASE, selectors=DEV)
+
+
+class TestWhateverHappensToAJob:
+    """It is found by its selector whenever it is ready, and only then."""
+
+    async def claimable(self, engine: Engine) -> list[str]:
+        leases = await claim(engine, DEV, count=9, worker="looker")
+        await engine.settle([Release(it) for it in leases])
+        return ids_of(leases)
+
+    async def test_release_retry_and_a_lease_that_ends_bring_it_back(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("a", DEV))
+        [lease] = await claim(engine, DEV)
+        await engine.release(lease)
+        [lease] = await claim(engine, DEV)
+        assert await self.claimable(engine) == []
+        await engine.bury(lease, "no good")
+        assert await self.claimable(engine) == []
+        await engine.retry(lease.job)
+        assert await self.claimable(engine) == ["a"]
+        await claim(engine, DEV)
+        clock.advance(LEASE)
+        await engine.reap(REVIEWS)
+        assert await self.claimable(engine) == ["a"]
+
+    async def test_a_delay_a_move_and_a_failure_take_it_away_until_it_is_due(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.submit(REVIEWS, b"", id="a", selector=DEV, delay=seconds(5))
+        assert await self.claimable(engine) == []
+        await engine.move(job_ref(REVIEWS, "a"), delay=ZERO)
+        assert await self.claimable(engine) == ["a"]
+        await engine.move(job_ref(REVIEWS, "a"), delay=seconds(5))
+        assert await self.claimable(engine) == []
+        clock.advance(seconds(5))
+        [lease] = await claim(engine, DEV)
+        await engine.fail(lease, "again", delay=seconds(5))
+        assert await self.claimable(engine) == []
+        clock.advance(seconds(5))
+        await engine.promote(REVIEWS)
+        assert await self.claimable(engine) == ["a"]
+
+    async def test_cancel_and_set_take_it_out(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", DEV))
+        await engine.cancel(job_ref(REVIEWS, "a"))
+        await engine.set(REVIEWS, b"", id="b", selector=REVIEW)
+        assert await self.claimable(engine) == []
+        assert ids_of(await claim(engine, REVIEW)) == ["b"]
+
+    async def test_a_paused_queue_gives_none(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV))
+        await engine.pause(REVIEWS)
+        assert await self.claimable(engine) == []
+        await engine.resume(REVIEWS)
+        assert await self.claimable(engine) == ["a"]
+
+    async def test_the_head_of_a_lane_is_found_by_its_own_selector(self, engine: Engine) -> None:
+        for id, selector in (("a", DEV), ("b", REVIEW), ("c", DEV)):
+            await engine.submit(REVIEWS, b"", id=id, lane="one", selector=selector)
+        assert await claim(engine, REVIEW) == []
+        [lease] = await claim(engine, DEV)
+        assert await claim(engine, DEV, REVIEW) == []
+        await engine.complete(lease)
+        assert await claim(engine, DEV) == []
+        assert ids_of(await claim(engine, REVIEW)) == ["b"]
+
+    async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
+        await submit(engine, ("a", DEV), ("b", REVIEW))
+        for lease in await claim(engine, DEV, REVIEW, count=2, max_held=2):
+            await engine.complete(lease)
+        names = {it.removeprefix(f"{KEYS.tag}:") for it in deployment.key_names()}
+        left = {it for it in names if it.startswith(("selector:", "held:", "job:", "load:"))}
+        assert left == set()
+
+
+class TestTheLimitOfAWorker:
+    async def test_counts_what_it_holds(self, engine: Engine) -> None:
+        await submit(engine, *((str(n), DEV) for n in range(9)))
+        first = await claim(engine, DEV, count=9, max_held=2)
+        assert ids_of(first) == ["0", "1"]
+        assert await claim(engine, DEV, max_held=2) == []
+        assert ids_of(await claim(engine, DEV, max_held=3)) == ["2"]
+        assert ids_of(await claim(engine, DEV, count=9, worker="berta", max_held=1)) == ["3"]
+
+    async def test_without_selectors_is_one_too(self, engine: Engine) -> None:
+        await submit(engine, ("a", None), ("b", None))
+        assert ids_of(await claim(engine, count=9, max_held=1)) == ["a"]
+        assert await claim(engine, max_held=1) == []
+
+    @pytest.mark.parametrize("end", ["complete", "fail", "bury", "release", "reap", "cancel"])
+    async def test_has_room_again_when_a_job_ends(
+        self, engine: Engine, clock: ManualClock, end: str
+    ) -> None:
+        await submit(engine, ("a", DEV), ("b", REVIEW))
+        [lease] = await claim(engine, DEV, max_held=1)
+        match end:
+            case "complete":
+                await engine.complete(lease)
+            case "fail":
+                await engine.fail(lease, "no", delay=hours(1))
+            case "bury":
+                await engine.bury(lease, "no")
+            case "release":
+                await engine.release(lease)
+            case "cancel":
+                await engine.cancel(lease.job)
+                assert await claim(engine, REVIEW, max_held=1) == []
+                await engine.release(lease)
+            case _:
+                clock.advance(LEASE)
+        assert ids_of(await claim(engine, REVIEW, max_held=1)) == ["b"]
+
+    async def test_lasts_while_its_leases_are_renewed(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("a", DEV), ("b", DEV))
+        [lease] = await claim(engine, DEV, max_held=1)
+        await engine.renew(lease, hours(1))
+        clock.advance(minutes(30))
+        assert await claim(engine, DEV, max_held=1) == []
+
+    async def test_is_not_used_up_by_what_another_has_taken_over(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("a", DEV), ("b", REVIEW))
+        await claim(engine, DEV, max_held=1)
+        clock.advance(LEASE)
+        assert ids_of(await claim(engine, DEV, worker="berta", max_held=1)) == ["a"]
+        assert ids_of(await claim(engine, REVIEW, max_held=1)) == ["b"]
+        assert await claim(engine, REVIEW, worker="berta", max_held=1) == []
+
+    async def test_is_not_used_up_by_an_entry_without_a_lease(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit(engine, ("a", DEV))
+        deployment.ask("ZADD", KEYS.held("anna"), "1", "nobody")
+        assert ids_of(await claim(engine, DEV, max_held=1)) == ["a"]
+
+    async def test_holds_however_many_ask_at_once(self, engine: Engine) -> None:
+        await submit(engine, *((str(n), DEV) for n in range(50)))
+        found = await asyncio.gather(*(claim(engine, DEV, max_held=3) for _ in range(30)))
+        assert sum(map(len, found)) == 3
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────
+
+Waiting = asyncio.Task[list[Lease]]
+
+
+@asynccontextmanager
+async def waiting(
+    engine: Engine,
+    deployment: Deployment,
+    *wanted: Sequence[str],
+    reads: int = 1,
+    max_held: int | None = None,
+) -> AsyncGenerator[list[Waiting]]:
+    """Claims that found nothing and wait, one for each list of selectors."""
+    claims = [
+        asyncio.create_task(
+            engine.claim(
+                REVIEWS, worker=f"w{n}", lease=LEASE, selectors=it, max_held=max_held,
+                wait=minutes(1),
+            )
+        )
+        for n, it in enumerate(wanted)
+    ]  # fmt: skip
+    await listening(deployment, reads)
+    try:
+        yield claims
+    finally:
+        for it in claims:
+            it.cancel()
+        await asyncio.wait(claims)
+
+
+async def listening(deployment: Deployment, reads: int) -> None:
+    """Return once that many reads wait, and have taken in all who came."""
+    await blocked(deployment, reads)
+
+    async def called_back() -> bool:
+        return not any(":recall:" in it for it in deployment.key_names())
+
+    await eventually_async(called_back)
+    await blocked(deployment, reads)
+
+
+async def calls_made(deployment: Deployment, count: int) -> None:
+    """Return once the servers have seen so many calls."""
+
+    async def seen() -> bool:
+        return deployment.calls("evalsha") >= count
+
+    await eventually_async(seen)
+
+
+class TestABlockedClaimForSelectors:
+    """Its manual clock stands still: only a wake-up can make it look again."""
+
+    async def test_returns_when_such_a_job_is_submitted(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting(engine, deployment, [DEV, REVIEW]) as claims:
+            await submit(engine, ("a", REVIEW))
+            assert await ids_within_moments(*claims) == ["a"]
+
+    async def test_is_not_called_for_others(self, engine: Engine, deployment: Deployment) -> None:
+        async with waiting(engine, deployment, [DEV]) as claims:
+            before = deployment.calls("evalsha")
+            await submit(engine, ("a", OTHER), ("b", None))
+            await engine.counts(REVIEWS)
+            assert deployment.calls("evalsha") - before == 2
+            assert not claims[0].done()
+            await submit(engine, ("c", DEV))
+            assert await ids_within_moments(*claims) == ["c"]
+
+    async def test_of_several_each_gets_its_own(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with (
+            waiting(engine, deployment, [DEV], [REVIEW]) as mine,
+            waiting(other_engine, deployment, [OTHER], [DEV], reads=2) as others,
+        ):
+            await submit(engine, ("o", OTHER), ("r", REVIEW), ("d1", DEV), ("d2", DEV))
+            got = await ids_within_moments(*mine, *others)
+            assert (got[1], got[2]) == ("r", "o")
+            assert {got[0], got[3]} == {"d1", "d2"}
+
+    async def test_wakes_the_next_if_it_leaves_such_jobs_behind(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting(engine, deployment, [DEV], [DEV], [DEV, REVIEW]) as claims:
+            await submit(engine, *((str(n), DEV) for n in range(3)))
+            assert sorted(await ids_within_moments(*claims)) == ["0", "1", "2"]
+
+    async def test_returns_beside_one_that_waits_for_anything(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with (
+            waiting(engine, deployment, [DEV]) as choosy,
+            waiting(engine, deployment, [], reads=2) as any_of,
+        ):
+            await submit(engine, ("plain", None))
+            assert await ids_within_moments(*any_of) == ["plain"]
+            assert not choosy[0].done()
+            await submit(engine, ("a", DEV))
+            assert await ids_within_moments(*choosy) == ["a"]
+
+    async def test_returns_when_one_comes_back_or_its_queue_is_resumed(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit(engine, ("a", DEV))
+        lease = await claim_one(engine)
+        async with waiting(engine, deployment, [DEV]) as claims:
+            await engine.release(lease)
+            assert await ids_within_moments(*claims) == ["a"]
+        await submit(engine, ("b", DEV))
+        await engine.pause(REVIEWS)
+        async with waiting(engine, deployment, [DEV]) as claims:
+            await engine.resume(REVIEWS)
+            assert await ids_within_moments(*claims) == ["b"]
+
+    async def test_learns_of_a_due_time_that_came_meanwhile(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        async with waiting(engine, deployment, [DEV]) as claims:
+            before = deployment.calls("evalsha")
+            await engine.submit(REVIEWS, b"", id="later", selector=DEV, delay=seconds(2))
+            await calls_made(deployment, before + 2)
+            await blocked(deployment)
+            clock.advance(seconds(2))
+            assert await ids_within_moments(*claims) == ["later"]
+
+    async def test_that_got_a_job_tells_another_of_a_due_time(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """Who was called for it goes away, who is called next gets a job: a third one is told."""
+        async with waiting(engine, deployment, [DEV]) as [first]:
+            async with waiting(other_engine, deployment, [DEV], [DEV], reads=2) as [second, third]:
+                before = deployment.calls("evalsha")
+                await other_engine.submit(REVIEWS, b"", id="later", selector=DEV, delay=seconds(2))
+                await calls_made(deployment, before + 2)
+                first.cancel()
+                before = deployment.calls("evalsha")
+                await submit(other_engine, ("now", DEV))
+                assert await ids_within_moments(second) == ["now"]
+                await calls_made(deployment, before + 3)
+                for _ in range(40):  # less than after which it would look anyway
+                    await asyncio.wait([third], timeout=0.05)
+                    clock.advance(milliseconds(100))
+                assert await ids_within_moments(third) == ["later"]
+
+    async def test_that_is_given_up_takes_no_wake_up_with_it(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with waiting(other_engine, deployment, [DEV]) as others:
+            async with waiting(engine, deployment, [DEV], reads=2):
+                pass
+            await submit(engine, ("a", DEV))
+            assert await ids_within_moments(*others) == ["a"]
+
+    async def test_looks_again_soon_while_it_holds_as_many_as_it_may(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """It is not called: it could only pass that on."""
+        await submit(engine, ("a", DEV), ("b", DEV))
+        [held] = await claim(engine, DEV, worker="w0", max_held=1)
+        async with waiting(engine, deployment, [DEV], reads=0, max_held=1) as claims:
+            await engine.complete(held)
+
+            async def returned() -> bool:
+                clock.advance(milliseconds(500))
+                return claims[0].done()
+
+            await eventually_async(returned)
+            assert await ids_within_moments(*claims) == ["b"]
+
+    async def test_lets_another_look_while_it_holds_as_many_as_it_may(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit(engine, ("a", DEV))
+        await claim(engine, DEV, worker="w0", max_held=1)
+        async with (
+            waiting(engine, deployment, [DEV], reads=0, max_held=1) as full,
+            waiting(other_engine, deployment, [DEV]) as others,
+        ):
+            await submit(engine, ("b", DEV))
+            assert await ids_within_moments(*others) == ["b"]
+            assert not full[0].done()
+
+
+class TestWhatIsToldOfAJobWithASelector:
+    async def why(self, engine: Engine, id: str) -> tuple[Why, str]:
+        told = await engine.explain(job_ref(REVIEWS, id))
+        return told.why, told.text
+
+    async def test_position_counts_those_of_its_selector(self, engine: Engine) -> None:
+        await submit(engine, ("o", OTHER), ("a", DEV), ("p", None), ("b", DEV))
+        position = await engine.position(job_ref(REVIEWS, "b"))
+        assert position is not None
+        assert (position.ahead, position.wait) == (1, None)
+        await claim(engine, "nobody")
+        assert (await engine.position(job_ref(REVIEWS, "p"))) is not None
+
+    async def test_explain_says_that_no_worker_asks_for_its_selector(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("a", DEV), ("b", OTHER))
+        await claim(engine, OTHER)
+        why, text = await self.why(engine, "a")
+        assert why is Why.NO_WORKER
+        assert text == f"no worker asks for jobs of selector {DEV}; none ever asked"
+        await claim(engine, REVIEW)
+        assert (await self.why(engine, "a"))[0] is Why.NO_WORKER
+
+    async def test_explain_says_that_it_is_next_while_somebody_asks_for_it(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("held", DEV))
+        await claim(engine, DEV)
+        await submit(engine, ("a", DEV), ("b", DEV))
+        assert (await self.why(engine, "a"))[0] is Why.NEXT
+        assert await self.why(engine, "b") == (
+            Why.BEHIND_OTHERS,
+            "1 job is before it among those of its selector",
+        )
+        clock.advance(seconds(13))
+        why, text = await self.why(engine, "a")
+        assert why is Why.ALL_BUSY
+        assert f"none asked for selector {DEV} since" in text
+
+    async def test_a_claim_for_anything_asks_for_it_too(self, engine: Engine) -> None:
+        await claim(engine)
+        await submit(engine, ("a", DEV))
+        assert (await self.why(engine, "a"))[0] is Why.NEXT
+
+    async def test_who_holds_as_many_as_it_may_does_not_ask(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit(engine, ("held", DEV), ("a", DEV))
+        await claim(engine, DEV, max_held=1)
+        clock.advance(seconds(13))
+        await claim(engine, DEV, max_held=1)
+        assert (await self.why(engine, "a"))[0] is Why.ALL_BUSY
+
+    async def test_lists_and_counts_have_it_as_any_other(self, engine: Engine) -> None:
+        await submit(engine, ("a", DEV), ("b", None))
+        page = await engine.list(REVIEWS, State.READY)
+        assert [(it.id, it.selector) for it in page.jobs] == [("a", DEV), ("b", None)]
+        assert (await engine.counts(REVIEWS)).ready == 2
+
+
+async def test_a_queue_that_is_removed_leaves_nothing_of_what_was_asked_for(
+    engine: Engine, deployment: Deployment
+) -> None:
+    await claim(engine, DEV)
+    assert await engine.remove(REVIEWS)
+    assert not [it for it in deployment.key_names() if it.startswith(f"{KEYS.tag}:asked")]
+
+
+async def test_remembers_the_newest_ten_thousand_selectors_that_were_asked_for(
+    engine: Engine, deployment: Deployment, clock: ManualClock
+) -> None:
+    old = [word for n in range(10_000) for word in ("1", f"old/{n}")]
+    deployment.ask("ZADD", KEYS.asked, *old)
+    for n in range(3):
+        clock.advance(milliseconds(1))
+        await claim(engine, *(f"new/{n}/{i}" for i in range(SELECTORS_MOST)))
+    found = deployment.ask("ZCARD", KEYS.asked)
+    assert isinstance(found, int)
+    assert found <= 10_000 + SELECTORS_MOST
+    assert deployment.ask("ZSCORE", KEYS.asked, "new/0/0") is not None
