@@ -13,14 +13,14 @@ class TestOneJob:
         ran = towpath(
             "submit", "mails", '{"to": "anna"}', "--priority", "high", "--delay", "10m",
             "--lane", "anna", "--id", "m-1", "--max-attempts", "2", "--header", "a=b=c",
-            "--handler", "rerun", "--keep", "1h",
+            "--handler", "rerun", "--keep", "1h", "--selector", "o/n|dev",
         )  # fmt: skip
         assert (ran.code, ran.out) == (0, "mails/m-1  delayed\n")
         job = await engine.job(job_ref("mails", "m-1"))
         assert (job.payload, job.priority, job.lane, job.max_attempts) == (
             b'{"to": "anna"}', 100, "anna", 2,
         )  # fmt: skip
-        assert job.headers == {"a": "b=c", "handler": "rerun"}
+        assert (job.headers, job.selector) == ({"a": "b=c", "handler": "rerun"}, "o/n|dev")
         assert job.due_at is not None
         assert 590 < (job.due_at - job.submitted_at).total_seconds() < 610
 

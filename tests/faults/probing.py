@@ -14,7 +14,9 @@ from towpath.engine.script import ARGS, Scripts, pieces_of
 
 PLANTED = "PLANTED"
 READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring", "scheduled"})
-WRITING = sorted(ARGS.keys() - READING)
+ONE_WRITE = frozenset({"wake", "remove"})
+"""Those that write one key or all in one command, and touch nobody's job."""
+WRITING = sorted(ARGS.keys() - READING - ONE_WRITE)
 
 _PROBE = f"""
 local probe_at = tonumber(redis.call('GET', 'probe:at') or '0')

@@ -31,6 +31,7 @@ from towpath.ids import job_id, queue_name
 QUEUE = "filled"
 TAG = f"{{{QUEUE}}}:".encode()
 WORKER = "w1"
+SELECTORS = ("octo/cat|dev", "octo/cat|review")
 RECURRING, KEPT = "nightly", "hourly"
 FIRST_SEEN = ManualClock().now
 """The recurring work's last firing, and when the queue is filled."""
@@ -90,6 +91,7 @@ async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
     await _leave_to_be_reaped(filled)
     await _end_some(filled)
     await _let_some_wait(filled)
+    await _select(filled)
     await filled.engine.fire(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
     await _schedule(filled, KEPT, "", "v1")
 
@@ -182,6 +184,22 @@ async def _let_some_wait(filled: FilledQueue) -> None:
     )
 
 
+async def _select(filled: FilledQueue) -> None:
+    """Jobs with selectors: held under a limit, silent under one, ready, and due."""
+    await _submit(
+        filled,
+        new_job(b"1", id="held-selected", selector=SELECTORS[0], lease=hours(5)),
+        new_job(b"2", id="silent-selected", selector=SELECTORS[0]),
+        new_job(b"3", id="ready-selected", selector=SELECTORS[0]),
+        new_job(b"4", id="due-selected", selector=SELECTORS[1], delay=minutes(10)),
+        new_job(b"5", id="lane-selected", selector=SELECTORS[1], lane="selected"),
+    )
+    leases = await filled.engine.claim(
+        filled.queue, worker=WORKER, lease=minutes(30), count=2, selectors=SELECTORS, max_held=2
+    )
+    filled.held["held-selected"] = next(it for it in leases if it.id == "held-selected")
+
+
 # ── the calls ────────────────────────────────────────────────────────────────────────────
 
 
@@ -209,6 +227,7 @@ def _all_kinds() -> list[NewJob]:
         new_job(b"head", id="new-head", lane="new", max_attempts=1, retry=Fixed()),
         NewJob(job_id("unnamed-later"), b"later", {"lane": "new", "delay": 60_000}),
         new_job(b"later", id="new-later", delay=minutes(1), lease=minutes(1)),
+        new_job(b"selected", id="new-selected", selector="octo/dog|dev"),
     ]
 
 
@@ -223,6 +242,7 @@ def _replacements() -> list[NewJob]:
         new_job(b"anew", id="done-kept", priority=90),
         new_job(b"anew", id="dead-plain", lane="ready"),
         new_job(b"twice", id="later", lane="ready"),
+        new_job(b"elsewhere", id="ready-selected", selector=SELECTORS[1]),
     ]
 
 
@@ -273,6 +293,7 @@ async def _exchange(filled: FilledQueue) -> None:
         Fail(held["held-plain"], "again"),
         Release(held["held-stop"]),
         Renew(held["held-free"], minutes(30)),
+        Complete(held["held-selected"]),
     ]
     await filled.engine.exchange(
         filled.queue, settlements, worker="w2", lease=minutes(30), count=50
@@ -292,6 +313,13 @@ async def _exchange_plain(filled: FilledQueue) -> None:
     await filled.engine.exchange(filled.queue, settlements, worker="w2", lease=minutes(30), count=1)
 
 
+async def _claim_selected(filled: FilledQueue) -> None:
+    """As the worker whose lease has ended meanwhile: that one counts no longer."""
+    await filled.engine.claim(
+        filled.queue, worker=WORKER, lease=minutes(30), count=9, selectors=SELECTORS, max_held=3
+    )
+
+
 def _plain_jobs() -> list[NewJob]:
     return [NewJob(job_id(f"new-{i}"), b"plain") for i in range(2)]
 
@@ -309,6 +337,7 @@ CASES = [
         "claim one lane",
         lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), lane="ready"),
     ),
+    _case("claim by selector", _claim_selected),
     _case(
         "claim plain",
         lambda it: it.engine.claim(it.queue, worker="w2", lease=minutes(30), count=1),
@@ -326,6 +355,7 @@ CASES = [
     _case("fail by order", lambda it: it.engine.bury(it.held["held-lane"], "no good"), PARK),
     _case("fail when asked to stop", lambda it: it.engine.fail(it.held["held-stop"], "stopped")),
     _case("release", lambda it: it.engine.release(it.held["held-lane"])),
+    _case("release selected", lambda it: it.engine.release(it.held["held-selected"])),
     _case(
         "release for later", lambda it: it.engine.release(it.held["held-lane"], delay=minutes(1))
     ),

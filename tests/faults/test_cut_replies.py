@@ -109,6 +109,23 @@ class TestCallsThatAreCut:
             id: job.token for id, job in found.jobs.items()
         }
 
+    async def test_claim_by_selector_keeps_to_the_limit(self, engine: Engine) -> None:
+        jobs = [new_job(b"x", selector=f"s{n % 3}") for n in range(60)]
+        await engine.submit_many(QUEUE, jobs)
+        held: list[Lease] = []
+        while len(held) < 40:
+            portion = await engine.claim(
+                QUEUE, worker="w", lease=minutes(5), count=3, selectors=["s0", "s1"], max_held=4
+            )
+            held += portion
+            for lease in portion:
+                assert (await engine.counts(QUEUE)).leased <= 4
+                await engine.complete(lease)
+        assert sorted({it.id for it in held}) == sorted(it.id for it in held)
+        assert {it.selector for it in held} == {"s0", "s1"}
+        counts = await engine.counts(QUEUE)
+        assert (counts.ready, counts.leased, counts.totals["completed"]) == (20, 0, 40)
+
     async def test_complete_is_accepted_once(self, engine: Engine) -> None:
         ids = await submitted_ids(engine, 60)
         for lease in await claimed(engine):

@@ -16,7 +16,7 @@ from towpath.errors import JobError, LeaseError, ServerError
 
 OVERWRITTEN = {"job", "load", "result", "lock"}
 """Keys of one job: whoever writes them anew need not mind what was there."""
-PASSED_OVER = {"events", "wake"}
+PASSED_OVER = {"events", "wake", "wakes"}
 """Nobody's job depends on them: work goes on without."""
 CHECKED = TYPES.keys() - OVERWRITTEN - PASSED_OVER
 

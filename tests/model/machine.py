@@ -203,6 +203,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.submit([{}, {"lane": "north"}, {"lane": "north"}])
         self.claim("w6", LONGEST_LEASE, 2)
 
+    def overtake(self) -> None:
+        """A plain job is given back and claimed again: then its first lease is stale."""
+        self.submit([{}])
+        for verb, which, *rest in (("release", 0, 0), ("complete", -1, b"")):
+            self.claim("w8", LONGEST_LEASE, 1)
+            self.settle(verb, which, *rest)
+
     def claim_selected(self, worker: str, count: int, how: dict[str, Any]) -> None:
         """By selector, with a limit, or both; if there are no such jobs, some come first."""
         if not any(job.new.selector for job in self.oracle.ready()):

@@ -140,8 +140,6 @@ class PlainEngine:
             far = Engine(self._proxy.url, clock=self.clock, scripts=self._scripts)
             self._far = await self._open.enter_async_context(far)
         await self._far.options(self.queue)
-        # Nothing happens, but its connection is made: the reply that is lost is that of the call.
-        await self._far.exchange(self.queue, [], worker="w", lease=milliseconds(1), count=0)
         return self._far
 
     def submit_alone(self, new: New) -> tuple[str, Any]:

@@ -172,6 +172,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     ),
     "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
     "claim_lane": (3, (lanes, leases)),
+    "overtake": (1, ()),
     "claim_selected": (
         6,
         (

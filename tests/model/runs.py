@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.keyspace import World
 from tests.model.machine import EngineAgainstOracle
+from towpath.engine.script import Scripts
 
 STEPS = 40
 ROUND = 10
@@ -38,6 +39,9 @@ def run_programs(
         phases=phases,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
+    # A reply that is lost on purpose is that of the call, not that the script is not known yet.
+    for script in (world.scripts or Scripts()).values():
+        world.connection.ask("SCRIPT", "LOAD", script.source)
     for number in range(-(-programs // ROUND)):
         run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
 

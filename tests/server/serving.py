@@ -104,9 +104,12 @@ class Serving:
         """The socket of its private Valkey."""
         return Path(self.said["store"].removeprefix("unix://"))
 
-    def asked_for(self, queue: str) -> bool:
-        """Whether a worker has asked for jobs of *queue*."""
-        return ask(self.store, "HGET", keys_of(QueueName(queue)).meta, "asked_at") is not None
+    def asked_for(self, queue: str, selector: str = "") -> bool:
+        """Whether a worker has asked for jobs of *queue*, or of one selector there."""
+        keys = keys_of(QueueName(queue))
+        if selector:
+            return ask(self.store, "ZSCORE", keys.asked, selector) is not None
+        return ask(self.store, "HGET", keys.meta, "asked_at") is not None
 
     def kill(self) -> None:
         self.process.kill()

@@ -38,9 +38,24 @@ class TestClaiming:
         api.submit(2, lane="bob")
         assert [it["payload"] for it in api.claim(lane="bob")] == [2]
 
+    def test_takes_jobs_of_some_selectors_up_to_the_worker_s_limit(self, api: Api) -> None:
+        for n, selector in enumerate(["o/n|dev", "o/n|review", "o/m|dev", "o/n|dev"]):
+            api.submit(n, selector=selector)
+        wish = {"selectors": ["o/n|dev", "o/m|dev"], "max_held": 2, "count": 5}
+        first = api.claim(**wish)
+        assert [(it["payload"], it["selector"]) for it in first] == [(0, "o/n|dev"), (2, "o/m|dev")]
+        assert api.claim(**wish) == []
+        assert [it["payload"] for it in api.claim(worker="w2", **wish)] == [3]
+
     @pytest.mark.parametrize(
         "wrong",
         [
+            {"selectors": [""]},
+            {"selectors": "o/n|dev"},
+            {"selectors": ["x" * 257]},
+            {"selectors": ["x"] * 101},
+            {"selectors": ["x"], "lane": "ann"},
+            {"max_held": 0},
             {"worker": ""},
             {"worker": "a\nb"},
             {"worker": 7},
@@ -76,6 +91,13 @@ class TestWaitingForWork:
             api.submit(1, id="a")
             assert [it["id"] for it in claimed()] == ["a"]
 
+    def test_for_a_selector_ends_with_such_a_job(self, running: Serving, api: Api) -> None:
+        with in_background(lambda: api.claim(wait=50, selectors=["x"])) as claimed:
+            eventually(lambda: running.asked_for(api.queue, "x"))
+            api.submit(1, id="other", selector="y")
+            api.submit(2, id="a", selector="x")
+            assert [it["id"] for it in claimed()] == ["a"]
+
     def test_ends_when_a_job_falls_due(self, api: Api) -> None:
         api.submit(1, id="a", delay=0.3)
         assert [it["id"] for it in api.claim(wait=50)] == ["a"]
@@ -98,6 +120,21 @@ class TestWaitingForWork:
             [job] = claimed()
         assert (job["id"], job["attempt"]) == ("a", 1)
         assert api.look("a")["worker"] == "here"
+
+    def test_a_worker_that_left_gets_nothing_of_a_selector(
+        self, running: Serving, api: Api
+    ) -> None:
+        with socket.create_connection(running.host_and_port) as line:
+            body = b'{"worker": "gone", "wait": 50, "selectors": ["x"], "max_held": 1}'
+            head = f"POST {api.root}/claim HTTP/1.1\r\nHost: x\r\nX-API-Key: {running.key}\r\n"
+            kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            line.sendall((head + kind).encode() + body)
+            eventually(lambda: running.asked_for(api.queue, "x"))
+        wish = {"worker": "here", "wait": 50, "lease": 60, "selectors": ["x"]}
+        with in_background(lambda: api.claim(**wish)) as claimed:
+            api.submit(1, id="a", selector="x")
+            [job] = claimed()
+        assert (job["id"], job["attempt"]) == ("a", 1)
 
 
 class TestAnIdempotencyKeyOnAClaim:

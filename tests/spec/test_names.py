@@ -123,6 +123,10 @@ TEXT_USES: dict[str, Use] = {
     "lane of a claim": lambda engine, it: engine.claim(
         REVIEWS, worker="anna", lease=LEASE, lane=it
     ),
+    "selector": lambda engine, it: engine.submit(REVIEWS, b"", selector=it),
+    "selector of a claim": lambda engine, it: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, selectors=[it]
+    ),
     "lane of a drop": lambda engine, it: engine.drop(REVIEWS, it),
     "lane of a list": lambda engine, it: engine.list(REVIEWS, State.WAITING, lane=it),
 }

@@ -35,6 +35,13 @@ async def claiming(engine: Engine) -> Verb:
     )
 
 
+async def claiming_by_selector(engine: Engine) -> Verb:
+    await engine.submit_many(REVIEWS, [new_job(b"", selector=it) for it in ("x", "y", "x", "z")])
+    return lambda engine, call: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, count=2, selectors=["x", "y"], max_held=2, call=call
+    )
+
+
 async def renewing(engine: Engine) -> Verb:
     lease = await leased(engine)
     return lambda engine, call: engine.renew(lease, seconds(60), call=call)
@@ -159,9 +166,9 @@ async def forgetting(engine: Engine) -> Verb:
 EVERY_VERB = pytest.mark.parametrize(
     "given",
     [
-        submitting, claiming, renewing, noting, completing, failing, burying, releasing,
-        exchanging, cancelling, moving, setting, retrying, deleting, dropping, promoting, reaping,
-        trimming, pausing, resuming, firing, forgetting,
+        submitting, claiming, claiming_by_selector, renewing, noting, completing, failing, burying,
+        releasing, exchanging, cancelling, moving, setting, retrying, deleting, dropping, promoting,
+        reaping, trimming, pausing, resuming, firing, forgetting,
     ],
     ids=lambda given: given.__name__,
 )  # fmt: skip

@@ -408,20 +408,22 @@ class TestABlockedClaimForSelectors:
         self, engine: Engine, other_engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         """Who was called for it goes away, who is called next gets a job: a third one is told."""
-        async with waiting(engine, deployment, [DEV]) as [first]:
-            async with waiting(other_engine, deployment, [DEV], [DEV], reads=2) as [second, third]:
-                before = deployment.calls("evalsha")
-                await other_engine.submit(REVIEWS, b"", id="later", selector=DEV, delay=seconds(2))
-                await calls_made(deployment, before + 2)
-                first.cancel()
-                before = deployment.calls("evalsha")
-                await submit(other_engine, ("now", DEV))
-                assert await ids_within_moments(second) == ["now"]
-                await calls_made(deployment, before + 3)
-                for _ in range(40):  # less than after which it would look anyway
-                    await asyncio.wait([third], timeout=0.05)
-                    clock.advance(milliseconds(100))
-                assert await ids_within_moments(third) == ["later"]
+        async with (
+            waiting(engine, deployment, [DEV]) as [first],
+            waiting(other_engine, deployment, [DEV], [DEV], reads=2) as [second, third],
+        ):
+            before = deployment.calls("evalsha")
+            await other_engine.submit(REVIEWS, b"", id="later", selector=DEV, delay=seconds(2))
+            await calls_made(deployment, before + 2)
+            first.cancel()
+            before = deployment.calls("evalsha")
+            await submit(other_engine, ("now", DEV))
+            assert await ids_within_moments(second) == ["now"]
+            await calls_made(deployment, before + 3)
+            for _ in range(40):  # less than after which it would look anyway
+                await asyncio.wait([third], timeout=0.05)
+                clock.advance(milliseconds(100))
+            assert await ids_within_moments(third) == ["later"]
 
     async def test_that_is_given_up_takes_no_wake_up_with_it(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
