@@ -51,17 +51,11 @@ from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.engine.url import parse_url
-from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP, Waker
-from towpath.errors import (
-    CallStale,
-    InvalidOption,
-    ScriptDefect,
-    TowpathError,
-)
+from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS, Waker
+from towpath.errors import CallStale, InvalidOption, ScriptDefect, TowpathError
 from towpath.ids import queue_name
 from towpath.telemetry.logs import Log
 
-_WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SETTLING = "settling"
 """The worker's name in an exchange that claims nothing."""
 
@@ -119,9 +113,8 @@ class Engine(Changing):
             declared=self._declared,
             log=self._log,
         )
-        self._waker = Waker(
-            self._link, self._clock, self._store.command, partial(self._store.plain, "wake")
-        )
+        call_for = partial(self._store.plain, "wake")
+        self._waker = Waker(self._link, self._clock, self._store.command, call_for)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
         self._batcher = Batcher(self._store)
@@ -260,7 +253,7 @@ class Engine(Changing):
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]
             # A server's blocking time-outs fire late, so due times are waited for here.
-            until = min(give_up_at, now + _WAIT_CAP_MS, due or give_up_at)
+            until = min(give_up_at, now + WAIT_CAP_MS, due or give_up_at)
             pause = milliseconds(max(until - now, 0))
             called = await self._waker.wait_on(name, choice[0] if choice else (), left, pause)
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from towpath.clock import Clock, Duration, seconds
+from towpath.clock import Clock, Duration, duration_ms, seconds
 from towpath.engine.connect import Line, Link
 from towpath.engine.glance import Glances, Waiters
 from towpath.engine.keys import keys_of, recall_key
@@ -41,6 +41,7 @@ CallFor = Callable[[QueueName, str], Awaitable[Any]]
 WAIT_CAP, GLANCED_CAP = seconds(5), seconds(60)
 """How long somebody waits without looking himself: with a read of his own, and with a glance that
 looks every 5 s for him."""
+WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SLACK = 3.0
 """A server's blocking time-outs fire late; a reply later than this is no reply."""
 
