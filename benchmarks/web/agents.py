@@ -1,0 +1,120 @@
+"""Agents over HTTP that race for issues, and what each of them holds: no issue has two holders."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from benchmarks.web.account import Violation
+from benchmarks.web.serving import KEY
+from benchmarks.web.wire import Answer, Client, Place, client, request
+
+REPOSITORY = "octo/repo"
+RELEASED = 0.2
+"""The share of tasks that an agent gives back, for another one to take."""
+_PAUSE = 0.01
+_TELLERS = 20
+_WITHIN = 300.0
+
+
+class Holders:
+    """Who holds which of the issues of one round."""
+
+    def __init__(self, issues: Iterable[int]) -> None:
+        self._left = set(issues)
+        self._live: dict[int, str] = {}
+        self._tokens: dict[int, int] = {}
+        self.handed_out = 0
+
+    @property
+    def all_done(self) -> bool:
+        return not self._left
+
+    def given(self, issue: int, agent: str, token: int) -> None:
+        """An agent got an issue. Raises Violation if another one has it, or it was done before."""
+        if holder := self._live.get(issue):
+            raise Violation(f"issue {issue} was given to {agent} while {holder} held it")
+        if issue not in self._left:
+            raise Violation(f"issue {issue} was given to {agent} after it was completed")
+        if token <= self._tokens.get(issue, 0):
+            raise Violation(f"issue {issue} was given to {agent} under an older token")
+        self._live[issue], self._tokens[issue] = agent, token
+        self.handed_out += 1
+
+    def ending(self, issue: int) -> None:
+        """Its holder is about to say that it is done, or gives it back."""
+        del self._live[issue]
+
+    def completed(self, issue: int) -> None:
+        self._left.discard(issue)
+
+
+class Race:
+    """One race: issues are told of, agents take them, all of them are completed in the end."""
+
+    def __init__(self, place: Place, *, seed: int) -> None:
+        self._place, self._chance = place, Random(seed)
+        self.requests = 0
+        self.times_ms: list[float] = []
+        """Of requests for a task."""
+
+    async def told(self, issues: Iterable[int]) -> None:
+        """Make issues known, unmeasured."""
+        numbers = list(issues)
+
+        async def tell(some: list[int]) -> None:
+            async with client(self._place) as teller:
+                for number in some:
+                    issue = {"repository": REPOSITORY, "number": number, "title": "t"}
+                    await asked(teller, "/api/v1/issues", issue, 200)
+
+        await asyncio.gather(*(tell(numbers[at::_TELLERS]) for at in range(_TELLERS)))
+
+    async def run(self, agents: int, issues: range) -> Holders:
+        """Until all issues are completed. Raises Violation, also if that takes too long."""
+        holders = Holders(issues)
+        try:
+            async with asyncio.timeout(_WITHIN), asyncio.TaskGroup() as everybody:
+                for number in range(agents):
+                    everybody.create_task(self._agent(f"agent-{number}", holders))
+        except TimeoutError:
+            raise Violation(f"not all issues were completed within {_WITHIN:g} s") from None
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return holders
+
+    async def _agent(self, name: str, holders: Holders) -> None:
+        async with client(self._place) as agent:
+            while not holders.all_done:
+                began = time.perf_counter()
+                answer = await asked(agent, "/api/v1/request-task", {"agent_id": name}, 200, 204)
+                self.times_ms.append((time.perf_counter() - began) * 1000)
+                self.requests += 1
+                if answer.status == 204:
+                    await asyncio.sleep(_PAUSE * self._chance.random())
+                    continue
+                await self._work(agent, msgspec.json.decode(answer.body), name, holders)
+
+    async def _work(self, agent: Client, task: Any, name: str, holders: Holders) -> None:
+        issue = task["issue_number"]
+        holders.given(issue, name, task["token"])
+        await asyncio.sleep(_PAUSE * self._chance.random())
+        verb = "release" if self._chance.random() < RELEASED else "complete"
+        holders.ending(issue)
+        path = f"/api/v1/tasks/{task['task_id']}/{verb}"
+        await asked(agent, path, {"token": task["token"], "agent_id": name}, 200)
+        self.requests += 1
+        if verb == "complete":
+            holders.completed(issue)
+
+
+async def asked(who: Client, path: str, body: object, *statuses: int) -> Answer:
+    answer = await who.ask(request("POST", path, KEY, msgspec.json.encode(body)))
+    if answer.status not in statuses:
+        raise Violation(f"{path} was answered with {answer.status}: {answer.body[:200]!r}")
+    return answer

@@ -1,0 +1,42 @@
+"""The GitHub double as a program: python -m towpath.testing.github --fill octo/repo=100
+
+Says on one line of JSON where it is and with which token, and serves until it is ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+
+from towpath.testing.github.double import TOKEN, GitHubDouble
+from towpath.testing.github.trouble import LIMIT
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(prog="python -m towpath.testing.github", description=__doc__)
+    words.add_argument("--port", type=int, default=0, help="0 = a free one")
+    words.add_argument("--limit", type=int, default=LIMIT, help="requests before it says 403")
+    words.add_argument("--fill", action="append", default=[], metavar="OWNER/NAME=N")
+    words.add_argument("--roles", type=int, default=1, help="how many roles the issues are for")
+    words.add_argument("--hook", default="", help="where webhooks are sent to")
+    words.add_argument("--secret", default="", help="what they are signed with")
+    said = words.parse_args()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    github = GitHubDouble(port=said.port, limit=said.limit)
+    for place, _, number in (it.partition("=") for it in said.fill):
+        people = github.at(place)
+        for at in range(int(number)):
+            labels = [f"P{at % 5}", f"role:r{at % said.roles}"]
+            people.open(f"Issue {at + 1}", body="Something is to be done.\n" * 8, labels=labels)
+    if said.hook:
+        github.listen(said.hook, secret=said.secret)
+    with github:
+        sys.stdout.write(json.dumps({"address": github.url, "token": TOKEN}) + "\n")
+        sys.stdout.flush()
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+
+
+if __name__ == "__main__":
+    main()
