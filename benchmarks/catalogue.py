@@ -12,6 +12,9 @@ from benchmarks import (
     http_message,
     http_streams,
     idle_queues,
+    issues_backlog,
+    issues_race,
+    issues_sync,
     memory,
     neighbours,
     pickup,
@@ -36,7 +39,7 @@ from benchmarks import (
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison, crash
-from benchmarks.report import FIGURES, REVIEWS, TIMERS, Marks
+from benchmarks.report import FIGURES, ISSUES, REVIEWS, TIMERS, Marks
 
 Run = Callable[[Plan], Awaitable[list[Figure]]]
 
@@ -67,6 +70,7 @@ _TIMERS: tuple[ModuleType, ...] = (
     timers_service,
     timers_idle,
 )
+_ISSUES: tuple[ModuleType, ...] = (issues_race, issues_backlog, issues_sync)
 
 
 def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
@@ -74,13 +78,26 @@ def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
 
 
 PARTS: Mapping[Marks, Mapping[str, ModuleType]] = MappingProxyType(
-    {FIGURES: _by_name(_ENGINE), REVIEWS: _by_name(_REVIEWS), TIMERS: _by_name(_TIMERS)}
+    {
+        FIGURES: _by_name(_ENGINE),
+        REVIEWS: _by_name(_REVIEWS),
+        TIMERS: _by_name(_TIMERS),
+        ISSUES: _by_name(_ISSUES),
+    }
 )
-"""What is measured and written together: the engine with the server on it, reviews, and timers.
+"""What is measured and written together: the engine with the server on it, reviews, timers, and
+issues.
 Each of the other benchmarks is a part of docs/benchmarks.md of its own."""
 
 BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
-    {**PARTS[FIGURES], **PARTS[REVIEWS], **PARTS[TIMERS], "peers": comparison, "crash": crash}
+    {
+        **PARTS[FIGURES],
+        **PARTS[REVIEWS],
+        **PARTS[TIMERS],
+        **PARTS[ISSUES],
+        "peers": comparison,
+        "crash": crash,
+    }
 )
 
 

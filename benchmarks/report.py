@@ -34,6 +34,7 @@ class Marks(msgspec.Struct, frozen=True):
 FIGURES = Marks("figures", "python -m benchmarks --write")
 REVIEWS = Marks("reviews", "python -m benchmarks --write")
 TIMERS = Marks("timers", "python -m benchmarks --write")
+ISSUES = Marks("issues", "python -m benchmarks --write")
 
 
 def table(figures: Sequence[Figure]) -> str:
