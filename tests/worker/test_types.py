@@ -25,6 +25,10 @@ async def use() -> None:
     await context_first.submit("anna")  # refused
     await only_context.submit(Mail("anna"))  # refused
     await nightly.submit(3)  # refused
+    await plain.submit()  # refused
+    plain.blocking.submit()  # refused
+    plain.new()  # refused
+    await plain.submit_many([Mail("anna"), 3])  # refused
     await plain.submit(Mail("anna"), dealy=seconds(1))  # refused
     plain.blocking.submit(3)  # refused
     text: str = await (await plain.submit(Mail("anna"))).result(within=seconds(1))  # refused

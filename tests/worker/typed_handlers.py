@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from towpath import BlockingJob, Context, Job, Towpath, seconds
+from towpath.app.submission import NotGiven
 from towpath.app.submitting import AppHandler
 
 app = Towpath("redis://nowhere", ledger="sqlite:///nowhere.db")
@@ -110,7 +111,8 @@ async def use() -> None:
         assert_type(handler, AppHandler[Mail, str, str])
     assert_type(thread_only_context, AppHandler[None, str, str])
     assert_type(anything, AppHandler[object, int, Loop])
-    assert_type(default, AppHandler[int, int, Loop])
+    assert_type(default, AppHandler[int | NotGiven, int, Loop])
+    await default.submit()
     assert_type(nightly, AppHandler[None, None, Coroutine[Any, Any, None]])
     ticket = await plain.submit(Mail("anna"), delay=seconds(1))
     assert_type(ticket, Job[int])

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 from towpath.app.connection import Connection
 from towpath.app.job import BlockingJob, Job
-from towpath.app.submission import NOTHING, Draft, Submission, drafts, submitted
+from towpath.app.submission import NOTHING, Draft, NotGiven, Submission, X, drafts, submitted
 from towpath.engine.durability import Durability
 from towpath.engine.model import OnConflict
 from towpath.telemetry import traces
@@ -33,9 +33,39 @@ class BlockingHandler(Generic[T, R]):
     def __init__(self, handler: AppHandler[T, R, Any]) -> None:
         self._handler = handler
 
+    @overload
+    def submit(
+        self: BlockingHandler[None, R],
+        payload: None = ...,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: BlockingTransaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> BlockingJob[R]: ...
+    @overload
+    def submit(
+        self: BlockingHandler[X | NotGiven, R],
+        payload: X = ...,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: BlockingTransaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> BlockingJob[R]: ...
+    @overload
     def submit(
         self,
-        payload: T = NOTHING,
+        payload: T,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: BlockingTransaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> BlockingJob[R]: ...
+    def submit(
+        self,
+        payload: Any = NOTHING,
         *,
         durability: Durability | None = None,
         in_transaction: BlockingTransaction | None = None,

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar, cast, overload
 
 import msgspec
 
+from towpath.app.submission import NotGiven
 from towpath.app.submitting import AppHandler
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
@@ -25,6 +26,14 @@ class _ContextByName(Protocol[T_contra, C_co]):
 
 class _OnlyContextByName(Protocol[C_co]):
     def __call__(self, *, ctx: Context) -> C_co: ...
+
+
+class _Default(Protocol[T_contra, C_co]):
+    def __call__(self, payload: T_contra = ..., /) -> C_co: ...
+
+
+class _DefaultAndContext(Protocol[T_contra, C_co]):
+    def __call__(self, payload: T_contra = ..., /, *, ctx: Context) -> C_co: ...
 
 
 _ContextElsewhere = Callable[[Context, T], C] | _ContextByName[T, C]
@@ -49,19 +58,35 @@ class Decorator:
         self, function: Callable[[T, Context], Async[R]]
     ) -> AppHandler[T, R, Async[R]]: ...
     @overload
+    def __call__(
+        self, function: _DefaultAndContext[T, Async[R]]
+    ) -> AppHandler[T | NotGiven, R, Async[R]]: ...
+    @overload
     def __call__(self, function: _ContextElsewhere[T, Async[R]]) -> AppHandler[T, R, Async[R]]: ...
     @overload
     def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
         self, function: Callable[[object], Async[R]]
     ) -> AppHandler[object, R, Async[R]]: ...
     @overload
-    def __call__(self, function: _OnlyContext[Async[R]]) -> AppHandler[None, R, Async[R]]: ...
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- the same
+        self, function: _OnlyContext[Async[R]]
+    ) -> AppHandler[None, R, Async[R]]: ...
     @overload
-    def __call__(self, function: Callable[[T], Async[R]]) -> AppHandler[T, R, Async[R]]: ...
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- see _OnlyContext
+        self, function: _Default[T, Async[R]]
+    ) -> AppHandler[T | NotGiven, R, Async[R]]: ...
     @overload
-    def __call__(self, function: Callable[[], Async[R]]) -> AppHandler[None, R, Async[R]]: ...
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- the same
+        self, function: Callable[[T], Async[R]]
+    ) -> AppHandler[T, R, Async[R]]: ...
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- the same
+        self, function: Callable[[], Async[R]]
+    ) -> AppHandler[None, R, Async[R]]: ...
     @overload
     def __call__(self, function: Callable[[T, Context], R]) -> AppHandler[T, R, R]: ...
+    @overload
+    def __call__(self, function: _DefaultAndContext[T, R]) -> AppHandler[T | NotGiven, R, R]: ...
     @overload
     def __call__(self, function: _ContextElsewhere[T, R]) -> AppHandler[T, R, R]: ...
     @overload
@@ -70,6 +95,8 @@ class Decorator:
     ) -> AppHandler[object, R, R]: ...
     @overload
     def __call__(self, function: _OnlyContext[R]) -> AppHandler[None, R, R]: ...
+    @overload
+    def __call__(self, function: _Default[T, R]) -> AppHandler[T | NotGiven, R, R]: ...
     @overload
     def __call__(self, function: Callable[[T], R]) -> AppHandler[T, R, R]: ...
     @overload

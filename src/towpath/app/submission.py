@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+X = TypeVar("X")
+
+
+class NotGiven:
+    """For type checkers: the payload of a handler whose function has a default for it."""
+
+
 NOTHING: Any = object()
 """For handlers that take no payload, or have a default for it."""
 Take = Callable[[], Awaitable["list[Job[Any]]"]]

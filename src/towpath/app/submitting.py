@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from towpath.app.blocking_handler import BlockingHandler
 from towpath.app.connection import Connection
 from towpath.app.job import STATES, Job, RecordJob, Uncommitted
-from towpath.app.submission import NOTHING, Draft, Submission, drafts, submitted
+from towpath.app.submission import NOTHING, Draft, NotGiven, Submission, X, drafts, submitted
 from towpath.engine.durability import Durability
 from towpath.engine.model import (
     JobOptions,
@@ -91,13 +91,61 @@ class AppHandler(Handler[T, R, C]):
 
     # ── submitting ───────────────────────────────────────────────────────────────────────
 
-    def new(self, payload: T = NOTHING, **options: Unpack[RecordOptions]) -> Draft[T, R]:
+    @overload
+    def new(
+        self: AppHandler[None, R, Any],
+        payload: None = ...,
+        **options: Unpack[RecordOptions],
+    ) -> Draft[Any, R]: ...
+    @overload
+    def new(
+        self: AppHandler[X | NotGiven, R, Any],
+        payload: X = ...,
+        **options: Unpack[RecordOptions],
+    ) -> Draft[Any, R]: ...
+    @overload
+    def new(
+        self,
+        payload: T,
+        **options: Unpack[RecordOptions],
+    ) -> Draft[T, R]: ...
+    def new(self, payload: Any = NOTHING, **options: Unpack[RecordOptions]) -> Draft[Any, R]:
         """A job for `submit_many`, with options of its own; nothing is submitted yet."""
         return Draft(self, payload, options)
 
+    @overload
+    async def submit(
+        self: AppHandler[None, R, Any],
+        payload: None = ...,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: Transaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> Job[R]: ...
+    @overload
+    async def submit(
+        self: AppHandler[X | NotGiven, R, Any],
+        payload: X = ...,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: Transaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> Job[R]: ...
+    @overload
     async def submit(
         self,
-        payload: T = NOTHING,
+        payload: T,
+        *,
+        durability: Durability | None = ...,
+        in_transaction: Transaction | None = ...,
+        on_conflict: OnConflict = ...,
+        **options: Unpack[RecordOptions],
+    ) -> Job[R]: ...
+    async def submit(
+        self,
+        payload: Any = NOTHING,
         *,
         durability: Durability | None = None,
         in_transaction: Transaction | None = None,
