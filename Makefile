@@ -12,6 +12,7 @@ BIN    := $(VENV)/bin
 REDIS  := $(VENV)/redis-tls
 GITHUB := $(VENV)/github-openapi.json
 TUS    := $(VENV)/tus
+CHROMIUM := $(VENV)/chromium
 JOBS   ?= 4
 PROGRAMS ?= 5000
 
@@ -47,7 +48,7 @@ types: $(STAMP) ## pyright's strict mode, by basedpyright
 contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-unit: $(STAMP) $(REDIS) $(GITHUB) $(TUS) ## the whole test suite; JOBS=n processes
+unit: $(STAMP) $(REDIS) $(GITHUB) $(TUS) $(CHROMIUM) ## the whole test suite; JOBS=n processes
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
@@ -95,6 +96,10 @@ $(REDIS): | $(VENV)/pyvenv.cfg
 # GitHub's description of its API: the tests hold requests to it. Where npm is away, they say so.
 $(GITHUB): tests/bring_github.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_github.sh $(GITHUB) || true
+
+# Debian's Chromium and axe-core: the dashboard is tried with both. Where they can't be had, it is skipped.
+$(CHROMIUM): tests/bring_chromium.sh | $(VENV)/pyvenv.cfg
+	@sh tests/bring_chromium.sh $(CHROMIUM) && touch $(CHROMIUM) || true
 
 # The tus project's own client: uploads are tried with it. Where npm is away, those tests are skipped.
 $(TUS): tests/bring_tus.sh | $(VENV)/pyvenv.cfg

@@ -1,6 +1,7 @@
 """Doors, sessions and what keeps others out of them (S1, S8)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -229,14 +230,18 @@ class TestTheAuditLog:
         admin.send("POST", f"{path}/pause")
         admin.send("DELETE", f"{path}/jobs/a%2Fb")
         reader.send("POST", f"{path}/resume")
-        found = admin.get("/api/v1/audit").json()["actions"]
-        mine = [it for it in found if api.queue in it["path"]]
-        assert [(it["method"], it["path"], it["status"]) for it in mine] == [
+
+        def mine() -> list[dict[str, Any]]:
+            found = admin.get("/api/v1/audit").json()["actions"]
+            return [it for it in found if api.queue in it["path"]]
+
+        eventually(lambda: all(it["status"] for it in mine()))  # written once they are answered
+        assert [(it["method"], it["path"], it["status"]) for it in mine()] == [
             ("POST", f"{path}/resume", 403),
             ("DELETE", f"{path}/jobs/a%2Fb", 404),
             ("POST", f"{path}/pause", 204),
         ]
-        assert [it["key_name"] for it in mine] == ["test", "first", "first"]
+        assert [it["key_name"] for it in mine()] == ["test", "first", "first"]
         logged = [it for it in running.events() if it["event"] == "dashboard.action"]
         assert f"POST {path}/pause" in [it["request"] for it in logged]
         assert api.queue in admin.look("/ui/audit")

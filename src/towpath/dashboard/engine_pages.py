@@ -13,7 +13,7 @@ from fastapi.responses import RedirectResponse
 from sse_starlette import EventSourceResponse
 
 from towpath.clock import seconds
-from towpath.dashboard.pulse import Pulse, changes
+from towpath.dashboard.pulse import Pulse, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.engine import Engine
 from towpath.engine.findings import Finding, Verdict, findings
@@ -79,6 +79,7 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
         facts=engine.facts if whole else None,
         sums={name: sum(getattr(it, name) for it in seen.values()) for name in _COUNTED},
         live="*",
+        mark=mark_of(snapshot, key, ""),
     )
 
 
@@ -93,11 +94,11 @@ async def _examined(engine: Engine) -> list[Finding]:
 
 @router.get("/live")
 async def live(
-    request: Request, sessions: TheSessions, key: CanRead, queue: Text = ""
+    request: Request, sessions: TheSessions, key: CanRead, queue: Text = "", mark: Text = ""
 ) -> EventSourceResponse:
     """Tells an open page that what it shows has changed."""
     sessions.refuse_if_full(request, Kind.STREAM)
-    told = await begun(changes(pulse_of(request), request, key, queue))
+    told = await begun(changes(pulse_of(request), request, key, queue, mark))
     return await stream(told, sessions, request)
 
 
@@ -162,13 +163,13 @@ async def queue_page(
 ) -> Response:
     """One queue: how many jobs are where, and those in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
-    snapshot = await pulse.now()
+    snapshot = await pulse.having(name)
     refuse_unknown(key, name, snapshot.queues)
     if state not in _STATES:
         raise Refused(422, "invalid_input", f"there is no state {state[:40]}")
     wanted = Filter(lane, handler, text)
     found = await pulse.shared(
-        (name, state, wanted, after),
+        (snapshot.at, name, state, wanted, after),
         lambda: walk(engine, name, State(state), wanted, after),
     )
     heads = await _heads(engine, name, found.jobs) if state == "waiting" else {}
@@ -177,7 +178,7 @@ async def queue_page(
         queue=name,
         counts=snapshot.queues[name],
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared((name, "options"), lambda: engine.options(name)),
+        options=await pulse.shared((snapshot.at, name, "options"), lambda: engine.options(name)),
         state=state,
         states=_STATES,
         wanted=wanted,
@@ -186,6 +187,7 @@ async def queue_page(
         after=after,
         limit=LOOKED_AT_MOST,
         live=name,
+        mark=mark_of(snapshot, key, name),
     )
 
 
@@ -200,9 +202,11 @@ async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[st
 
 
 @router.get("/queues/{queue}/jobs/{id}")
-async def job_page(queue: Queue, id: Id, page: ThePage, engine: TheEngine, _: CanRead) -> Response:
+async def job_page(
+    queue: Queue, id: Id, *, page: ThePage, request: Request, engine: TheEngine, key: CanRead
+) -> Response:
     """One job: what it is, what became of it, and why it does not run."""
-    ref = job_ref(queue, id)
+    ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
     job = await engine.job(ref)
     return page.show(
         "job.html",
@@ -216,6 +220,7 @@ async def job_page(queue: Queue, id: Id, page: ThePage, engine: TheEngine, _: Ca
         open=job.state in _OPEN,
         movable=job.state in _MOVABLE,
         live=queue,
+        mark=mark_of(snapshot, key, queue),
     )
 
 
@@ -272,7 +277,7 @@ async def dead_page(
 ) -> Response:
     """Dead jobs: of which queues, and those of one, by their errors."""
     pulse = pulse_of(request)
-    snapshot = await pulse.now()
+    snapshot = await pulse.having(queue) if queue else await pulse.now()
     having = {name: it.dead for name, it in snapshot.seen_by(key).items() if it.dead}
     found, chosen = Found([], None, 0), queue or max(having, key=lambda it: having[it], default="")
     if chosen:
@@ -280,7 +285,8 @@ async def dead_page(
         refuse_unknown(key, name, snapshot.queues)
         wanted = Filter(text=text)
         found = await pulse.shared(
-            (name, "dead", wanted, after), lambda: walk(engine, name, State.DEAD, wanted, after)
+            (snapshot.at, name, "dead", wanted, after),
+            lambda: walk(engine, name, State.DEAD, wanted, after),
         )
     return page.show(
         "dead.html",
@@ -291,6 +297,7 @@ async def dead_page(
         after=after,
         limit=LOOKED_AT_MOST,
         live=chosen or "*",
+        mark=mark_of(snapshot, key, chosen),
     )
 
 
@@ -303,10 +310,12 @@ async def schedules_page(
 ) -> Response:
     """Schedules, what they were last fired for and what comes next."""
     snapshot = await pulse_of(request).now()
-    names = [name for name in snapshot.queues if key.covers(name)]
+    names = [name for name in await engine.known_queues() if key.covers(name)]
     found = await engine.schedules.list(queues=names, after=after or None, size=100)
     horizon = [it.next for it in found.schedules if it.next is not None]
-    return page.show("schedules.html", found=found, horizon=horizon, live="*")
+    return page.show(
+        "schedules.html", found=found, horizon=horizon, live="*", mark=mark_of(snapshot, key, "")
+    )
 
 
 @router.get("/keys")

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
+from zlib import crc32
 
 import msgspec
 from fastapi import Request
@@ -62,8 +63,19 @@ class Pulse:
             self._reading = asyncio.create_task(self._read())
         return await asyncio.shield(self._reading)
 
+    async def having(self, queue: str) -> Snapshot:
+        """The same; if *queue* is not in it, it is read anew: it may have been made just now."""
+        snapshot = await self.now()
+        if queue not in snapshot.queues:
+            self._last = None
+            snapshot = await self.now()
+        return snapshot
+
     async def shared(self, what: Any, read: Callable[[], Awaitable[T]]) -> T:
-        """What *read* answers, asked once a second for all who want the same."""
+        """What *read* answers, asked once a second for all who want the same.
+
+        *what* begins with the snapshot that it is shown with, so that it is no older than that.
+        """
         known = self._shared.get(what)
         if known is None or steady() - known[0] >= EVERY:
             self._shared.pop(what, None)
@@ -75,11 +87,6 @@ class Pulse:
         except TowpathError:
             self._shared.pop(what, None)
             raise
-
-    def forget(self) -> None:
-        """Something was changed here: who looks next should see it."""
-        self._last = None
-        self._shared.clear()
 
     def _pause(self, last: Snapshot) -> float:
         return max(EVERY, len(last.queues) / _QUEUES_EACH_SECOND)
@@ -115,40 +122,41 @@ def _rates(before: Snapshot, now: Mapping[str, Counts], at: float) -> dict[str, 
     }
 
 
-def _mark(snapshot: Snapshot, key: KeyInfo, queue: str) -> int:
-    """What is another one after each change that a page shows."""
+def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
+    """What is another one after each change that a page of *queue*, or of all, shows."""
     seen = snapshot.seen_by(key)
     if queue:
         seen = {queue: seen[queue]} if queue in seen else {}
-    return hash(
-        tuple(
-            (name, it.ready, it.delayed, it.waiting, it.leased, it.dead, it.kept, it.paused,
-             *it.totals.values())
-            for name, it in seen.items()
-        )
-    )  # fmt: skip
+    facts = [
+        (name, it.ready, it.delayed, it.waiting, it.leased, it.dead, it.kept, it.paused,
+         *it.totals.values())
+        for name, it in seen.items()
+    ]  # fmt: skip
+    return f"{crc32(repr(facts).encode()):08x}"
 
 
 async def changes(
-    pulse: Pulse, request: Request, key: KeyInfo, queue: str
+    pulse: Pulse, request: Request, key: KeyInfo, queue: str, mark: str
 ) -> AsyncGenerator[ServerSentEvent]:
-    """Tell an open page whenever what it shows has changed; of one queue, or of all."""
+    """Tell an open page whenever what it shows has changed; of one queue, or of all.
+
+    *mark* is that of what it shows at first: what changed before it follows is told at once.
+    """
     draining: asyncio.Event = request.app.state.draining
-    last: int | None = None
-    was_away = False
+    last, was_away = mark, False
     yield ServerSentEvent(comment="following")
     while not draining.is_set():
         try:
-            mark = _mark(await pulse.now(), key, queue)
+            found = mark_of(await pulse.now(), key, queue)
         except TowpathError as error:
             if not was_away:
                 was_away = True
                 yield ServerSentEvent(event="away", data=error.code)
         else:
-            if was_away or (last is not None and mark != last):
+            if was_away or found != last:
                 told = {"at": instant(wall_ms()).isoformat()}
                 yield ServerSentEvent(event="changed", data=msgspec.json.encode(told).decode())
-            last, was_away = mark, False
+            last, was_away = found, False
         try:
             async with asyncio.timeout(EVERY):
                 await draining.wait()

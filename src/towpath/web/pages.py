@@ -129,7 +129,7 @@ class Page:
             url=_here(request),
             origin=f"{request.url.scheme}://{request.url.netloc}",
             now=instant(wall_ms()),
-            **{"live": "", **context},
+            **{"live": "", "mark": "", **context},
         )
         return HTMLResponse(text, status, headers=HEADERS)
 

@@ -189,7 +189,7 @@ function follow() {
   let source;
   let open = false;
   const begin = () => {
-    source = new EventSource(`/ui/live?queue=${frame.live === "*" ? "" : encodeURIComponent(frame.live)}`);
+    source = new EventSource(`/ui/live?queue=${frame.live === "*" ? "" : encodeURIComponent(frame.live)}&mark=${frame.mark}`);
     source.onopen = () => { if (open === false && source.again) refresh(); open = true; show("on", "live"); };
     source.addEventListener("changed", () => { show("on", "live"); refresh(); });
     source.addEventListener("away", () => show("off", "the store is away"));

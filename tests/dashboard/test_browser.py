@@ -1,0 +1,340 @@
+"""The dashboard as people use it: in Debian's Chromium, with axe-core as the judge."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.dashboard.browsing import BROUGHT, Tab, started
+from tests.server.serving import Api, Serving
+from tests.waiting import eventually
+from towpath import Engine
+from towpath.engine.options import QueueOptions
+
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><svg onload=alert(3)>{{7*7}}"
+RIGHT_TO_LEFT = "\u202e\u05e9\u05dc\u05d5\u05dd\u202c \u0645\u0631\u062d\u0628\u0627"
+PAGES = (
+    "/", "/ui/queues/{queue}", "/ui/queues/{queue}?state=waiting", "/ui/queues/{queue}?state=dead",
+    "/ui/queues/{queue}/jobs/dead-1", "/ui/dead?queue={queue}", "/ui/schedules", "/ui/keys",
+    "/ui/audit", "/ui/search?q=ann", "/ui/queues/nothing",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(running: Serving, browser: Browser) -> Iterator[Tab]:
+    """A tab of somebody who has logged in and may do everything."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    tab = Tab(running, context)
+    tab.log_in(running.key)
+    yield tab
+    context.close()
+
+
+@pytest.fixture
+def filled(api: Api) -> Api:
+    """A queue with jobs in every state."""
+    for n in range(3):
+        api.bury(f"dead-{n}", reason=f"ConnectionError: mail{n}.example is away")
+    for n in range(4):
+        api.submit({"to": f"ann{n}@example.com"}, id=f"ann-{n}", lane="ann")
+    api.submit("later", id="later", delay=3600)
+    api.claim(count=1, lease=600)
+    body = {"cron": "0 3 * * *", "payload": {"kind": "full"}}
+    api.client.put(f"/api/v1/schedules/{api.queue}/nightly", json=body).raise_for_status()
+    return api
+
+
+def made_key(running: Serving, *scopes: str) -> tuple[str, str]:
+    """The id and the secret of a new key, made over HTTP: Playwright has a loop in this thread."""
+    answer = running.client().post("/api/v1/keys", json={"name": "test", "scopes": scopes})
+    return answer.json()["id"], answer.json()["secret"]
+
+
+class TestLoggingIn:
+    def test_by_key_and_out_again(self, running: Serving, browser: Browser) -> None:
+        context = browser.new_context()
+        tab = Tab(running, context)
+        page = tab.go("/")
+        page.fill("#key", "tp_wrong")
+        page.press("#key", "Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not valid")
+        tab.log_in(running.key)
+        page.click("text=Log out")
+        expect(page.locator("h1")).to_have_text("Log in to Towpath")
+        tab.go("/ui/dead")
+        expect(page.locator("h1")).to_have_text("Log in to Towpath")
+        page.fill("#key", running.key)
+        page.press("#key", "Enter")
+        expect(page.locator("h1")).to_have_text("Dead jobs")
+        context.close()
+
+    def test_a_revoked_key_ends_it(self, running: Serving, browser: Browser, api: Api) -> None:
+        api.submit()
+        id, secret = made_key(running, "read", "admin")
+        context = browser.new_context()
+        tab = Tab(running, context)
+        tab.log_in(secret)
+        page = tab.go(f"/ui/queues/{api.queue}")
+        running.client().delete(f"/api/v1/keys/{id}").raise_for_status()
+        eventually(lambda: running.client(secret).get("/api/v1/queues").status_code == 401)
+        tab.do("Pause")
+        expect(page.locator("h1")).to_have_text("Log in to Towpath")
+        context.close()
+
+
+class TestEveryPage:
+    def test_is_clean_fits_a_phone_and_has_no_serious_fault(self, tab: Tab, filled: Api) -> None:
+        """In both colours; no complaint of the browser either: the policy holds."""
+        assert (BROUGHT / "axe.min.js").exists(), "npm could not bring axe-core"
+        for place, path in enumerate(PAGES):
+            page = tab.go(path.format(queue=filled.queue))
+            name = path.strip("/").replace("ui/", "").replace("/", "-").split("?")[0] or "overview"
+            faults: list[str] = []
+            for theme, width in (("light", 1280), ("dark", 390)):
+                page.set_viewport_size({"width": width, "height": 800})
+                page.evaluate("(it) => { document.documentElement.dataset.theme = it }", theme)
+                faults += [f"{theme} {it}" for it in tab.faults()]
+                assert tab.fits(), f"{path} sticks out at {width}"
+                tab.picture(f"{place:02}-{name}-{theme}".replace("{queue}", "queue"))
+            page.set_viewport_size({"width": 1280, "height": 800})
+            assert faults == [], path
+        assert [it for it in tab.complaints if "404" not in it] == []
+
+    def test_the_description_of_the_api_works_with_the_session(self, tab: Tab) -> None:
+        page = tab.go("/docs")
+        expect(page.locator("#api .opblock-tag").first).to_be_visible()
+        tab.picture("docs")
+        assert tab.complaints == []
+
+    def test_the_theme_follows_the_system_until_it_is_switched(self, tab: Tab) -> None:
+        def ground() -> str:
+            return tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+        tab.page.emulate_media(color_scheme="light")
+        light = ground()
+        tab.page.emulate_media(color_scheme="dark")
+        dark = ground()
+        assert light != dark
+        tab.page.click("#theme")
+        assert ground() == light
+        tab.page.reload()
+        assert ground() == light
+
+
+class TestActions:
+    def test_ask_first_and_change_the_page(self, tab: Tab, filled: Api) -> None:
+        page = tab.go(f"/ui/queues/{filled.queue}")
+        page.click("button:text-is('Pause')")
+        expect(page.locator("#confirm .question")).to_contain_text("no more jobs")
+        page.keyboard.press("Escape")
+        assert filled.get().json()["paused"] is False
+        tab.do("Pause")
+        expect(page.locator("h1 + .state")).to_have_text("paused")
+        assert filled.get().json()["paused"] is True
+        tab.do("Resume")
+        expect(page.locator("h1 + .state")).to_have_count(0)
+        assert filled.get().json()["paused"] is False
+
+    def test_of_a_job(self, tab: Tab, filled: Api) -> None:
+        root = f"/ui/queues/{filled.queue}/jobs"
+        page = tab.go(f"{root}/later")
+        expect(page.locator(".note").first).to_contain_text("Why it isn't running")
+        expect(page.locator(".note").first).to_contain_text("due at")
+        page.click("button:text-is('Move')")
+        page.fill("#confirm .field input", "7200")
+        page.click("#confirm .yes")
+        expect(page.locator(".timeline")).to_contain_text("in 1 h 59 min")
+        tab.do("Cancel")
+        expect(page.locator("h1 + .state")).to_have_text("cancelled")
+        tab.go(f"{root}/dead-0")
+        tab.do("Retry")
+        expect(page.locator("h1 + .state")).to_have_text("ready")
+        assert filled.look("dead-0")["state"] == "ready"
+        tab.go(f"{root}/dead-1")
+        tab.do("Delete")
+        page.wait_for_url("**state=dead")
+        assert filled.get("/jobs/dead-1").status_code == 404
+
+    def test_of_dead_jobs(self, tab: Tab, filled: Api) -> None:
+        page = tab.go(f"/ui/dead?queue={filled.queue}")
+        page.fill("input[name=text]", "mail1.example")
+        page.press("input[name=text]", "Enter")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.click("text=Show all")
+        page.check("input.pick >> nth=0")
+        tab.do("Retry chosen")
+        expect(page.locator("tbody tr")).to_have_count(2)
+        tab.do("Delete all")
+        expect(page.locator("#live")).to_contain_text("No dead job")
+        assert filled.get().json()["dead"] == 0
+
+    def test_of_schedules_and_keys(self, tab: Tab, filled: Api) -> None:
+        page = tab.go("/ui/schedules")
+        row = page.locator("tr", has=page.locator(f"a:text-is('{filled.queue}')"))
+        row.locator("button:text-is('Fire now')").click()
+        page.click("#confirm .yes")
+        expect(page.locator("#told")).to_contain_text("Fired")
+        row.locator("button:text-is('Pause')").click()
+        page.click("#confirm .yes")
+        expect(row.locator(".state")).to_have_text("paused")
+        tab.go("/ui/keys")
+        page.fill("#new-key [name=name]", "made here")
+        page.click("#new-key button")
+        expect(page.locator("#secret pre")).to_contain_text("tp_")
+        secret = page.locator("#secret pre").inner_text()
+        assert tab.running.client(secret).get("/api/v1/queues").status_code == 200
+        tab.page.locator("tr", has_text="made here").locator("button:text-is('Revoke')").click()
+        page.click("#confirm .yes")
+        expect(page.locator("tr", has_text="made here")).to_contain_text("revoked")
+        assert tab.complaints == []
+
+    def test_can_be_copied_as_a_command_that_runs(self, tab: Tab, filled: Api) -> None:
+        tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = tab.go(f"/ui/queues/{filled.queue}")
+        page.click("[aria-label='Copy “Pause” as curl']")
+        expect(page.locator("#told")).to_contain_text("Copied")
+        command = page.evaluate("navigator.clipboard.readText()")
+        assert command.startswith(f"curl -X POST {tab.running.address}/api/v1/queues/")
+
+    def test_are_not_shown_to_those_who_may_only_look(
+        self, running: Serving, browser: Browser, filled: Api
+    ) -> None:
+        context = browser.new_context()
+        tab = Tab(running, context)
+        tab.log_in(made_key(running, "read")[1])
+        for path in PAGES:
+            page = tab.go(path.format(queue=filled.queue))
+            expect(page.locator("button[data-method], input.pick, #new-key")).to_have_count(0)
+        context.close()
+
+
+class TestLive:
+    def test_an_open_page_follows_what_happens(self, tab: Tab, api: Api) -> None:
+        api.submit(id="first")
+        page = tab.go(f"/ui/queues/{api.queue}")
+        tab.live()
+        api.submit(id="second")
+        expect(page.locator("tbody")).to_contain_text("second")
+        tab.go("/")
+        tab.live()
+        api.submit(id="third")
+        expect(page.locator(f"#queue-{api.queue} td >> nth=1")).to_have_text("3")
+
+    def test_a_queue_that_is_deleted_while_it_is_open_is_said_to_be_gone(
+        self, tab: Tab, api: Api
+    ) -> None:
+        api.submit(id="first")
+        page = tab.go(f"/ui/queues/{api.queue}/jobs/first")
+        tab.live()
+        api.delete("/jobs/first")
+        expect(page.locator("h1 + .state")).to_have_text("cancelled")
+
+
+class TestByKeyboardAlone:
+    def test_a_job_is_found_and_cancelled(self, tab: Tab, filled: Api) -> None:
+        page = tab.go("/")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.id") == "q":
+                break
+        page.keyboard.type(f"{filled.queue}/later")
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("later")
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent") == "Cancel":
+                break
+        page.keyboard.press("Enter")
+        expect(page.locator("#confirm .yes")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1 + .state")).to_have_text("cancelled")
+
+
+def submit_large(running: Serving, queue: str, id: str, payload: bytes) -> None:
+    """Submit what is too large for a body over HTTP."""
+
+    async def submit() -> None:
+        async with Engine(running.said["store"]) as engine:
+            await engine.configure(queue, QueueOptions(max_payload=8 * 2**20))
+            await engine.submit(queue, payload, id=id)
+
+    with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread
+        apart.submit(asyncio.run, submit()).result()
+
+
+class TestHostileContent:
+    def test_is_shown_as_text_wherever_users_write(self, tab: Tab, api: Api) -> None:
+        id = MARKUP + RIGHT_TO_LEFT
+        options = {"lane": MARKUP, "headers": {"handler": MARKUP, "x-note": MARKUP}}
+        api.submit({"text": MARKUP, MARKUP: 1}, id=id, **options)
+        api.submit(MARKUP, id="behind", lane=MARKUP)
+        [job] = api.claim(worker=MARKUP)
+        api.say("renew", job, progress=MARKUP)
+        quoted = api.client.build_request("GET", "/", params={"q": id}).url.query.decode()[2:]
+        place = f"/ui/queues/{api.queue}/jobs/{quoted.replace('+', '%20')}"
+        body = {"every": "1h", "payload": MARKUP}
+        name = quoted.replace("+", "%20")
+        api.client.put(f"/api/v1/schedules/{api.queue}/{name}", json=body).raise_for_status()
+        seen = [place, f"/ui/queues/{api.queue}?state=leased", "/ui/schedules"]
+        seen += [f"/ui/queues/{api.queue}?state=waiting&lane={name}&handler={name}&text={name}"]
+        for path in seen:
+            expect(tab.go(path).locator("h1")).to_be_visible()
+        api.say("fail", job, reason=MARKUP, dead=True)
+        seen += [place, f"/ui/dead?queue={api.queue}&text={name}", f"/ui/search?q={name}"]
+        seen += [f"/ui/queues/{api.queue}?state=waiting", "/ui/audit", f"/ui/{name}"]
+        for path in seen:
+            page = tab.go(path)
+            assert page.locator("img, svg[onload], main script").count() == 0, path
+        tab.go(place)
+        expect(tab.page.locator("h1")).to_contain_text("<img src=x")
+        expect(tab.page.locator("pre").first).to_contain_text("{{7*7}}")
+        tab.do("Retry")
+        expect(tab.page.locator("h1 + .state")).not_to_have_text("dead")
+        made = tab.running.client().post("/api/v1/keys", json={"name": MARKUP, "scopes": ["read"]})
+        assert made.status_code == 201
+        tab.go("/ui/keys")
+        assert [it for it in tab.complaints if "404" not in it] == []
+
+    def test_of_any_size_and_kind(self, tab: Tab, running: Serving, api: Api) -> None:
+        submit_large(running, api.queue, "large", b'"' + b"x" * 5_000_000 + b'"')
+        api.post("/jobs", {"id": "bytes", "payload_base64": "AAECA//+gIE="})
+        api.submit("a\x00b\x1b[31mred\u202e\u0085", id="control")
+        page = tab.go(f"/ui/queues/{api.queue}/jobs/large")
+        expect(page.locator("main")).to_contain_text("The beginning")
+        assert len(page.content()) < 200_000
+        tab.go(f"/ui/queues/{api.queue}/jobs/bytes")
+        expect(page.locator("pre").first).to_contain_text("00010203")
+        tab.go(f"/ui/queues/{api.queue}/jobs/control")
+        expect(page.locator("pre").first).to_contain_text("red")
+        long = "i" * 20_000
+        for path in (f"/ui/queues/{api.queue}/jobs/{long}", f"/ui/search?q={long}"):
+            answer = tab.context.request.get(running.address + path)
+            assert answer.status == 422
+        assert tab.complaints == []
+        whole = tab.context.request.get(
+            f"{running.address}/ui/queues/{api.queue}/jobs/large/payload"
+        )
+        assert len(whole.body()) == 5_000_002
+        assert whole.headers["content-disposition"].startswith("attachment")
+
+    def test_a_page_of_another_site_can_change_nothing(self, tab: Tab, api: Api) -> None:
+        api.submit()
+        target = f"{tab.running.address}/api/v1/queues/{api.queue}/pause"
+        page = tab.page
+        page.route("http://evil.example/", lambda it: it.fulfill(
+            content_type="text/html",
+            body=f"<form method=post action='{target}'><input name=a></form>"
+            "<script>document.forms[0].submit()</script>",
+        ))  # fmt: skip
+        page.goto("http://evil.example/")
+        page.wait_for_url("**/pause")
+        expect(page.locator("h1")).to_have_text("Log in to Towpath")
+        assert api.get().json()["paused"] is False
