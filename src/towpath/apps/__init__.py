@@ -36,7 +36,9 @@ BUILT_IN = {
         "towpath.apps.timers:APPLICATION",
         "Timers: submit, set, show, list, move, cancel, log, types.",
     ),
-    "issues": Line("towpath.apps.issues:APPLICATION"),
+    "issues": Line(
+        "towpath.apps.issues:APPLICATION", "Issues: add, list, show, release, sync, policy."
+    ),
     "uploads": Line(
         "towpath.apps.uploads:APPLICATION",
         "Uploads: list, show, abort, resume, sweep.",

@@ -15,6 +15,8 @@ APPLICATION = Application(
     handlers="towpath.apps.issues.handlers:Consumers",
     http="towpath.apps.issues.http:MOUNT",
     tools="towpath.apps.issues.tools:TOOLS",
+    cli="towpath.apps.issues.cli:app",
+    noun="Issues: add, list, show, release, sync, policy.",
     metrics=METRICS,
     probe="towpath.apps.issues.service:Issues.probe",
 )

@@ -98,12 +98,17 @@ class Board:
     # ── changing ─────────────────────────────────────────────────────────────────────────
 
     async def revise(
-        self, id: str, change: Change, *, show: bool = False, settle: bool = True
+        self,
+        id: str,
+        change: Change,
+        *,
+        settle: bool = True,
+        unless: Callable[[tables.Connection, Issue], bool] | None = None,
     ) -> Revised:
         """Change the row of an issue, and tell the queue, unless the caller does (*settle*).
 
-        *show* = GitHub is to be shown who holds it, whatever has changed. A Redis that is away is
-        told later. Raises LedgerError.
+        *unless* is asked last, and may keep it as it is. A Redis that is away is told later. Raises
+        LedgerError.
         """
 
         def judged(connection: tables.Connection, before: Issue | None) -> Issue | None:
@@ -117,14 +122,14 @@ class Board:
             connection: tables.Connection, before: Issue | None, after: Issue
         ) -> Write[object] | None:
             moved = (before.agent, before.token) != (after.agent, after.token) if before else False
-            if not self._shows(after) or not (moved or show):
+            if not (moved and self._shows(after)):
                 return None
             payload = msgspec.json.encode(Payload(after.id))
             return self.ledger.jobs.ready(
                 connection, PROJECTIONS, payload, lane=after.id, subject=after.id
             )
 
-        revised = Revised(*await self.ledger.decide(tables.changed(id, judged, beside)))
+        revised = Revised(*await self.ledger.decide(tables.changed(id, judged, beside, unless)))
         if revised.changed and revised.after is not None:
             await self._follow_up(revised.before, revised.after, settle=settle)
         return revised
@@ -272,7 +277,7 @@ class Board:
 
 
 def _job_options(issue: Issue) -> JobOptions:
-    options = JobOptions(id=issue.task_id, priority=issue.priority)
+    options = JobOptions(id=issue.task_id, priority=issue.priority, selector=issue.selector)
     if issue.due:
         options["due"] = instant(issue.due)
     return options

@@ -7,7 +7,6 @@ what it does not confirm is given back, and no agent hears of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 
@@ -36,6 +35,8 @@ SELECTORS_MOST = 100
 """Kinds of tasks that one claim can name."""
 _SLICE = seconds(5)
 """How long one look waits: kinds of tasks may come that were not there before."""
+_LOOK_AGAIN = 0.5
+"""Seconds between two looks for a kind of tasks that there never was."""
 _NAMED_MOST = 100
 
 
@@ -62,22 +63,14 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     def chooses(self) -> bool:
         return bool(self.roles or self.repositories)
 
-    def fits(self, issue: Issue) -> bool:
-        places = {it.lower() for it in self.repositories}
-        return (not self.roles or issue.role in self.roles) and (
-            not places or issue.repository.lower() in places
-        )
-
 
 class _No(StrEnum):
     """Why what was claimed is not handed out."""
 
     CHANGED = "changed"
     """The row knows nothing of the task: it is withdrawn."""
-    OTHER = "other"
-    """It is not for this agent."""
     FULL = "full"
-    """Its repository has as many tasks in progress as it may have."""
+    """A limit keeps it: of its repository, or to the most urgent issues."""
 
 
 class Handing:
@@ -103,14 +96,22 @@ class Handing:
                 continue
             if steady() >= until:
                 return None
+            avoided.clear()  # there may be room meanwhile
 
     async def full(self, issue: Issue) -> tuple[str, int] | None:
         """Whose limit keeps *issue* from being handed out, and that limit."""
-        most = self._board.policy.limits.repository
-        place = issue.repository.lower()
-        if most and await self._board.ledger.read(lambda it: tables.held_in(it, place)) >= most:
-            return issue.repository, most
-        return None
+        limits, place = self._board.policy.limits, issue.repository.lower()
+        held = await self._board.ledger.read(lambda it: tables.held_in(it, place))
+        is_full = limits.repository and held >= limits.repository
+        return (issue.repository, limits.repository) if is_full else None
+
+    def _full(self, connection: tables.Connection, issue: Issue) -> bool:
+        """Whether a limit keeps *issue* from being held, asked while nobody else can take one."""
+        policy = self._board.policy
+        if policy.only_highest and issue.priority < (tables.highest(connection) or 0):
+            return True
+        most, place = policy.limits.repository, issue.repository.lower()
+        return bool(most) and tables.held_in(connection, place, lock=True) >= most
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────
 
@@ -118,33 +119,42 @@ class Handing:
         self, wish: Wish, avoided: set[str], wait: Duration, call: Call | None
     ) -> Lease | None:
         """A lease of the best task that fits; the one place where the queue is asked for one."""
-        engine = await self._board.engine()
-        limit = self._board.policy.limits.agent
-        if limit and await self._held(wish.agent) >= limit:
-            await asyncio.sleep(min(wait.total_seconds(), 1))
+        engine, limit = await self._board.engine(), self._board.policy.limits.agent
+        some = await self._selectors(wish, avoided)
+        if some is not None and not some:
+            # Nothing of the kind was ever there: nobody could be woken for it.
+            await asyncio.sleep(min(wait.total_seconds(), _LOOK_AGAIN))
             return None
         leases = await engine.claim(
-            ISSUES, worker=wish.agent, lease=self._board.options.lease, wait=wait, call=call
+            ISSUES,
+            worker=wish.agent,
+            lease=self._board.options.lease,
+            selectors=some or (),
+            max_held=limit or None,
+            wait=wait,
+            call=call,
         )
         return leases[0] if leases else None
 
-    async def _held(self, agent: str) -> int:
-        return await self._board.ledger.read(lambda it: tables.held_by(it, agent))
+    async def _selectors(self, wish: Wish, avoided: set[str]) -> list[str] | None:
+        """The kinds of tasks that a claim names; None = all.
 
-    async def selectors(self, wish: Wish, avoided: set[str]) -> Sequence[str] | None:
-        """The kinds of tasks that a claim names; None = all."""
-        if not wish.chooses and not avoided:
+        Where only the most urgent issues are handed out, those that have some that wait.
+        """
+        board, only = self._board, self._board.policy.only_highest
+        if not (wish.chooses or avoided or only):
             return None
         places = [it.lower() for it in wish.repositories] or None
         if wish.roles and places and len(wish.roles) * len(places) <= SELECTORS_MOST:
             some = [selector_of(place, role) for place in places for role in wish.roles]
         else:
             query = tables.selectors_of(places, wish.roles or None)
-            some = await self._board.ledger.read(query)
+            some = await board.ledger.read(query)
         some = [it for it in some if it.partition("|")[0] not in avoided]
-        if len(some) > SELECTORS_MOST:
-            best = tables.best_selectors(some, SELECTORS_MOST, priority=None)
-            some = await self._board.ledger.read(best)
+        if only or len(some) > SELECTORS_MOST:
+            highest = await board.ledger.read(tables.highest) if only else None
+            best = tables.best_selectors(some, SELECTORS_MOST, priority=highest)
+            some = await board.ledger.read(best)
         return some
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
@@ -178,8 +188,6 @@ class Handing:
         known = await board.ledger.read(tables.of_task(lease.id))
         if known is None:
             return _No.CHANGED
-        if not wish.fits(known):
-            return _No.OTHER
 
         def change(before: Issue | None) -> Issue | None:
             if before is None or before.task_id != lease.id or before.withheld:
@@ -192,9 +200,11 @@ class Handing:
                 expires=lease.expires_ms,
             )
 
-        after = (await board.revise(known.id, change)).after
+        found = await board.revise(known.id, change, unless=self._full)
+        after = found.after
         if after is None or after.token != lease.token:
-            return _No.CHANGED
+            same = after is not None and after.task_id == lease.id and not after.withheld
+            return _No.FULL if same else _No.CHANGED
         await board.mirrors.held(after)
         board.metrics.own(HANDED_OUT).labels(after.task_type).inc()
         told = {"issue": after.id, "job": lease.id, "agent": wish.agent}

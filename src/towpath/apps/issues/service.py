@@ -29,6 +29,7 @@ from towpath.apps.issues.model import (
 from towpath.apps.issues.policy import policy_at
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import whole
+from towpath.engine.explain import Why
 from towpath.engine.leases import lease_by_token
 from towpath.engine.model import Call, JobInfo, Lease, job_ref
 from towpath.engine.states import State
@@ -248,6 +249,9 @@ class Issues:
             found = await (await self.board.engine()).explain(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return Explanation("unknown", "the queue does not know it yet; it will be told soon")
+        if found.why in (Why.READY, Why.NO_WORKER):
+            text = f"the next agent for {issue.role} in {issue.repository} gets it"
+            return Explanation("ready", text)
         return Explanation(found.why, found.text)
 
     async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:

@@ -211,17 +211,14 @@ def highest(connection: Connection) -> int | None:
     return connection.scalar(select(func.max(_i.priority)).where(_i.withheld == ""))
 
 
-def held_in(connection: Connection, place: str) -> int:
-    """How many issues of a repository are held. Whoever asks is alone with that repository until
-    its transaction ends.
+def held_in(connection: Connection, place: str, *, lock: bool = False) -> int:
+    """How many issues of a repository are held. With *lock* whoever asks, in a write, is alone with
+    that repository until its transaction ends.
     """
-    connection.execute(update(repositories).where(_r.place == place).values(place=place))
+    if lock:
+        connection.execute(update(repositories).where(_r.place == place).values(place=place))
     held = _i.place == place, _i.agent != ""
     return connection.scalar(select(func.count()).where(*held)) or 0
-
-
-def held_by(connection: Connection, agent: str) -> int:
-    return connection.scalar(select(func.count()).where(_i.agent == agent)) or 0
 
 
 # ── changing ─────────────────────────────────────────────────────────────────────────────
@@ -231,9 +228,14 @@ Beside = Callable[[Connection, Issue | None, Issue], Write[object] | None]
 
 
 def changed(
-    id: str, change: Callable[[Connection, Issue | None], Issue | None], beside: Beside
+    id: str,
+    change: Callable[[Connection, Issue | None], Issue | None],
+    beside: Beside,
+    unless: Callable[[Connection, Issue], bool] | None = None,
 ) -> Decide[tuple[Issue | None, Issue | None]]:
-    """Let *change* say what a row becomes; what it was, and what it is. The same = untouched."""
+    """Let *change* say what a row becomes; what it was, and what it is. The same = untouched, also
+    where *unless* says so, which is asked last: while nobody else can write.
+    """
 
     def decide(connection: Connection) -> Write[tuple[Issue | None, Issue | None]]:
         before = one(connection, id, lock=True)
@@ -245,6 +247,8 @@ def changed(
         known = _known(connection, after)
 
         def write(connection: Connection) -> tuple[Issue | None, Issue | None]:
+            if unless is not None and unless(connection, after):
+                return before, before
             _put(connection, before, after)
             for table, values in known:
                 _unless_there(connection, table, values)

@@ -1,0 +1,267 @@
+"""What the policy makes of an issue, and what changes of an issue do to its task."""
+
+import pytest
+
+from tests.apps.issues.agents import Desk
+from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
+from towpath.apps.issues.policy import Policy, Reviews, Roles, WorkLimits, read_policy
+from towpath.clock import instant, seconds, wall_ms
+from towpath.embedded import EmbeddedServer
+
+
+def an_issue(*labels: str, **more: object) -> Issue:
+    return Issue(id="o/r#1", repository="o/r", number=1, labels=labels, **more)  # pyright: ignore[reportArgumentType] -- fields of an issue
+
+
+class TestTheBuiltInPolicy:
+    @pytest.mark.parametrize(
+        ("labels", "priority"),
+        [((), 40), (("P0",), 100), (("p2",), 60), (("P4", "P1"), 80), (("other",), 40)],
+    )
+    def test_goes_by_labels_of_priority(self, labels: tuple[str, ...], priority: int) -> None:
+        assert Policy().urgency(an_issue(*labels)) == priority
+
+    @pytest.mark.parametrize(
+        ("labels", "kind", "role"),
+        [
+            ((), TaskType.DEVELOPMENT, "developer"),
+            (("role:backend",), TaskType.DEVELOPMENT, "backend"),
+            (("Needs-Review", "role:backend"), TaskType.REVIEW, "reviewer"),
+            (("changes-requested",), TaskType.FIX, "developer"),
+            (("role:$(id)",), TaskType.DEVELOPMENT, "developer"),
+        ],
+    )
+    def test_goes_by_labels_of_roles(
+        self, labels: tuple[str, ...], kind: TaskType, role: str
+    ) -> None:
+        policy, issue = Policy(), an_issue(*labels)
+        assert policy.task_type(issue.labels) is kind
+        assert policy.role(issue, kind) == role
+
+    @pytest.mark.parametrize(
+        ("issue", "word"),
+        [
+            (an_issue("Epic"), "never"),
+            (an_issue("story"), "never"),
+            (an_issue("in-progress"), "in_progress"),
+            (an_issue("in-progress", shown=("in-progress",)), None),
+            (an_issue(assignees=("zoe",)), "assigned"),
+            (an_issue(state=IssueState.CLOSED), "closed"),
+            (an_issue(done=("development",)), "completed"),
+            (an_issue(body="Blocked by #2"), None),
+        ],
+    )
+    def test_withholds(self, issue: Issue, word: str | None) -> None:
+        found = Policy().withheld(issue, TaskType.DEVELOPMENT, [])
+        assert (found and found.word) == word
+
+
+def test_blocked_by_is_read_from_the_text() -> None:
+    policy = Policy(blocked_by=True)
+    body = "Blocked by: #2, #3 and Octo/Lib#9.\nblocked by #1\nunblocked by #4"
+    found = policy.blockers(an_issue(body=body))
+    assert found == ["o/r#2", "o/r#3", "octo/lib#9"]
+
+
+def test_an_example_of_a_policy_is_one() -> None:
+    text = b"""
+        never = ["epic"]
+        only_highest = true
+        [roles.labels]
+        "area: api" = "backend"
+        [review]
+        delay = "10m"
+        [limits]
+        agent = 2
+    """
+    policy = read_policy(text)
+    assert policy.role(an_issue("Area: API"), TaskType.DEVELOPMENT) == "backend"
+    assert (policy.delay, policy.limits.agent) == (seconds(600), 2)
+
+
+class TestAChangeOfAnIssue:
+    async def test_that_withdraws_it_takes_its_task_away(self, desk: Desk) -> None:
+        await desk.put(1)
+        await desk.put(1, "epic")
+        assert await desk.ask() is None
+        await desk.put(1, "P1")
+        task = await desk.take()
+        assert task.task_id == "octo~repo~1~2"
+
+    async def test_of_its_priority_counts_at_once(self, desk: Desk) -> None:
+        await desk.put(1, "P2")
+        await desk.put(2, "P3")
+        await desk.put(2, "P0")
+        assert (await desk.take()).issue_number == 2
+
+    async def test_under_a_held_lease_leaves_the_task_with_its_agent(self, desk: Desk) -> None:
+        await desk.put(1)
+        task = await desk.take()
+        await desk.put(1, "P0", "role:ops", "needs-review")
+        held = await desk.service.heartbeat(task.task_id, task.token)
+        assert held.withdrawn == ""
+        await desk.service.release(task.task_id, task.token)
+        issue = await desk.look(1)
+        assert (issue.task_type, issue.role, issue.priority) == ("review", "reviewer", 100)
+
+    @pytest.mark.parametrize("how", ["closed", "epic", "assigned"])
+    async def test_that_withdraws_a_held_issue_asks_its_agent_to_stop(
+        self, desk: Desk, how: str
+    ) -> None:
+        await desk.put(1)
+        task = await desk.take()
+        if how == "closed":
+            await desk.close(1)
+        elif how == "epic":
+            await desk.put(1, "epic")
+        else:
+            await desk.put(1, assignees=("zoe",))
+        held = await desk.service.heartbeat(task.task_id, task.token)
+        assert held.withdrawn
+        assert await desk.ask("bob") is None
+        ended = await desk.service.release(task.task_id, task.token)
+        assert ended.state == "cancelled"
+        assert await desk.ask("bob") is None
+
+    async def test_and_back_gives_it_to_nobody_else_meanwhile(self, desk: Desk) -> None:
+        """At most one agent holds it, whatever the labels do."""
+        await desk.put(1)
+        task = await desk.take()
+        await desk.put(1, "epic")
+        await desk.put(1)
+        assert await desk.ask("bob") is None
+        await desk.service.complete(task.task_id, task.token)
+        assert (await desk.look(1)).withheld == "completed"
+
+    async def test_that_closes_a_blocker_sets_others_free(self, desk: Desk) -> None:
+        desk = desk.under(Policy(blocked_by=True))
+        await desk.put(1)
+        await desk.put(2, "P0", body="Blocked by #1")
+        assert (await desk.look(2)).withheld == "blocked"
+        await desk.close(1)
+        assert (await desk.take()).issue_number == 2
+
+    async def test_of_the_policy_counts_for_issues_that_are_known(self, desk: Desk) -> None:
+        await desk.put(1, "wontfix")
+        other = desk.under(Policy(never=("wontfix",)))
+        await other.board.tend_once()
+        assert (await other.look(1)).withheld == "never"
+        assert await other.ask() is None
+
+
+class TestAReviewTask:
+    async def test_waits_for_its_delay(self, desk: Desk, server: EmbeddedServer) -> None:
+        before = wall_ms()
+        await desk.put(1, "needs-review")
+        assert await desk.ask() is None
+        issue = await desk.look(1)
+        assert before <= issue.found <= wall_ms()
+        assert issue.review_due == issue.found + 300_000
+        assert (await desk.service.explain("octo/repo", 1)).why == "not_due"
+        kept = server.ask("HGETALL", "review_delay_octo/repo#1")
+        assert b"PENDING" in kept
+        assert instant(issue.found).strftime("%Y-%m-%dT%H:%M:%SZ").encode() in kept
+        assert 86_000_000 < server.ask("PTTL", "review_delay_octo/repo#1") <= 86_400_000
+
+    async def test_is_not_put_off_by_polling(self, desk: Desk) -> None:
+        first = await desk.put(1, "needs-review")
+        await desk.put(1)
+        again = await desk.put(1, "needs-review", "P0", title="Another")
+        assert again.found == first.found
+
+    async def test_is_offered_when_it_is_over(self, desk: Desk, server: EmbeddedServer) -> None:
+        desk = desk.under(Policy(review=Reviews(delay="0s")))
+        await desk.put(1, "needs-review")
+        task = await desk.take()
+        assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
+        await desk.board.tend_once()
+        assert (await desk.look(1)).review_status == "READY_FOR_ASSIGNMENT"
+        assert b"READY_FOR_ASSIGNMENT" in server.ask("HGETALL", "review_delay_octo/repo#1")
+
+    async def test_keeps_its_time_for_a_day_after_it_was_done(self, desk: Desk) -> None:
+        desk = desk.under(Policy(review=Reviews(delay="0s")))
+        first = await desk.put(1, "needs-review")
+        task = await desk.take()
+        await desk.service.complete(task.task_id, task.token)
+        await desk.put(1)
+        again = await desk.put(1, "needs-review")
+        assert again.found == first.found
+        assert (await desk.take()).task_type is TaskType.REVIEW
+
+
+class TestTheLockForOutsiders:
+    async def test_is_there_while_the_issue_is_held(
+        self, desk: Desk, server: EmbeddedServer
+    ) -> None:
+        await desk.put(1)
+        key = "issue_lock_octo/repo#1"
+        assert server.ask("GET", key) is None
+        task = await desk.take()
+        assert server.ask("GET", key) == b"locked"
+        assert 590_000 < server.ask("PTTL", key) <= 600_000
+        await desk.service.release(task.task_id, task.token)
+        assert server.ask("GET", key) is None
+
+    async def test_is_never_the_lock_itself(self, desk: Desk, server: EmbeddedServer) -> None:
+        await desk.put(1)
+        task = await desk.take()
+        server.ask("DEL", "issue_lock_octo/repo#1")
+        assert await desk.ask("bob") is None
+        await desk.service.heartbeat(task.task_id, task.token)
+        assert server.ask("GET", "issue_lock_octo/repo#1") == b"locked"
+
+
+class TestALimit:
+    async def test_of_an_agent_holds(self, desk: Desk) -> None:
+        desk = desk.under(Policy(limits=WorkLimits(agent=2)))
+        for number in range(1, 5):
+            await desk.put(number)
+        first = await desk.take("ann")
+        await desk.take("ann")
+        assert await desk.ask("ann") is None
+        await desk.take("bob")
+        await desk.service.complete(first.task_id, first.token)
+        await desk.take("ann")
+
+    async def test_of_a_repository_holds(self, desk: Desk) -> None:
+        desk = desk.under(Policy(limits=WorkLimits(repository=1)))
+        await desk.put(1, "P0")
+        await desk.put(2, "P0")
+        await desk.put(9, "P4", repository="octo/other")
+        assert (await desk.take("ann")).issue_number == 1
+        assert (await desk.take("bob")).issue_number == 9
+        assert await desk.ask("eve") is None
+        why = await desk.service.explain("octo/repo", 2)
+        assert why.why == "limit"
+
+
+class TestOnlyTheHighestPriority:
+    async def test_is_handed_out(self, desk: Desk) -> None:
+        desk = desk.under(Policy(only_highest=True))
+        await desk.put(1, "P0")
+        await desk.put(2, "P1")
+        first = await desk.take("ann")
+        assert first.issue_number == 1
+        assert await desk.ask("bob") is None
+        await desk.service.complete(first.task_id, first.token)
+        assert (await desk.take("bob")).issue_number == 2
+
+
+class TestRolesAndRepositories:
+    async def test_decide_who_gets_what(self, desk: Desk) -> None:
+        desk = desk.under(Policy(roles=Roles(labels={"db": "ops"})))
+        await desk.put(1, "P0", "db")
+        await desk.put(2, "P4")
+        await desk.put(3, repository="octo/other")
+        assert await desk.ask("ann", roles=("nobody",)) is None
+        assert await desk.ask("ann", repositories=("octo/nothing",)) is None
+        assert (
+            await desk.take("ann", roles=("developer",), repositories=("octo/repo",))
+        ).title == ""
+        assert (await desk.take("bob", roles=("ops", "developer"))).issue_number == 1
+        assert (await desk.take("eve", repositories=("Octo/Other",))).issue_number == 3
+
+
+def test_what_a_stranger_says_of_an_issue_is_made_harmless() -> None:
+    facts = Facts(repository="o/r", number=1, labels=("b", "a", "b", "\x00", "x\ny"))
+    assert facts.labels == ("a", "b", "x y")
