@@ -1,5 +1,7 @@
 """What the policy makes of an issue, and what changes of an issue do to its task."""
 
+from typing import Any
+
 import pytest
 
 from tests.apps.issues.agents import Desk
@@ -7,6 +9,11 @@ from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import Policy, Reviews, Roles, WorkLimits, read_policy
 from towpath.clock import instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
+
+
+def asked(server: EmbeddedServer, *words: str) -> Any:
+    """What the store itself says."""
+    return server.ask(*words)
 
 
 def an_issue(*labels: str, **more: object) -> Issue:
@@ -158,10 +165,10 @@ class TestAReviewTask:
         assert before <= issue.found <= wall_ms()
         assert issue.review_due == issue.found + 300_000
         assert (await desk.service.explain("octo/repo", 1)).why == "not_due"
-        kept = server.ask("HGETALL", "review_delay_octo/repo#1")
+        kept = asked(server, "HGETALL", "review_delay_octo/repo#1")
         assert b"PENDING" in kept
         assert instant(issue.found).strftime("%Y-%m-%dT%H:%M:%SZ").encode() in kept
-        assert 86_000_000 < server.ask("PTTL", "review_delay_octo/repo#1") <= 86_400_000
+        assert 86_000_000 < asked(server, "PTTL", "review_delay_octo/repo#1") <= 86_400_000
 
     async def test_is_not_put_off_by_polling(self, desk: Desk) -> None:
         first = await desk.put(1, "needs-review")
@@ -176,7 +183,7 @@ class TestAReviewTask:
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
         await desk.board.tend_once()
         assert (await desk.look(1)).review_status == "READY_FOR_ASSIGNMENT"
-        assert b"READY_FOR_ASSIGNMENT" in server.ask("HGETALL", "review_delay_octo/repo#1")
+        assert b"READY_FOR_ASSIGNMENT" in asked(server, "HGETALL", "review_delay_octo/repo#1")
 
     async def test_keeps_its_time_for_a_day_after_it_was_done(self, desk: Desk) -> None:
         desk = desk.under(Policy(review=Reviews(delay="0s")))
@@ -195,20 +202,20 @@ class TestTheLockForOutsiders:
     ) -> None:
         await desk.put(1)
         key = "issue_lock_octo/repo#1"
-        assert server.ask("GET", key) is None
+        assert asked(server, "GET", key) is None
         task = await desk.take()
-        assert server.ask("GET", key) == b"locked"
-        assert 590_000 < server.ask("PTTL", key) <= 600_000
+        assert asked(server, "GET", key) == b"locked"
+        assert 590_000 < asked(server, "PTTL", key) <= 600_000
         await desk.service.release(task.task_id, task.token)
-        assert server.ask("GET", key) is None
+        assert asked(server, "GET", key) is None
 
     async def test_is_never_the_lock_itself(self, desk: Desk, server: EmbeddedServer) -> None:
         await desk.put(1)
         task = await desk.take()
-        server.ask("DEL", "issue_lock_octo/repo#1")
+        asked(server, "DEL", "issue_lock_octo/repo#1")
         assert await desk.ask("bob") is None
         await desk.service.heartbeat(task.task_id, task.token)
-        assert server.ask("GET", "issue_lock_octo/repo#1") == b"locked"
+        assert asked(server, "GET", "issue_lock_octo/repo#1") == b"locked"
 
 
 class TestALimit:

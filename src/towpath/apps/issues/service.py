@@ -249,7 +249,7 @@ class Issues:
             found = await (await self.board.engine()).explain(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return Explanation("unknown", "the queue does not know it yet; it will be told soon")
-        if found.why in (Why.READY, Why.NO_WORKER):
+        if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
             text = f"the next agent for {issue.role} in {issue.repository} gets it"
             return Explanation("ready", text)
         return Explanation(found.why, found.text)
