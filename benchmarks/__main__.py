@@ -19,7 +19,7 @@ from benchmarks.versions import Versions, versions
 
 EXAMPLES = """
 examples:
-  python -m benchmarks                        all figures, in about 55 minutes
+  python -m benchmarks                        all figures, in about 85 minutes
   python -m benchmarks --quick                the same with smaller counts, to try it out
   python -m benchmarks submit_single pickup   some of them
   python -m benchmarks peers crash            other job queues beside ours
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wanted.write and (wanted.quick or _in_parts(names)):
         parser.error(
             "--write needs whole parts of the page at their full counts: no --quick, and no names, "
-            "or peers, crash, all about reviews, all about timers, or all of the others"
+            "or peers, crash, all about reviews, timers or uploads, or all of the others"
         )
     plan = Plan(quick=wanted.quick, long=wanted.long)
     asyncio.run(_run(names, plan, as_json=wanted.json, write=wanted.write))

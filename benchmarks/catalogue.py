@@ -35,11 +35,16 @@ from benchmarks import (
     timers_scale,
     timers_service,
     timers_storm,
+    uploads_ack,
+    uploads_memory,
+    uploads_small,
+    uploads_throughput,
+    uploads_tus,
 )
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison, crash
-from benchmarks.report import FIGURES, ISSUES, REVIEWS, TIMERS, Marks
+from benchmarks.report import FIGURES, ISSUES, REVIEWS, TIMERS, UPLOADS, Marks
 
 Run = Callable[[Plan], Awaitable[list[Figure]]]
 
@@ -71,6 +76,13 @@ _TIMERS: tuple[ModuleType, ...] = (
     timers_idle,
 )
 _ISSUES: tuple[ModuleType, ...] = (issues_race, issues_backlog, issues_sync)
+_UPLOADS: tuple[ModuleType, ...] = (
+    uploads_throughput,
+    uploads_tus,
+    uploads_ack,
+    uploads_memory,
+    uploads_small,
+)
 
 
 def _by_name(modules: tuple[ModuleType, ...]) -> dict[str, ModuleType]:
@@ -83,11 +95,11 @@ PARTS: Mapping[Marks, Mapping[str, ModuleType]] = MappingProxyType(
         REVIEWS: _by_name(_REVIEWS),
         TIMERS: _by_name(_TIMERS),
         ISSUES: _by_name(_ISSUES),
+        UPLOADS: _by_name(_UPLOADS),
     }
 )
-"""What is measured and written together: the engine with the server on it, reviews, timers, and
-issues.
-Each of the other benchmarks is a part of docs/benchmarks.md of its own."""
+"""What is measured and written together: the engine with the server on it, reviews, timers,
+issues and uploads. Each of the other benchmarks is a part of docs/benchmarks.md of its own."""
 
 BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
     {
@@ -95,6 +107,7 @@ BENCHMARKS: Mapping[str, ModuleType] = MappingProxyType(
         **PARTS[REVIEWS],
         **PARTS[TIMERS],
         **PARTS[ISSUES],
+        **PARTS[UPLOADS],
         "peers": comparison,
         "crash": crash,
     }

@@ -35,6 +35,7 @@ FIGURES = Marks("figures", "python -m benchmarks --write")
 REVIEWS = Marks("reviews", "python -m benchmarks --write")
 TIMERS = Marks("timers", "python -m benchmarks --write")
 ISSUES = Marks("issues", "python -m benchmarks --write")
+UPLOADS = Marks("uploads", "python -m benchmarks --write")
 
 
 def table(figures: Sequence[Figure]) -> str:

@@ -81,6 +81,13 @@ async def empty(database: str) -> AsyncGenerator[Serving]:
 
 
 @asynccontextmanager
+async def dropping() -> AsyncGenerator[Serving]:
+    """An endpoint that reads bodies and drops them."""
+    async with _serving([sys.executable, "-m", "benchmarks.objects.dropping"]) as serving:
+        yield serving
+
+
+@asynccontextmanager
 async def _serving(
     command: Sequence[str], settings: Mapping[str, str] = _SETTINGS
 ) -> AsyncGenerator[Serving]:

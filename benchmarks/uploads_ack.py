@@ -1,0 +1,82 @@
+"""How soon a chunk of 8 MiB is acknowledged, beside an endpoint that reads it and drops it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import sys
+import time
+from asyncio import to_thread
+from typing import Any
+
+from benchmarks.bench import Kept, Plan
+from benchmarks.figure import Beside, Figure, measured
+from benchmarks.measure import percentile
+from benchmarks.objects.stage import MIB, Stage, stage
+from benchmarks.web.serving import KEY, dropping
+
+CHUNK = 8 * MIB
+_HEADERS = {"X-API-Key": KEY}
+
+
+async def run(plan: Plan) -> list[Figure]:
+    chunks, rounds = plan.count(60, 10), plan.count(3, 2)
+    body = os.urandom(CHUNK)
+    figures: list[Figure] = []
+    for kept in (Kept.MEMORY, Kept.DISK):
+        ours, theirs = list[list[float]](), list[list[float]]()
+        async with stage(kept) as it, dropping() as nothing:
+            for _ in range(rounds):
+                ours.append(await to_thread(_acknowledged, it, body, chunks))
+                theirs.append(await to_thread(_dropped, nothing.place, body, chunks))
+                await it.clear()
+        for word, share in (("p50", 0.5), ("p99", 0.99)):
+            figures.append(
+                measured(
+                    f"uploads_ack.{kept}.{word}",
+                    f"PUT of a chunk of 8 MiB to its answer, Redis at {kept}, {word}",
+                    "ms",
+                    [percentile(times, share) for times in ours],
+                    beside=Beside(
+                        "ms, read and dropped", [percentile(times, share) for times in theirs]
+                    ),
+                )
+            )
+        sys.stderr.write(f"{kept}: {figures[-2].value:.1f} / {figures[-1].value:.1f} ms\n")
+    return figures
+
+
+def _acknowledged(it: Stage, body: bytes, chunks: int) -> list[float]:
+    connection = http.client.HTTPConnection(*it.serving.place)
+    wanted = json.dumps({"name": "a", "size": chunks * CHUNK, "chunk_size": CHUNK})
+    json_type = {**_HEADERS, "Content-Type": "application/json"}
+    connection.request("POST", "/api/v1/uploads", wanted, json_type)
+    upload: dict[str, Any] = json.loads(connection.getresponse().read())
+    path = f"/api/v1/uploads/{upload['upload_id']}/chunks/"
+    times: list[float] = []
+    number = 0
+    while number < chunks:
+        began = time.perf_counter()
+        connection.request("PUT", f"{path}{number}", body, _HEADERS)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 200:
+            times.append((time.perf_counter() - began) * 1000)
+            number += 1
+        else:  # there was no room: that is no acknowledgement
+            time.sleep(0.2)
+    connection.close()
+    return times
+
+
+def _dropped(place: tuple[str, int], body: bytes, chunks: int) -> list[float]:
+    connection = http.client.HTTPConnection(*place)
+    times: list[float] = []
+    for _ in range(chunks):
+        began = time.perf_counter()
+        connection.request("PUT", "/drop", body)
+        connection.getresponse().read()
+        times.append((time.perf_counter() - began) * 1000)
+    connection.close()
+    return times

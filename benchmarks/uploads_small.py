@@ -1,0 +1,61 @@
+"""How many small files a second, beside one `put_object` each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.bench import Kept, Plan
+from benchmarks.figure import Beside, Figure, measured
+from benchmarks.objects.stage import BUCKET, Stage, stage
+
+SIZE = 100 * 1024
+AT_ONCE = 16
+
+
+async def run(plan: Plan) -> list[Figure]:
+    count, rounds = plan.count(1000, 100), plan.count(3, 2)
+    figures: list[Figure] = []
+    with TemporaryDirectory(prefix="towpath-bench-") as folder:
+        files = [Path(folder) / f"{number}.bin" for number in range(count)]
+        for file in files:
+            file.write_bytes(os.urandom(SIZE))
+        for kept in (Kept.MEMORY, Kept.DISK):
+            ours, theirs = list[float](), list[float]()
+            async with stage(kept) as it:
+                for _ in range(rounds):
+                    began = time.perf_counter()
+                    await it.told(files, "--parallel", str(AT_ONCE))
+                    ours.append(count / (time.perf_counter() - began))
+                    theirs.append(count / await _put(it, files))
+                    await it.clear()
+                    sys.stderr.write(f"{kept}: {ours[-1]:.0f} beside {theirs[-1]:.0f} files/s\n")
+            figures.append(
+                measured(
+                    f"uploads_small.{kept}",
+                    f"{count} files of 100 KiB by `towpath upload` until all are COMPLETED, "
+                    f"{AT_ONCE} at once, Redis at {kept}",
+                    "files/s",
+                    ours,
+                    beside=Beside("files/s, put_object", theirs),
+                )
+            )
+    return figures
+
+
+async def _put(it: Stage, files: list[Path]) -> float:
+    """Seconds for a `put_object` of each, as many at once."""
+    room = asyncio.Semaphore(AT_ONCE)
+    bodies = {file.name: file.read_bytes() for file in files}
+
+    async def put(file: Path) -> None:
+        async with room:
+            await it.s3.put_object(Bucket=BUCKET, Key=file.name, Body=bodies[file.name])
+
+    began = time.perf_counter()
+    await asyncio.gather(*map(put, files))
+    return time.perf_counter() - began
