@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from tests.apps.messages.sending import SECRET
 from towpath.apps.application import Application, applications
 from towpath.apps.messages.options import MessagesOptions
+from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.server.build import Parts, build
@@ -23,9 +24,16 @@ from towpath.web.limits import ServerLimits
 HELLO = {"user_id": "test", "org_id": "org", "message": "hello", "client_id": "web"}
 
 
-def app_on(url: str, ledger: Ledger, mounted: tuple[Application, ...] | None = None) -> FastAPI:
+def app_on(
+    url: str,
+    ledger: Ledger,
+    mounted: tuple[Application, ...] | None = None,
+    *,
+    patience: Limits | None = None,
+) -> FastAPI:
+    """A server. With *patience* it waits longer for its store: for many requests at once."""
     parts = Parts(
-        connect=lambda limits: Engine(url, limits=limits),
+        connect=lambda limits: Engine(url, limits=patience or limits),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=Metrics(),

@@ -15,6 +15,7 @@ from towpath import Context
 from towpath.apps.timers.plugin import Timers
 from towpath.clock import wall_ms
 from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
 from towpath.ledger.ledger import Ledger
 
 ROOT = "/api/v1/timers"
@@ -27,7 +28,7 @@ async def client(
     server: EmbeddedServer, prepared_file_url: str
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with (
-        started(app_on(server.url, Ledger(prepared_file_url))) as app,
+        started(app_on(server.url, Ledger(prepared_file_url), patience=Limits())) as app,
         client_of(app, await key_of(app, "submit", "read", "work")) as client,
     ):
         yield client
