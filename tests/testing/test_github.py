@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from tests.architecture.sources import ROOT
 from tests.calls.receivers import Receiver
 from tests.forges.github_description import MISSING, GitHubDescription, github_description
 from tests.waiting import eventually
@@ -324,3 +328,25 @@ class TestWebhooks:
         signature = hmac.digest(SECRET.encode(), delivery.body, "sha256").hex()
         assert delivery.headers["X-Hub-Signature-256"] == f"sha256={signature}"
         assert delivery.send() == 0
+
+
+class TestTheGuide:
+    def test_shows_what_works(self) -> None:
+        guide = (ROOT / "docs" / "how-to" / "test-your-handlers.md").read_text()
+        [block] = [
+            it for it in guide.split("```python\n") if it.startswith("from towpath.testing.g")
+        ]
+        exec(block.partition("```")[0], {})  # noqa: S102 -- a page of ours
+
+
+class TestTheProgram:
+    def test_says_where_it_is_and_ends_when_it_is_told_to(self) -> None:
+        words = [sys.executable, "-m", "towpath.testing.github", "--fill", f"{REPOSITORY}=3"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            headers = {"Authorization": f"Bearer {said['token']}"}
+            answer = httpx.get(f"{said['address']}{HERE}/issues", headers=headers)
+            assert [it["number"] for it in answer.json()] == [3, 2, 1]
+            process.terminate()
+            assert process.wait(60) == 0

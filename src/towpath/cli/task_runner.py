@@ -22,7 +22,8 @@ import msgspec
 
 from towpath.calls.errors import CallFailed
 from towpath.clock import Duration, steady
-from towpath.console.remote import Remote, RemoteRefused, Told
+from towpath.console.exits import RemoteRefused
+from towpath.console.remote import Remote, Told
 from towpath.errors import RetryAdvice
 from towpath.processes.command import (
     Command,

@@ -7,13 +7,15 @@ TowpathError
 ├── EventNotFound       the sink has refused no event of that id
 ├── NotConfirmed        something would be lost, and nobody said `--yes`
 ├── JobFailed           the job that was waited for ended dead or cancelled
-└── NotInstalled        a library is missing that comes with an extra
+├── NotInstalled        a library is missing that comes with an extra
+└── RemoteRefused       the server that a command speaks HTTP to refused
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from towpath.errors import (
     InvalidInput,
@@ -97,6 +99,22 @@ class NotInstalled(TowpathError):
     def __init__(self, library: str, *, extra: str) -> None:
         super().__init__(f"{library} is not here: pip install 'towpath[{extra}]'")
         self.library, self.extra = library, extra
+
+
+class RemoteRefused(TowpathError):
+    """The server that a command speaks HTTP to refused. Code and remedy are the server's own."""
+
+    code = "remote_refused"
+    remedy = "Check the address of the server and the key; see the server's own words."
+
+    def __init__(self, status: int, problem: Mapping[str, Any], retry: RetryAdvice) -> None:
+        super().__init__(str(problem.get("detail") or f"the server answered {status}"))
+        self.status, self.fields = status, problem
+        """All that the server says about it: `holder`, `expires_at`, …"""
+        name = str(problem.get("type", "")).rpartition("/")[2]
+        self.code = name.replace("-", "_") or self.code  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
+        self.remedy = str(problem.get("remedy") or self.remedy)  # pyright: ignore[reportAttributeAccessIssue] -- the same
+        self.retry = retry  # pyright: ignore[reportAttributeAccessIssue] -- the same
 
 
 OK, FAILED, USAGE, REFUSED, NOT_FOUND = 0, 1, 2, 4, 5

@@ -1,9 +1,4 @@
-"""A Towpath server as commands see it that speak HTTP: its address, a key, and its refusals.
-
-TowpathError
-├── RemoteRefused       the server answered, and does not do what it was asked for
-└── InvalidOption       no address, or no key
-"""
+"""A Towpath server as commands see it that speak HTTP: its address, a key, and its refusals."""
 
 from __future__ import annotations
 
@@ -17,8 +12,9 @@ import msgspec
 from towpath.calls.answer import Answer, Next, advice
 from towpath.calls.caller import Caller
 from towpath.clock import Duration, seconds
+from towpath.console.exits import RemoteRefused
 from towpath.console.verb import Session
-from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+from towpath.errors import InvalidOption, RetryAdvice
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _LARGEST = 8 << 20
@@ -26,22 +22,11 @@ LONGEST_CALL = seconds(90)
 """Longer than any request may wait for something."""
 
 
-class RemoteRefused(TowpathError):
-    """The server refused. Code and remedy are the server's own."""
-
-    code = "remote_refused"
-    remedy = "Check the address of the server and the key; see the server's own words."
-
-    def __init__(self, answer: Answer) -> None:
-        problem = _problem(answer.body)
-        super().__init__(str(problem.get("detail") or f"the server answered {answer.status}"))
-        self.status, self.answer = answer.status, answer
-        self.fields = problem
-        """All that the server says about it: `holder`, `expires_at`, …"""
-        name = str(problem.get("type", "")).rpartition("/")[2]
-        self.code = name.replace("-", "_") or self.code  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
-        self.remedy = str(problem.get("remedy") or self.remedy)  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
-        self.retry = RetryAdvice.LATER if advice(answer).next is Next.LATER else RetryAdvice.NEVER  # pyright: ignore[reportAttributeAccessIssue] -- the server's own
+def _refused(answer: Answer) -> RemoteRefused:
+    later = advice(answer).next is Next.LATER
+    return RemoteRefused(
+        answer.status, _problem(answer.body), RetryAdvice.LATER if later else RetryAdvice.NEVER
+    )
 
 
 def _problem(body: bytes) -> dict[str, Any]:
@@ -106,6 +91,6 @@ class Remote:
         """What comes of *content* at *path*. Raises RemoteRefused, CallFailed."""
         answer = await self.answer("POST", path, msgspec.json.encode(content), headers)
         if answer.status >= 300:
-            raise RemoteRefused(answer)
+            raise _refused(answer)
         content = msgspec.json.decode(answer.body) if answer.body else None
         return Told(answer.status, content, answer.headers.get("date", ""))
