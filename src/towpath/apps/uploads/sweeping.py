@@ -24,7 +24,7 @@ from towpath.apps.uploads.lifecycle import Lifecycle
 from towpath.apps.uploads.measures import ORPHANS, QUEUED, RESERVED
 from towpath.apps.uploads.model import Status, Upload
 from towpath.apps.uploads.states import UploadUnknown
-from towpath.apps.uploads.stores.errors import StoreError
+from towpath.apps.uploads.stores.errors import BucketNotFound, StoreError
 from towpath.clock import Duration, duration_ms, hours, minutes, steady, wall_ms
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ class Sweep:
             for store in self._stores():
                 try:
                     await self._abort_orphans(store, swept, older)
+                except BucketNotFound:  # one that is made when it is needed has nothing in it
+                    swept.troubles += not self._own.options.make_bucket
                 except StoreError:
                     swept.troubles += 1
         return swept
