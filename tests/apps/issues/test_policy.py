@@ -1,5 +1,7 @@
 """What the policy makes of an issue, and what changes of an issue do to its task."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import Policy, Reviews, Roles, WorkLimits, read_policy
 from towpath.clock import instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "issues" / "policy.toml"
 
 
 def asked(server: EmbeddedServer, *words: str) -> Any:
@@ -70,20 +74,14 @@ def test_blocked_by_is_read_from_the_text() -> None:
     assert found == ["o/r#2", "o/r#3", "octo/lib#9"]
 
 
-def test_an_example_of_a_policy_is_one() -> None:
-    text = b"""
-        never = ["epic"]
-        only_highest = true
-        [roles.labels]
-        "area: api" = "backend"
-        [review]
-        delay = "10m"
-        [limits]
-        agent = 2
-    """
-    policy = read_policy(text)
+def test_the_example_of_a_policy_has_every_setting() -> None:
+    text = EXAMPLE.read_bytes()
+    policy, said = read_policy(text), tomllib.loads(text.decode())
     assert policy.role(an_issue("Area: API"), TaskType.DEVELOPMENT) == "backend"
-    assert (policy.delay, policy.limits.agent) == (seconds(600), 2)
+    assert (policy.delay, policy.limits.agent) == (seconds(300), 2)
+    assert said.keys() == set(Policy.__struct_fields__)
+    for name in ("roles", "review", "fix", "limits", "show"):
+        assert said[name].keys() == set(getattr(policy, name).__struct_fields__)
 
 
 class TestAChangeOfAnIssue:
