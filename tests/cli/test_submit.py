@@ -76,7 +76,7 @@ class TestOneJob:
             (["mails", "hello"], "is no JSON"),
             (["mails", "@nowhere", "--delay", "1s"], "can't be read: No such file"),
             (["mails", "1", "--retry", "soon"], "must be exponential[:FIRST"),
-            (["mails", "1", "--lease", "0s"], "lease = 0 s: must be from"),
+            (["mails", "1", "--lease", "0s"], "lease = 0 s: must be"),
             (["mails", "1", "--max-attempts", "0"], "must be a whole number from 1"),
         ):
             ran = towpath("submit", *words)

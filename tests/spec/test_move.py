@@ -269,7 +269,7 @@ class TestMovingIsRefused:
             {"delay": seconds(1), "due": ManualClock().now},
             {"delay": -seconds(1)},
             {"delay": days(36_526)},
-            {"delay": 5},
+            {"delay": "5"},
             {"due": datetime(2026, 1, 1)},  # noqa: DTZ001 -- a time without a zone
             {"due": "2026-01-01"},
         ],

@@ -25,7 +25,7 @@ BAD_TEXTS = [
     7, b"a",
 ]  # fmt: skip
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
-BAD_TIMES = [-seconds(1), days(40_000), 5, 5.0, "5s", None]
+BAD_TIMES = [-seconds(1), days(40_000), -5, float("nan"), "5", "5 fortnights", None]
 
 
 def named(value: object) -> str:
@@ -255,7 +255,7 @@ class TestATime:
 
 SETTLEMENTS: dict[str, Callable[[Lease], Any]] = {
     "renewed for no time": lambda lease: Renew(lease, seconds(0)),
-    "renewed for a number": lambda lease: Renew(lease, 30),  # pyright: ignore[reportArgumentType] -- the mistake
+    "renewed for a number without a unit": lambda lease: Renew(lease, "30"),
     "failed without a reason": lambda lease: Fail(lease, ""),
     "failed for bytes": lambda lease: Fail(lease, b"503"),  # pyright: ignore[reportArgumentType] -- the mistake
     "failed until the past": lambda lease: Fail(lease, "503", -seconds(1)),

@@ -151,7 +151,7 @@ class TestAnInterval:
         assert str(anchored) == "every 0:05:00 from 2026-01-01T00:00:00+00:00"
 
     @pytest.mark.parametrize(
-        "interval", [ZERO, seconds(0.999), -seconds(5), days(40_000), 5, "5m", None,
+        "interval", [ZERO, seconds(0.999), -seconds(5), days(40_000), -5, "5", None,
                      timedelta(seconds=1, microseconds=1)]
     )  # fmt: skip
     def test_is_a_duration_of_at_least_a_second(self, interval: Any) -> None:

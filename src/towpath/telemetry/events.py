@@ -38,11 +38,13 @@ class LogEvent(msgspec.Struct, frozen=True):
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "Where it is served: host and port, or a URL.",
+        "agent": "Who works on an issue: the name that the agent gave.",
         "app": "The application whose timers these are.",
         "attempt": "Which attempt at the job, or at an event that leaves, this is, from 1.",
         "avoided": "Seconds for which an instance is not called.",
         "away": "Seconds since the server answered last.",
         "blocked": "Seconds for which the event loop ran nothing else.",
+        "changed": "How many issues had changed since the comparison before.",
         "code": "A process's exit code; negative = the signal that ended it.",
         "concurrency": "How many jobs the worker runs at a time.",
         "delay": "Seconds until the job may run again.",
@@ -53,7 +55,10 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "event_id": "The id of an event that leaves, the same however often it is sent.",
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
+        "how": "How it ended: completed, failed, released, withdrawn, expired or refused.",
         "instance": "Where an instance of an application is called: host and port.",
+        "issue": "An issue: its repository and number.",
+        "issues": "How many issues were compared.",
         "job": "The job's id.",
         "jobs": "How many jobs this is about.",
         "key": "The id of an API key.",
@@ -63,6 +68,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "limit": "Seconds that the handler may take.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
+        "name": "The new name.",
         "pause": "Seconds until it is started again.",
         "place": "File and line of the code.",
         "policy": "What is done about missed firings: skip, once or all.",
@@ -72,7 +78,9 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "reason": "Why, in words; cut at 1,000 characters.",
         "recurring": "The name of the schedule.",
         "released": "How many jobs were given back unfinished.",
+        "repository": "A repository: its owner and name.",
         "request": "Method and path of a request, without its body.",
+        "requests": "How many requests GitHub was asked.",
         "running": "How many handlers were running.",
         "server": "The server, without credentials.",
         "silent": "Seconds since the last heartbeat that was accepted.",
@@ -81,6 +89,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "status": "The status with which a request was answered.",
         "task": "What runs in the background: the relay, a courier, a reader of events.",
         "task_type": "The type of timers; all = every type.",
+        "took": "Seconds that it took.",
         "type": "The type of an event that leaves.",
         "until": "When the job may run again.",
         "uptime": "Seconds since the worker started.",
@@ -88,6 +97,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "version": "The version of Towpath.",
         "waited": "Seconds from the moment the job could run to its start.",
         "weight": "The share of free slots that the queue gets, beside the others of the worker.",
+        "what": "What was different.",
         "worker": "The worker's name: in every line of a worker.",
     }
 )
@@ -476,7 +486,7 @@ REPOSITORY_TROUBLE = LogEvent(
 )
 REPOSITORY_MOVED = LogEvent(
     "repository.moved",
-    "A repository has another name now: its issues go by that.",
+    "A repository was renamed; its issues are kept under the new name.",
     ("repository", "name"),
     WARNING,
 )

@@ -18,5 +18,4 @@ APPLICATION = Application(
     cli="towpath.apps.issues.cli:app",
     noun="Issues: add, list, show, release, sync, policy.",
     metrics=METRICS,
-    probe="towpath.apps.issues.service:Issues.probe",
 )

@@ -272,10 +272,6 @@ class Issues:
         await self.board.look_at(issue, how="released")
         return await self.get(repository, number)
 
-    async def probe(self) -> None:
-        """See that the queue can be asked. Raises ServerError."""
-        await (await self.board.engine()).counts(ISSUES)
-
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _lease(self, task_id: str, token: int, agent: str | None) -> tuple[Lease, JobInfo]:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from towpath.calls.answer import Answer, Next, advice
 from towpath.errors import InvalidOption, RetryAdvice, TowpathError
 
 PATH = "/api/v1/uploads"
@@ -22,8 +23,6 @@ _SILENCE = 60.0
 """Seconds after which a server that says nothing is given up."""
 _LARGEST_ANSWER = 1 << 20
 _HEAD_MOST = 4096
-_LATER = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses after which the same may work."""
 
 
 class UploadServerAway(TowpathError):
@@ -62,7 +61,8 @@ class Reply(NamedTuple):
 
     @property
     def later(self) -> bool:
-        return self.status in _LATER
+        """Whether the same may work later."""
+        return advice(Answer(self.status, {}, b"")).next is Next.LATER
 
     @property
     def after(self) -> float:
