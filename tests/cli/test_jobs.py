@@ -88,6 +88,19 @@ class TestShowing:
         assert found["result_base64"] == "/wA="
         assert found["progress_text"] == "half"
 
+    async def test_tells_the_last_failures(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"", id="m-1")
+        for n in range(2):
+            [lease] = await engine.claim("mails", worker=f"w{n}", lease=seconds(60))
+            await engine.fail(lease, f"no disk {n}", delay=0)
+        shown = towpath("jobs", "show", "mails/m-1").out
+        assert "w0: no disk 0; " in shown
+        assert "w1: no disk 1" in shown
+        told = towpath("jobs", "show", "m-1", "--json").object["failures"]
+        assert [(it["worker"], it["reason"]) for it in told] == [
+            ("w0", "no disk 0"), ("w1", "no disk 1"),
+        ]  # fmt: skip
+
     async def test_asks_which_where_an_id_is_in_several_queues(
         self, towpath: Command, engine: Engine
     ) -> None:

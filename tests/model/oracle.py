@@ -215,6 +215,7 @@ class Oracle(Places):
         self.totals["failed"] += 1
         if job.cancel:
             return self._cancel(job)
+        self._note_failure(job, reason)
         if delay is None:
             delay = self.options.retry if job.new.retry is None else job.new.retry
         if delay == NO_OTHER_ATTEMPT or self._used_up(job):
@@ -312,7 +313,9 @@ class Oracle(Places):
         self.totals["reaped"] += 1
         if job.cancel:
             self._cancel(job)
-        elif self._used_up(job):
+            return
+        self._note_failure(job, "LEASE_ENDED")
+        if self._used_up(job):
             self._bury(job, "LEASE_ENDED")
         else:
             job.state, job.reason = "ready", "LEASE_ENDED"  # at its old place

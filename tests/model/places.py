@@ -121,6 +121,9 @@ class Places:
         self.totals["cancelled"] += 1
         return self._end(job, "cancelled")
 
+    def _note_failure(self, job: Job, reason: str) -> None:
+        job.failures = [*job.failures, (self.now, job.worker, reason)][-5:]
+
     def _bury(self, job: Job, reason: str) -> str:
         self.totals["died"] += 1
         job.state, job.reason = "dead", reason

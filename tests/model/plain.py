@@ -134,10 +134,13 @@ def counts(found: inspect.Counts) -> Counts:
     return Counts(states, found.kept, found.lanes, found.paused, oldest, totals)
 
 
+def _brief(reason: str) -> str:
+    """The rest of what the engine says itself is for people."""
+    return "LEASE_ENDED" if reason.startswith("LEASE_ENDED:") else reason
+
+
 def view(job: JobInfo) -> View:
-    reason = job.reason
-    if reason is not None and reason.startswith("LEASE_ENDED:"):
-        reason = "LEASE_ENDED"  # the rest is for people
+    reason = job.reason and _brief(job.reason)
     return View(
         id=job.id,
         state=job.state,
@@ -153,6 +156,7 @@ def view(job: JobInfo) -> View:
         token=job.token,
         cancel=job.cancel_requested,
         reason=reason,
+        failures=[(ms(it.at) or 0, it.worker, _brief(it.reason)) for it in job.failures],
         progress=job.progress,
     )
 

@@ -95,6 +95,7 @@ def view(job: Job) -> View:
         token=job.token or None,
         cancel=job.cancel,
         reason=job.reason,
+        failures=list(job.failures),
         progress=job.progress,
     )
 

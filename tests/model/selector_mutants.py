@@ -10,6 +10,18 @@ _REPLACED = (
     "if job.stored == 'ready' and job.selector then zrem(SELECTOR .. job.selector, job.id) end"
 )
 
+FAILURE_MUTANTS = [
+    Mutant("a failure is not kept", ("fail", "note_failure(job, reason)", "")),
+    Mutant(
+        "a lease that ended is not kept as a failure", ("reap", "note_failure(job, reason)", "")
+    ),
+    Mutant(
+        "only the last failure is kept",
+        ("moves", "local kept = job.failures or {}", "local kept = {}"),
+    ),
+    Mutant("a failure is another worker's", ("moves", "{ now, job.worker,", "{ now, 'w1',")),
+]
+
 SELECTOR_MUTANTS = [
     Mutant(
         "a submitted job is not among those of its selector",

@@ -9,7 +9,7 @@ from tests.faults.planting import Planted, planted
 from tests.model.keyspace import World
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
-from tests.model.selector_mutants import SELECTOR_MUTANTS
+from tests.model.selector_mutants import FAILURE_MUTANTS, SELECTOR_MUTANTS
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.errors import TowpathError
 
@@ -17,7 +17,7 @@ PROGRAMS = 300
 SEED = 3
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *SELECTOR_MUTANTS], ids=str)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS], ids=str)
 def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
 ) -> None:
@@ -42,5 +42,7 @@ def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) 
 
 
 def test_names_differ() -> None:
-    names = [mutant.name for mutant in (*MUTANTS, *SELECTOR_MUTANTS, *DECLARATIONS)]
+    names = [
+        mutant.name for mutant in (*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS, *DECLARATIONS)
+    ]
     assert len(names) == len(set(names))

@@ -5,7 +5,7 @@ Nothing here comes from towpath. Times are ms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 WAITS = ("ready", "delayed", "waiting")
@@ -71,6 +71,8 @@ class Job:
     gone_at: int | None = None
     dead_since: int = 0
     reason: str | None = None
+    failures: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
+    """The last five: when, whose, why."""
     progress: bytes | None = None
     result: bytes | None = None
 
@@ -179,6 +181,7 @@ class View:
     token: int | None
     cancel: bool
     reason: str | None
+    failures: list[tuple[int, str, str]]
     progress: bytes | None
 
 

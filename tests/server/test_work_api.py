@@ -179,7 +179,9 @@ class TestSettling:
     def test_failing_plans_another_attempt(self, api: Api) -> None:
         job = claimed_job(api)
         assert api.say("fail", job, reason="no disk", delay=3600).json()["state"] == "delayed"
-        assert api.look(job["id"])["reason"] == "no disk"
+        told = api.look(job["id"])
+        assert told["reason"] == "no disk"
+        assert [(it["worker"], it["reason"]) for it in told["failures"]] == [("w1", "no disk")]
 
     def test_failing_without_a_delay_follows_the_policy(self, api: Api) -> None:
         api.submit(1, id="a", max_attempts=2)

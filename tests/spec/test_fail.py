@@ -7,7 +7,7 @@ from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, su
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.check import LARGEST_REASON
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease
+from towpath.engine.model import JobInfo, Lease
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
@@ -212,3 +212,48 @@ class TestFailingIsRefused:
         await engine.complete(lease)
         with pytest.raises(JobDone):
             await engine.fail(lease, "late")
+
+
+class TestTheLastFailures:
+    async def failed(self, engine: Engine, *reasons: str) -> JobInfo:
+        job = await leased(engine)
+        await engine.release(job)
+        for n, reason in enumerate(reasons):
+            [lease] = await engine.claim(REVIEWS, worker=f"w{n}", lease=LEASE)
+            await engine.fail(lease, reason, delay=ZERO)
+        return await engine.job(job.job)
+
+    async def test_are_kept_with_time_worker_and_reason(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_attempts=9))
+        job = await self.failed(engine, "one", "two")
+        assert [(it.at, it.worker, it.reason) for it in job.failures] == [
+            (clock.now, "w0", "one"), (clock.now, "w1", "two"),
+        ]  # fmt: skip
+
+    async def test_are_five_of_200_bytes_each(self, engine: Engine) -> None:
+        await engine.configure(REVIEWS, QueueOptions(max_attempts=20))
+        job = await self.failed(engine, *(f"{n} " + "ß" * 500 for n in range(8)))
+        assert [it.worker for it in job.failures] == ["w3", "w4", "w5", "w6", "w7"]
+        assert {len(it.reason.encode()) for it in job.failures} <= {199, 200}
+        assert job.reason is not None
+        assert len(job.reason) > 500
+
+    async def test_are_those_of_silent_workers_too_and_outlive_death_and_retry(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine)
+        clock.advance(LEASE)
+        [again] = await engine.claim(REVIEWS, worker="berta", lease=LEASE)
+        await engine.bury(again, "no good")
+        await engine.retry(lease.job)
+        job = await engine.job(lease.job)
+        assert [(it.worker, it.reason[:11]) for it in job.failures] == [
+            ("anna", "LEASE_ENDED"), ("berta", "no good"),
+        ]  # fmt: skip
+
+    async def test_of_a_job_that_never_failed_are_none(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.release(lease)
+        assert (await engine.job(lease.job)).failures == ()

@@ -139,6 +139,7 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "token": job.token,
         "cancel_requested": job.cancel_requested or None,
         "reason": job.reason,
+        "failures": [msgspec.structs.asdict(it) for it in job.failures] or None,
         **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -178,6 +179,10 @@ def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str,
     ahead = None if position is None else in_words(position)
     texts = {name: _text(body) for name, body in bodies.items() if body is not None}
     facts = brief(job)
+    if job.failures:
+        facts["failures"] = "; ".join(
+            f"{it.at:%Y-%m-%d %H:%M:%S} {it.worker}: {it.reason}" for it in job.failures
+        )
     if "headers" in facts:
         facts["headers"] = ", ".join(f"{name}={it}" for name, it in job.headers.items())
     return facts | texts | {"position": ahead, "why": why.text}

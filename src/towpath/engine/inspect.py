@@ -15,7 +15,7 @@ from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.keys import REGISTRY
-from towpath.engine.model import JobInfo, JobRef, said
+from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.options import QueueOptions
 from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.states import State
@@ -226,9 +226,17 @@ def _job(
         token=Token(record.token) if record.token else None,
         cancel_requested="cancel" in more,
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
+        failures=tuple(map(_failure, more.get("failures", ()))),
         progress=more.get("progress"),
         result=result or None,
         **said(more),
+    )
+
+
+def _failure(kept: list[Any]) -> Failure:
+    at, worker, reason = kept
+    return Failure(
+        instant(int(at)), worker.decode(errors="replace"), reason.decode(errors="ignore")
     )
 
 

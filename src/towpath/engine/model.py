@@ -259,6 +259,15 @@ class Lease(Said, frozen=True):
         return self.reason is not None and self.reason.startswith(LEASE_ENDED)
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """An attempt that failed."""
+
+    at: datetime
+    worker: str
+    reason: str
+    """The first 200 bytes of it."""
+
+
 class JobInfo(Said, frozen=True, kw_only=True):
     """A job as it is at one moment."""
 
@@ -277,6 +286,8 @@ class JobInfo(Said, frozen=True, kw_only=True):
     cancel_requested: bool = False
     reason: str | None = None
     """Why the last attempt failed, or why it is dead."""
+    failures: tuple[Failure, ...] = ()
+    """The last five attempts that failed, the newest last."""
     progress: bytes | None = None
     result: bytes | None = None
 

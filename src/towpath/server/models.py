@@ -136,6 +136,14 @@ _BYTES = {"payload", "result", "progress"}
 _OWN_WORDS = {"queue"} | _BYTES | {f"{name}_base64" for name in _BYTES}
 
 
+class FailureOut(Answer):
+    """An attempt that failed."""
+
+    at: datetime
+    worker: str
+    reason: str
+
+
 class JobOut(telling(_JobHead)):
     """A job as it is now."""
 
@@ -148,6 +156,8 @@ class JobOut(telling(_JobHead)):
     worker: str | None = None
     cancel_requested: bool = False
     reason: str | None = None
+    failures: list[FailureOut] = Field(default_factory=list[FailureOut])
+    """The last five attempts that failed, the newest last; 200 bytes of each reason."""
     payload: Json = None
     payload_base64: str | None = None
     """For a payload that is not JSON."""

@@ -32,7 +32,9 @@ local function fail(id, token, delay, reason)
   if job.cancel then
     cancel_now(job)
     return 'cancelled'
-  elseif delay < 0 or used_up(job) then
+  end
+  note_failure(job, reason)
+  if delay < 0 or used_up(job) then
     bury(job, reason)
   else
     set(job, 'reason', reason)

@@ -18,9 +18,9 @@ local function reap_job(job)
   count('reaped')
   note('reap', job.id)
   local reason = 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended'
-  if job.cancel then
-    cancel_now(job)
-  elseif used_up(job) then
+  if job.cancel then return cancel_now(job) end
+  note_failure(job, reason)
+  if used_up(job) then
     bury(job, reason)
   else
     set(job, 'reason', reason)

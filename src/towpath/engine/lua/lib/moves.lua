@@ -25,6 +25,16 @@ local function enter_behind(job)
   enter_ready(job)
 end
 
+local FAILURES, FAILURE_BYTES = 5, 200
+
+-- The last attempts that failed: when, whose, why.
+local function note_failure(job, reason)
+  local kept = job.failures or {}
+  kept[#kept + 1] = { now, job.worker, string.sub(reason, 1, FAILURE_BYTES) }
+  if #kept > FAILURES then table.remove(kept, 1) end
+  set(job, 'failures', kept)
+end
+
 local function enter_dead(job, reason)
   set(job, 'ended', now)
   set(job, 'reason', reason)

@@ -10,7 +10,9 @@ local CODES = {
 }
 -- What scripts change of that map. All else stays as it was said, also what only a newer release
 -- knows.
-local CHANGED = { 'turn', 'due', 'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed', 'counted' }
+local CHANGED = {
+  'turn', 'due', 'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed', 'counted', 'failures',
+}
 
 -- What stands for a record that is not there, or that nobody can read: it has no state.
 local function blank(id)
