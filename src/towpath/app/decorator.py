@@ -58,7 +58,7 @@ class Decorator:
         self, function: Callable[[T, Context], Async[R]]
     ) -> AppHandler[T, R, Async[R]]: ...
     @overload
-    def __call__(
+    def __call__(  # pyright: ignore[reportOverlappingOverload] -- the same
         self, function: _DefaultAndContext[T, Async[R]]
     ) -> AppHandler[T | NotGiven, R, Async[R]]: ...
     @overload

@@ -314,10 +314,7 @@ class AppHandler(Handler[T, R, C]):
     def recurrence(
         self, name: str, when: Schedule, payload: T, missed: Missed, options: JobOptions
     ) -> Recurrence:
-        """*payload* for this handler again and again. Raises HandlerInvalid, PayloadInvalid."""
-        if self.options.record:
-            rule = "has a record, which nobody would make: let recurring work submit to it"
-            raise HandlerInvalid(self.name, rule=rule)
+        """*payload* for this handler again and again. Raises PayloadInvalid."""
         return Recurrence(
             name=name,
             when=when,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from towpath.cli import jobs as one_by_one
+from towpath.cli.records import retrying
 from towpath.console.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
 from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
@@ -62,11 +63,13 @@ async def retry(
 ) -> None:
     """Give dead jobs their attempts back.
 
-    Some by name, or all that are dead now.
+    Some by name, or all that are dead now. Of a job that has a record in the database, the record
+    is retried.
     """
     if all:
         queues = _queues(jobs, queue)
-        await _sweep(session, queues, "retried", lambda engine, ref: engine.retry(ref))
+        async with session.engine() as engine, retrying(session, engine) as retry_one:
+            await _sweep(session, engine, queues, "retried", retry_one)
     else:
         await one_by_one.retry(session, jobs=_named(jobs), queue=queue)
 
@@ -97,7 +100,8 @@ async def purge(
     queues = _queues(jobs, queue)
     whose = ", ".join(queues) or "every queue"
     session.confirm(f"All dead jobs of {whose} would be deleted.", yes=yes)
-    await _sweep(session, queues, "purged", lambda engine, ref: engine.delete(ref))
+    async with session.engine() as engine:
+        await _sweep(session, engine, queues, "purged", engine.delete)
 
 
 def _named(jobs: list[str] | None) -> list[str]:
@@ -113,33 +117,34 @@ def _queues(words: list[str] | None, queue: str | None) -> list[str]:
 
 async def _sweep(
     session: Session,
+    engine: Engine,
     queues: list[str],
     done: str,
-    do: Callable[[Engine, JobRef], Awaitable[object]],
+    do: Callable[[JobRef], Awaitable[object]],
 ) -> None:
     """Do it to every job that is dead now; those that somebody else saw to are passed over."""
     from towpath.errors import JobError  # noqa: PLC0415 -- a help text needs none
+    from towpath.ledger.errors import RecordError  # noqa: PLC0415 -- the same
 
     out = session.out
 
-    async def see_to(engine: Engine, job: JobInfo) -> int:
+    async def see_to(job: JobInfo) -> int:
         try:
-            await do(engine, job.ref)
-        except JobError:
+            await do(job.ref)
+        except (JobError, RecordError):
             return 0
         return 1
 
-    async with session.engine() as engine:
-        for name in await chosen_queues(engine, queues):
-            total, seen_to = (await engine.counts(name)).dead, 0
-            with out.progress(f"{name}: {done}", total) as advance:
-                async for page in _dead(engine, name, total):
-                    seen_to += sum(await asyncio.gather(*(see_to(engine, it) for it in page)))
-                    advance(len(page))
-            if out.as_json:
-                out.object({"queue": name, done: seen_to})
-            elif seen_to or queues:
-                out.line(f"{name}  {seen_to} {done}")
+    for name in await chosen_queues(engine, queues):
+        total, seen_to = (await engine.counts(name)).dead, 0
+        with out.progress(f"{name}: {done}", total) as advance:
+            async for page in _dead(engine, name, total):
+                seen_to += sum(await asyncio.gather(*(see_to(it) for it in page)))
+                advance(len(page))
+        if out.as_json:
+            out.object({"queue": name, done: seen_to})
+        elif seen_to or queues:
+            out.line(f"{name}  {seen_to} {done}")
 
 
 async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[JobInfo]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from towpath.cli.records import retrying
 from towpath.console.arguments import (
     After,
     All,
@@ -156,8 +157,12 @@ async def move(
 
 @verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")
 async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
-    """Give dead jobs their attempts back."""
-    await _each(session, jobs, queue, lambda engine, ref: engine.retry(ref))
+    """Give dead jobs their attempts back.
+
+    Of a job that has a record in the database, the record is retried.
+    """
+    async with session.engine() as engine, retrying(session, engine) as retry:
+        await _see_to_each(session, engine, jobs, queue, retry)
 
 
 @verb(app, "delete", examples="towpath jobs delete mails/01JB7Q --yes")
@@ -185,14 +190,23 @@ async def _each(
 ) -> None:
     """Do it to one job after the other and tell each one's new state, or why it is refused."""
     async with session.engine() as engine:
+        await _see_to_each(session, engine, jobs, queue, lambda ref: do(engine, ref))
 
-        async def see_to(text: str) -> None:
-            ref = await find_job(engine, text, queue)
-            state = await do(engine, ref)
-            told = {"queue": ref.queue, "id": ref.id, "state": state}
-            session.out.answer(told, f"{ref}  {state}")
 
-        await each(session, jobs, see_to)
+async def _see_to_each(
+    session: Session,
+    engine: Engine,
+    jobs: list[str],
+    queue: str | None,
+    do: Callable[[JobRef], Awaitable[str]],
+) -> None:
+    async def see_to(text: str) -> None:
+        ref = await find_job(engine, text, queue)
+        state = await do(ref)
+        told = {"queue": ref.queue, "id": ref.id, "state": state}
+        session.out.answer(told, f"{ref}  {state}")
+
+    await each(session, jobs, see_to)
 
 
 EXAMPLES = """

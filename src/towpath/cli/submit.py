@@ -38,6 +38,10 @@ Replace = Annotated[
     bool,
     typer.Option("--replace", help="Replace the job of that id that waits, or make it anew."),
 ]
+Record = Annotated[
+    bool,
+    typer.Option("--record", help="For a handler with record=True: make its record."),
+]
 HandlerName = Annotated[str | None, typer.Option(help="The handler, where a queue has several.")]
 Wait = Annotated[
     str | None, typer.Option(metavar="TIME", help="Wait for its end and show the result.")
@@ -84,6 +88,7 @@ async def submit(
     lines: Lines = False,
     keep_existing: KeepExisting = False,
     replace: Replace = False,
+    record: Record = False,
     handler: HandlerName = None,
     wait: Wait = None,
     **said: Any,
@@ -108,7 +113,11 @@ async def submit(
         )
     on_conflict = "replace" if replace else "keep" if keep_existing else "refuse"
     taking = Taking(session, queue, options, id=id, raw=raw, on_conflict=on_conflict)
-    if not lines:
+    if record and lines:
+        raise InvalidOption("record", record, rule="can't be combined with --lines")
+    if record:
+        await taking.one_record(payload, duration("wait", wait))
+    elif not lines:
         await taking.one(payload, duration("wait", wait))
     elif wait is None:
         await taking.every_line(payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, cast
@@ -17,7 +17,7 @@ from towpath.cli.listing import brief, content
 from towpath.clock import Duration, minutes
 from towpath.console.arguments import duration, instant, pairs, priority, whole_number
 from towpath.console.exits import JobFailed
-from towpath.console.verb import Session
+from towpath.console.verb import Session, open_ledger
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.fields import Field, Kind, Moment, Number, Pairs, Policy, Span, Text
@@ -25,6 +25,7 @@ from towpath.engine.model import (
     FIELDS,
     JobInfo,
     JobOptions,
+    JobRef,
     OnConflict,
     Placed,
     Submitted,
@@ -33,7 +34,8 @@ from towpath.engine.model import (
 )
 from towpath.engine.spelling import POLICIES, read_retry
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, JobDiffers, TowpathError
+from towpath.errors import InvalidOption, JobDiffers, JobUnfinished, TowpathError
+from towpath.telemetry.logs import Silent
 
 
 class Taking:
@@ -80,6 +82,40 @@ class Taking:
                 self._session.out.answer(told | {"replaced": taken.replaced}, text)
             else:
                 self._tell(taken)
+
+    async def one_record(self, source: str, wait: Duration | None) -> None:
+        """The same with a record in the database; with *wait*, the row tells the end."""
+        from towpath.app.connection import Connection  # noqa: PLC0415 -- only for records
+        from towpath.app.job import STATES, RecordJob  # noqa: PLC0415 -- the same
+        from towpath.worker.payload import Raw  # noqa: PLC0415 -- the same
+
+        payload, options, session = payload_of(source, raw=self._raw), self._options, self._session
+        if self._id is not None:
+            options["id"] = self._id
+        ledger = open_ledger(session, None)
+        said = session.settings
+
+        def connect() -> Engine:
+            return Engine(said.server, limits=said.limits, declared=said.declared, log=Silent())
+
+        async with Connection(connect, ledger=ledger, log=Silent()) as connection:
+            if self._replaces:
+                record = (await ledger.jobs.set(self._queue, payload, **options)).record
+                existed = False
+            else:
+                made = await ledger.jobs.submit(self._queue, payload, **options)
+                record, existed = made.record, made.existed
+            ref, same = JobRef(record.queue, record.id), record.payload == payload
+            taken = Submitted(ref, STATES[record.state], existed, same if existed else None)
+            taken.checked(self._on_conflict)
+            if wait is None:
+                self._tell(taken)
+                return
+            session.out.note(f"{ref}  {taken.state}")
+            job = RecordJob[Any](ref, connection, Raw(), existed, record.id)
+            with suppress(JobUnfinished):
+                await job.result(within=wait)
+            self._tell_end(await job.info())
 
     def _tell(self, submitted: Submitted) -> None:
         out, ref = self._session.out, submitted.job

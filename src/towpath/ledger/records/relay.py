@@ -20,6 +20,7 @@ from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Complete, JobRef, Lease, Release, Settlement
 from towpath.engine.options import LanePolicy
+from towpath.engine.schedule import SCHEDULED
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.database.joining import Joined
@@ -29,7 +30,13 @@ from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.filling import Filling, Found
 from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
-from towpath.ledger.records.record import RECORD_MISSING, Record, RecordState
+from towpath.ledger.records.record import (
+    RECORD_MISSING,
+    NewRecord,
+    Record,
+    RecordState,
+    new_record,
+)
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -257,6 +264,19 @@ def _by_queue(at: At) -> QueueName:
 # ── between a worker and the records of its jobs ─────────────────────────────────────────
 
 
+def _fired(lease: Lease) -> NewRecord:
+    return new_record(
+        lease.queue,
+        lease.payload,
+        id=lease.id,
+        priority=lease.priority,
+        lane=lease.lane,
+        max_attempts=lease.max_attempts,
+        retry=lease.retry,
+        headers=lease.headers,
+    )
+
+
 class LedgerRecorder:
     """Asks the ledger before an attempt and tells it after: what a worker calls a Recorder."""
 
@@ -283,7 +303,14 @@ class LedgerRecorder:
             case Standing.STALE:
                 return None
             case Standing.MISSING:
-                return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
+                return await self._without_record(lease)
+
+    async def _without_record(self, lease: Lease) -> Settlement:
+        if SCHEDULED not in lease.headers:
+            return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
+        # Fired by a schedule: Redis has it first, and its record is made here, once.
+        await self._jobs.submit_new(_fired(lease))
+        return Release(lease)
 
     async def end(
         self, lease: Lease, settlement: Settlement, *, cancelled: bool
