@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
+from playwright.sync_api import Browser
 
+from tests.dashboard.browsing import Tab, started
 from tests.dashboard.visiting import Visitor, log_in
 from tests.server.serving import Api, Serving, up
 
@@ -38,3 +40,19 @@ def admin(running: Serving) -> Visitor:
 def reader(running: Serving) -> Visitor:
     """Somebody who has logged in and may look."""
     return log_in(running, running.make_key("read")[1])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture
+def tab(running: Serving, browser: Browser) -> Iterator[Tab]:
+    """A tab of somebody who has logged in and may do everything."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    tab = Tab(running, context)
+    tab.log_in(running.key)
+    yield tab
+    context.close()

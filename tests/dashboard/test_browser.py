@@ -1,13 +1,12 @@
 """The dashboard as people use it: in Debian's Chromium, with axe-core as the judge."""
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.browsing import BROUGHT, Tab, started
+from tests.dashboard.browsing import BROUGHT, Tab
 from tests.server.serving import Api, Serving
 from tests.waiting import eventually
 from towpath import Engine
@@ -20,22 +19,6 @@ PAGES = (
     "/ui/queues/{queue}/jobs/dead-1", "/ui/dead?queue={queue}", "/ui/schedules", "/ui/keys",
     "/ui/audit", "/ui/search?q=ann", "/ui/queues/nothing",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with started() as browser:
-        yield browser
-
-
-@pytest.fixture
-def tab(running: Serving, browser: Browser) -> Iterator[Tab]:
-    """A tab of somebody who has logged in and may do everything."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    tab = Tab(running, context)
-    tab.log_in(running.key)
-    yield tab
-    context.close()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ APPLICATION = Application(
     tasks="towpath.apps.issues.service:tasks",
     handlers="towpath.apps.issues.handlers:Consumers",
     http="towpath.apps.issues.http:MOUNT",
+    pages="towpath.apps.issues.pages:PAGES",
     tools="towpath.apps.issues.tools:TOOLS",
     cli="towpath.apps.issues.cli:app",
     noun="Issues: add, list, show, release, sync, policy.",

@@ -11,4 +11,5 @@ APPLICATION = Application(
     handlers="towpath.apps.messages.adapters:Consumers",
     purposes=(PUSH, CALLBACK),
     http="towpath.apps.messages.http:MOUNT",
+    pages="towpath.apps.messages.pages:PAGES",
 )

@@ -11,6 +11,7 @@ APPLICATION = Application(
     handlers="towpath.apps.reviews.adapters:Consumers",
     purposes=(REVIEWER,),
     http="towpath.apps.reviews.http:MOUNT",
+    pages="towpath.apps.reviews.pages:PAGES",
     cli="towpath.apps.reviews.cli:app",
     facts="towpath.apps.reviews.adapters:facts",
 )

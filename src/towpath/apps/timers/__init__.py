@@ -13,6 +13,7 @@ APPLICATION = Application(
     handlers="towpath.apps.timers.scheduler:Scheduler",
     tasks="towpath.apps.timers.service:tasks",
     http="towpath.apps.timers.http:MOUNT",
+    pages="towpath.apps.timers.pages:PAGES",
     cli="towpath.apps.timers.cli:app",
     noun="Timers: submit, set, show, list, move, cancel, log, types.",
     metrics=(LATE, FIRED, CALLS, INSTANCES, BREAKERS_OPEN),

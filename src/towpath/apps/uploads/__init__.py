@@ -15,6 +15,7 @@ APPLICATION = Application(
     tasks="towpath.apps.uploads.serving:tasks",
     handlers="towpath.apps.uploads.serving:Consumers",
     http="towpath.apps.uploads.http:MOUNT",
+    pages="towpath.apps.uploads.pages:PAGES",
     cli="towpath.apps.uploads.cli:app",
     noun="Uploads: list, show, abort, resume, sweep.",
     metrics=ALL,

@@ -1,0 +1,39 @@
+"""Reviews in the dashboard: which there are, and one with what its reviewer said"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from towpath.apps.reviews.http import CanRead, TheReviews
+from towpath.apps.reviews.model import REVIEWS, ReviewState
+from towpath.web.fields import Id
+from towpath.web.pages import Pages, ThePage, pages_router
+
+router = pages_router()
+Text = Annotated[str, Query(max_length=512)]
+
+
+@router.get("/ui/reviews")
+async def reviews(
+    page: ThePage,
+    service: TheReviews,
+    _: CanRead,
+    state: Annotated[ReviewState | None, Query()] = None,
+    after: Text = "",
+) -> Response:
+    """A page of reviews, newest first."""
+    found = await service.list(state=state, after=after or None)
+    states = list(ReviewState)
+    return page.show("reviews/list.html", found=found, state=state, states=states, live=REVIEWS)
+
+
+@router.get("/ui/reviews/{id}")
+async def review(id: Id, page: ThePage, service: TheReviews, _: CanRead) -> Response:
+    """A review as it is now."""
+    return page.show("reviews/review.html", it=await service.get(id), live=REVIEWS)
+
+
+PAGES = Pages(router=router, links=(("Reviews", "/ui/reviews"),), folder=Path(__file__).parent)

@@ -1,0 +1,41 @@
+"""Timers in the dashboard: their types, who serves them, and what is due when"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from towpath.apps.timers.http import CanLook, TheTimers
+from towpath.apps.timers.listing import Wanted
+from towpath.web.pages import Pages, ThePage, pages_router
+
+router = pages_router()
+Text = Annotated[str, Query(max_length=512)]
+
+
+@router.get("/ui/timers")
+async def timers(
+    page: ThePage,
+    service: TheTimers,
+    key: CanLook,
+    *,
+    app: Annotated[str | None, Query(max_length=128)] = None,
+    task_type: Text = "",
+    after: Annotated[str, Query(max_length=2048)] = "",
+) -> Response:
+    """The types, and the timers of one or of all in the order of their due times."""
+    wanted = Wanted(app=app, task_type=task_type or None)
+    found = await service.list(wanted, after=after or None, size=50, covers=key.covers)
+    return page.show(
+        "timers/list.html",
+        types=await service.all_types(key.covers),
+        found=found,
+        app=app,
+        task_type=task_type,
+        live="*",
+    )
+
+
+PAGES = Pages(router=router, links=(("Timers", "/ui/timers"),), folder=Path(__file__).parent)

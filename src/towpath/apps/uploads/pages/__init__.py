@@ -1,0 +1,31 @@
+"""Uploads in the dashboard: files sent from the page in chunks, and how far all uploads are"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Query, Response
+
+from towpath.apps.uploads.http import CanRead, TheUploads
+from towpath.apps.uploads.model import UPLOADS
+from towpath.web.pages import Pages, ThePage, pages_router
+
+router = pages_router()
+_SIZE = 50
+
+
+@router.get("/ui/uploads")
+async def uploads(
+    page: ThePage,
+    service: TheUploads,
+    _: CanRead,
+    after: Annotated[str, Query(max_length=128)] = "",
+) -> Response:
+    """Where files are picked and sent; and a page of uploads, newest first."""
+    found = await service.list(after=after or None, size=_SIZE)
+    last = found[-1].upload_id if len(found) == _SIZE else None
+    return page.show("uploads/list.html", found=found, after=last, live=UPLOADS)
+
+
+PAGES = Pages(router=router, links=(("Uploads", "/ui/uploads"),), folder=Path(__file__).parent)
