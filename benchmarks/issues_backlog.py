@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 from benchmarks.bench import Plan, bench
 from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.issues_sync import REPOSITORIES, ROLES, github_with, synced
 from benchmarks.measure import percentile
 from benchmarks.web.agents import asked
-from benchmarks.web.serving import Serving, served
+from benchmarks.web.serving import Serving, served_with
 from benchmarks.web.wire import client
 
-FEW, REPOSITORIES, ROLES = 50, 20, 10
-_TELLERS = 50
+FEW = 50
 _AGENT = {"agent_id": "bench"}
 
 
 async def run(plan: Plan) -> list[Figure]:
     many, requests = plan.count(50_000, 1_000), plan.count(500, 60)
-    async with (
-        bench() as few_on,
-        served(few_on) as (few, _),
-        bench() as many_on,
-        served(many_on) as (crowded, _),
-    ):
-        await _told(few, FEW)
-        took = time.perf_counter()
-        await _told(crowded, many)
-        took = time.perf_counter() - took
+    async with filled(FEW) as few, filled(many) as crowded:
         fast, slow = list[list[float]](), list[list[float]]()
         for _ in range(plan.rounds):
             fast.append(await _times_ms(few, requests))
@@ -53,26 +46,19 @@ async def run(plan: Plan) -> list[Figure]:
             [percentile(it, 0.5) for it in slow],
             beside=Beside(f"ms with {FEW}", [percentile(it, 0.5) for it in fast]),
         ),
-        measured("issues_backlog.told", "issues told of one by one", "issues/s", [many / took]),
     ]
 
 
-async def _told(serving: Serving, issues: int) -> None:
-    """Issues of as many kinds as there can be, evenly."""
-
-    async def tell(numbers: range) -> None:
-        async with client(serving.place) as teller:
-            for number in numbers:
-                kind = number % (REPOSITORIES * ROLES)
-                issue = {
-                    "repository": f"octo/repo-{kind % REPOSITORIES}",
-                    "number": number + 1,
-                    "title": "t",
-                    "labels": [f"P{number % 5}", f"role:r{kind // REPOSITORIES}"],
-                }
-                await asked(teller, "/api/v1/issues", issue, 200)
-
-    await asyncio.gather(*(tell(range(at, issues, _TELLERS)) for at in range(_TELLERS)))
+@asynccontextmanager
+async def filled(issues: int) -> AsyncGenerator[Serving]:
+    """A server that knows so many issues. It learned of them from a GitHub, and calls none now."""
+    with TemporaryDirectory(prefix="towpath-bench-") as folder:
+        database = f"sqlite:///{folder}/ledger.db"
+        async with bench() as it:
+            async with github_with(issues) as double:
+                await synced(it, database, double, issues)
+            async with served_with(it, database) as serving:
+                yield serving
 
 
 async def _times_ms(serving: Serving, requests: int) -> list[float]:

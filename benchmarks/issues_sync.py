@@ -5,30 +5,32 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 
 import msgspec
 
-from benchmarks.bench import Plan, bench
+from benchmarks.bench import Bench, Plan, bench
 from benchmarks.figure import Figure, measured
 from benchmarks.web.process import started
-from benchmarks.web.serving import Serving, served_with
-from towpath import Engine
+from benchmarks.web.serving import served_with
 
 REPOSITORIES, ROLES = 20, 10
 _WITHIN = 900.0
 _LOOK_EVERY = 0.2
 
 
-class _Double(msgspec.Struct):
+class Double(msgspec.Struct):
     """What the GitHub double says when it answers."""
 
     address: str
     token: str
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True):
+    """What it took: seconds, and bytes of the server's memory."""
+
     seconds: float
     resident: int
     grown: int
@@ -36,47 +38,53 @@ class _Seen(msgspec.Struct, frozen=True):
 
 async def run(plan: Plan) -> list[Figure]:
     issues = plan.count(50_000, 1_000)
-    async with AsyncExitStack() as stack:
-        each = issues // REPOSITORIES
-        filled = [f"--fill=octo/repo-{number}={each}" for number in range(REPOSITORIES)]
-        words = (sys.executable, "-m", "towpath.testing.github", f"--roles={ROLES}", *filled)
-        github = await stack.enter_async_context(started([*words, "--limit=1000000"], {}))
-        double = msgspec.json.decode(await github.said.readline(), type=_Double)
-        it = await stack.enter_async_context(bench())
-        folder = stack.enter_context(TemporaryDirectory(prefix="towpath-bench-"))
-        settings = {
-            "TOWPATH_ISSUES__GITHUB_TOKEN": double.token,
-            "TOWPATH_ISSUES__GITHUB_HOST": double.address,
-            "TOWPATH_ISSUES__GITHUB_API": double.address,
-            "TOWPATH_ISSUES__REPOSITORIES": ",".join(
-                f"octo/repo-{number}" for number in range(REPOSITORIES)
-            ),
-        }
-        began = time.perf_counter()
-        database = f"sqlite:///{folder}/ledger.db"
-        serving = await stack.enter_async_context(served_with(it, database, **settings))
-        seen = await _all_known(it.engine, serving, issues, began)
+    async with bench() as it, github_with(issues) as double:
+        with TemporaryDirectory(prefix="towpath-bench-") as folder:
+            seen = await synced(it, f"sqlite:///{folder}/ledger.db", double, issues)
         requests = await _requests(double)
     what = f"{issues:,} issues of {REPOSITORIES} repositories, from the start of the server"
     return [
         measured("issues_sync", what, "s", [seen.seconds]),
         measured("issues_sync.requests", "requests to GitHub for that", "requests", [requests]),
-        measured("issues_sync.memory", "the server's memory then", "MB", [seen.resident / 1e6]),
+        measured("issues_sync.memory", "the server's memory, at most", "MB", [seen.resident / 1e6]),
         measured("issues_sync.grown", "of that, since it began", "MB", [seen.grown / 1e6]),
     ]
 
 
-async def _all_known(engine: Engine, serving: Serving, issues: int, began: float) -> _Seen:
-    """Until all issues can be handed out."""
-    first = most = serving.resident()
-    async with asyncio.timeout(_WITHIN):
-        while (await engine.counts("issues")).ready < issues:
-            await asyncio.sleep(_LOOK_EVERY)
-            most = max(most, serving.resident())
-    return _Seen(time.perf_counter() - began, most, most - first)
+@asynccontextmanager
+async def github_with(issues: int) -> AsyncGenerator[Double]:
+    """A GitHub double in a process of its own, with issues of as many kinds as there can be."""
+    names = _repositories(issues)
+    filled = [f"--fill={name}={issues // len(names)}" for name in names]
+    words = (sys.executable, "-m", "towpath.testing.github", f"--roles={ROLES}", *filled)
+    async with started([*words, "--limit=1000000"], {}) as process:
+        yield msgspec.json.decode(await process.said.readline(), type=Double)
 
 
-async def _requests(double: _Double) -> float:
+async def synced(it: Bench, database: str, double: Double, issues: int) -> Seen:
+    """A server that has just learned of all *issues*, and was ended then."""
+    settings = {
+        "TOWPATH_ISSUES__GITHUB_TOKEN": double.token,
+        "TOWPATH_ISSUES__GITHUB_HOST": double.address,
+        "TOWPATH_ISSUES__GITHUB_API": double.address,
+        "TOWPATH_ISSUES__REPOSITORIES": ",".join(_repositories(issues)),
+    }
+    began = time.perf_counter()
+    async with served_with(it, database, **settings) as serving:
+        first = most = serving.resident()
+        async with asyncio.timeout(_WITHIN):
+            while (await it.engine.counts("issues")).ready < issues:
+                await asyncio.sleep(_LOOK_EVERY)
+                most = max(most, serving.resident())
+        return Seen(time.perf_counter() - began, most, most - first)
+
+
+def _repositories(issues: int) -> list[str]:
+    """Where they are: some in each."""
+    return [f"octo/repo-{number}" for number in range(min(REPOSITORIES, issues // 5))]
+
+
+async def _requests(double: Double) -> float:
     """How many requests the double has answered, before this one."""
     host, _, port = double.address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
