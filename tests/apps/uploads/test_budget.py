@@ -49,6 +49,17 @@ class TestTheBudget:
         assert await budget.reserve("u3", 0, holder="c", size=50) is None
         assert await budget.reserve("u1", 0, holder="a", size=50) is not None
 
+    async def test_of_those_who_went_away_is_taken_back_by_the_sweep(
+        self, budget: Budget, server: EmbeddedServer, clock: ManualClock
+    ) -> None:
+        await budget.reserve("u1", 0, holder="a", size=8)
+        await budget.tidy()
+        assert await budget.used() == 8
+        clock.advance(minutes(3))
+        await budget.tidy()
+        assert await budget.used() == 0
+        assert server.ask("KEYS", "uploads:{budget}:[rst]*") == []
+
     async def test_leaves_nothing_behind(self, budget: Budget, server: EmbeddedServer) -> None:
         await budget.reserve("u1", 0, holder="a", size=50)
         await budget.release("u1", [0])

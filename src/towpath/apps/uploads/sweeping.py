@@ -154,7 +154,8 @@ class Sweep:
             after = found[-1].upload_id
 
     async def _release(self, swept: Swept) -> None:
-        """Room goes that was for parts which are stored by now, or begun anew."""
+        """Room goes that was for parts which are stored by now, or begun anew, or for nobody."""
+        await self._records.budget.tidy()
         for upload_id, parts in (await self._records.budget.settled()).items():
             begun: set[int] = set()
             with suppress(UploadUnknown):
