@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from tests.apps.issues.agents import Desk
+from towpath.apps.issues import life
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
-from towpath.apps.issues.model import ISSUES, TaskType
+from towpath.apps.issues.model import ISSUES, Facts, Issue, Source, TaskType
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import instant, seconds, wall_ms
 from towpath.engine.leases import lease_by_token
@@ -156,6 +157,38 @@ class TestAnAgentThatNoLongerHoldsItsTask:
         assert held.withdrawn == ""
         issue = await desk.look(1)
         assert instant(issue.expires) == held.expires_at
+
+
+class TestAServerThatDiesWithALock:
+    @pytest.fixture
+    def options(self) -> IssuesOptions:
+        return SHORT
+
+    async def test_before_it_noted_who_holds_it_locks_it_for_a_lease_only(self, desk: Desk) -> None:
+        await desk.put(1)
+        [lost] = await desk.engine.claim(ISSUES, worker="dead", lease=seconds(1))
+        assert not (await desk.look(1)).held
+        task = await desk.take("bob", wait=seconds(30))
+        assert (task.issue_number, task.token > lost.token) == (1, True)
+
+    async def test_after_that_is_noticed_though_nobody_asks(self, desk: Desk) -> None:
+        await desk.put(1)
+        await desk.take("dead")
+        await desk.lapse(1)
+        assert (await desk.look(1)).outcome
+        assert desk.counted("towpath_issues_ended_total", "expired") == 1
+
+    async def test_before_the_queue_was_told_is_made_up_for(self, desk: Desk) -> None:
+        facts = Facts(repository="octo/repo", number=1)
+
+        def told(before: Issue | None) -> Issue:
+            source = Source.GITHUB
+            return life.told(before, facts, source=source, version=1, read=False, now=wall_ms())
+
+        await desk.board.revise(facts.id, told, settle=False)
+        assert await desk.ask() is None
+        await desk.board.tend_once()
+        assert (await desk.take()).issue_number == 1
 
 
 class TestTheTokenOfAnother:

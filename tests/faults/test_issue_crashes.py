@@ -1,0 +1,110 @@
+"""A server that is killed between lock and GitHub, at every step: nothing stays locked."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.serving import Serving, serve
+from tests.waiting import eventually
+from towpath.embedded import EmbeddedServer
+from towpath.testing.github.double import GitHubDouble
+from towpath.testing.github.trouble import HangUp, Trouble
+
+REPOSITORY = "octo/repo"
+WITHIN = 90.0
+"""Seconds: a job of a server that was killed waits for the end of its lease."""
+
+
+@pytest.fixture
+def double() -> Iterator[GitHubDouble]:
+    with GitHubDouble() as github:
+        yield github
+
+
+def settings(github: GitHubDouble) -> dict[str, str]:
+    return {
+        "TOWPATH_ISSUES__REPOSITORIES": REPOSITORY,
+        "TOWPATH_ISSUES__GITHUB_TOKEN": github.token,
+        "TOWPATH_ISSUES__GITHUB_HOST": github.url,
+        "TOWPATH_ISSUES__GITHUB_API": github.url,
+        "TOWPATH_ISSUES__LEASE": "5s",
+        "TOWPATH_ISSUES__LOOK": "200ms",
+        "TOWPATH_ISSUES__SYNC": "5s",
+    }
+
+
+def take(client: httpx.Client, agent: str) -> Any:
+    body = {"agent_id": agent, "wait": 60.0}
+    answer = client.post("/api/v1/request-task", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def asked(github: GitHubDouble, method: str, ending: str) -> bool:
+    return any(it.startswith(method) and it.endswith(ending) for it in github.requests)
+
+
+def ours(github: GitHubDouble, number: int) -> set[str]:
+    labels = github.at(REPOSITORY)[number].labels
+    return {it for it in labels if it == "in-progress" or it.startswith("agent:")}
+
+
+def looked_at(it: Serving) -> dict[int, Any]:
+    listed = it.client().get("/api/v1/issues").json()["issues"]
+    return {issue["number"]: issue for issue in listed}
+
+
+def stop_at_each_step(github: GitHubDouble, until: threading.Event) -> None:
+    """Requests wait: the first look, the labels (done after the crash, or not), the branch, and
+    the labels that are taken away.
+    """
+    github.trouble(
+        Trouble(until=until, path="/issues/1$", method="GET", times=None),
+        Trouble(until=until, path="/issues/2/labels$", method="POST", hang_up=HangUp.BEFORE),
+        Trouble(until=until, path="/issues/3/labels$", method="POST"),
+        Trouble(until=until, path="/git/refs$", method="POST"),
+        Trouble(until=until, path="/issues/5/labels/", method="DELETE"),
+    )
+
+
+def test_no_issue_stays_locked_or_labelled(
+    double: GitHubDouble, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    people, until = double.at(REPOSITORY), threading.Event()
+    for number in range(1, 6):
+        people.open(f"Number {number}", labels=["P0"] if number == 5 else [])
+    with serve(tmp_path, server.url, **settings(double)) as it:
+        client = it.client()
+        shown = take(client, "a5")
+        assert shown["issue_number"] == 5
+        eventually(lambda: asked(double, "POST", "/git/refs"))
+        eventually(lambda: looked_at(it)[5]["branch"])
+        stop_at_each_step(double, until)
+        path = f"/api/v1/tasks/{shown['task_id']}/complete"
+        assert client.post(path, json={"token": shown["token"]}).status_code == 200
+        tasks = [take(client, f"a{n}") for n in range(1, 5)]
+        assert [task["issue_number"] for task in tasks] == [1, 2, 3, 4]
+        for method, ending in [
+            ("DELETE", "/issues/5/labels/in-progress"),
+            ("GET", "/issues/1"),
+            ("POST", "/issues/2/labels"),
+            ("POST", "/issues/3/labels"),
+            ("POST", "/issues/4/labels"),
+        ]:
+            eventually(lambda method=method, ending=ending: asked(double, method, ending))
+        eventually(
+            lambda: sum(it == f"POST /repos/{REPOSITORY}/git/refs" for it in double.requests) > 1
+        )
+        it.kill()
+    until.set()
+    double.calm()
+    with serve(tmp_path, server.url, **settings(double)) as it:
+        eventually(lambda: not any(ours(double, n) for n in range(1, 6)), within=WITHIN)
+        eventually(lambda: all(not one["holder"] for one in looked_at(it).values()), within=WITHIN)
+        again = {take(it.client(), f"b{n}")["issue_number"] for n in range(4)}
+        assert again == {1, 2, 3, 4}
+        eventually(lambda: ours(double, 1) != set(), within=WITHIN)
