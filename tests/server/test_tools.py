@@ -48,6 +48,19 @@ class TestATool:
             assert said.startswith("scope-missing: the key has no scope `submit`")
 
 
+class TestADefect:
+    @pytest.mark.parametrize("mode", ["auto", "legacy"])
+    async def test_is_told_without_its_words(self, greeting: Serving, mode: str) -> None:
+        """The library logs nothing of its own: what it says may be somebody's data."""
+        async with over_http(greeting.address, greeting.key, mode=mode) as client:
+            said = await refused(client, "greet", name="defect")
+            assert said.startswith("defect: the server has a defect")
+        told = greeting.events()
+        assert any(it["event"] == "http.defect" and "service.py" in it["place"] for it in told)
+        assert not [it for it in told if it.get("logger", "").startswith("mcp")]
+        assert "words that nobody may read" not in greeting.log.read_text()
+
+
 async def _try_all(client: Client) -> None:
     """What a model sees of a tool: what it is for, what it does, and what to do if it refuses."""
     assert "Greet everybody once." in (client.instructions or "")

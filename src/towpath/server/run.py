@@ -260,7 +260,7 @@ class _Defects(logging.Filter):
         return False
 
 
-_TALKATIVE = ("sse_starlette", "uvicorn", "uvicorn.error")
+_TALKATIVE = ("mcp", "sse_starlette", "uvicorn", "uvicorn.error")
 """They say at levels below what is for their own developers, or is somebody's data."""
 
 

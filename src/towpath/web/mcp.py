@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, cast
@@ -208,7 +209,10 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> Answered
         elif message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
 
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    except Exception:  # a defect: it was answered, and is told as any other
+        logging.getLogger("uvicorn.error").exception("a tool's path failed")
     return Answered(status, b"".join(parts))
 
 

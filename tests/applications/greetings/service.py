@@ -32,6 +32,8 @@ class Greetings:
         """Ask for a greeting; the id of its job. Raises NobodyThere."""
         if name == "nobody":
             raise NobodyThere("nobody is there")
+        if name == "defect":
+            raise RuntimeError("words that nobody may read")
         self.host.metrics.own(GREETED).inc()
         return (await self.host.engine().submit(QUEUE, name.encode(), id=name)).id
 
