@@ -281,9 +281,12 @@ class Storing:
                 if (found := await self._found(upload, store)) is None:
                     raise
                 made = found
-        await self._active(upload, made, store)
-        for piece in pieces:
-            await self._own.end(piece, Status.ABORTED)
+        fresh = await self._own.row(upload.upload_id)
+        if fresh.status.open and fresh.generation == upload.generation:
+            await self._active(fresh, made, store)
+        if complete(await self._own.row(upload.upload_id)):
+            for piece in pieces:
+                await self._own.end(piece, Status.ABORTED)
 
     async def _made(self, upload: Upload, store: Store, parts: Sequence[Part], size: int) -> Object:
         """The object, whole. Who completes it a second time gets the same one."""

@@ -15,7 +15,7 @@ from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import Chart, State
-from towpath.clock import Duration, duration_ms, minutes
+from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.space import Record
@@ -31,6 +31,7 @@ _COUNTED = minutes(10)
 """How long the count of a sweep is told."""
 _LONGER = minutes(1)
 """By how much a reservation outlives the bytes that it is for."""
+_KEPT_FOR, _KEPT_MOST = 30.0, 10_000
 DIGEST = 16
 """Bytes of a chunk's SHA-256 that are kept: enough to tell chunks apart."""
 
@@ -217,6 +218,24 @@ def _member(upload_id: str, part: int) -> str:
     return f"{upload_id}/{part}"
 
 
+class Kept:
+    """Which parts this process knows to have their room: of uploads whose bytes come in order."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[int, int, float]] = {}
+
+    def note(self, upload_id: str, generation: int, part: int) -> None:
+        """It has its room for as long as bytes stay, from now on."""
+        if len(self._parts) >= _KEPT_MOST:
+            self._parts.clear()
+        self._parts[upload_id] = generation, part, steady()
+
+    def knows(self, upload_id: str, generation: int, part: int) -> bool:
+        """Whether it was noted a moment ago: nobody has to ask again."""
+        of, found, at = self._parts.get(upload_id, (-1, -1, 0.0))
+        return (of, found) == (generation, part) and steady() - at < _KEPT_FOR
+
+
 class Records:
     """All records: *engine* has states and the budget, *chunks* the bytes."""
 
@@ -224,6 +243,7 @@ class Records:
         self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
     ) -> None:
         self._engine, self._chunks, self._options = engine, chunks, options
+        self.kept = Kept()
 
     def state(self, upload_id: str) -> State:
         record = self._engine().space("upload", SCRIPTS).at(upload_id)

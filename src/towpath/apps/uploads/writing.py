@@ -30,6 +30,7 @@ class Steps:
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._own, self._records = lifecycle, lifecycle.records
+        self.kept = lifecycle.records.kept
 
     async def count_chunk(self, upload_id: str, plan: Plan, number: int, token: str) -> bool:
         """A chunk whose bytes are staged counts, and its part is stored if that is whole.
@@ -146,7 +147,8 @@ class Writing:
                 raise UploadTooLarge(f"more than {self.offset} bytes", self.upload_id)
             part = self.plan.part_of(number)
             if self._reserved != part:
-                await self.own.reserve(self, [part])
+                if not self.own.kept.knows(self.upload_id, self.front.generation, part):
+                    await self.own.reserve(self, [part])
                 self._reserved = part
             some = memoryview(piece)[at : at + room]
             await self.own.append(self.upload_id, self.token(number), inside, some)
@@ -160,8 +162,11 @@ class Writing:
 
     async def rest(self) -> None:
         """The body has ended: what is not whole stays for as long as its upload's chunks."""
-        if self.inside and self._reserved is not None:
-            await self.own.keep(self.upload_id, self._reserved)
+        part, kept, generation = self._reserved, self.own.kept, self.front.generation
+        if not self.inside or part is None or kept.knows(self.upload_id, generation, part):
+            return
+        await self.own.keep(self.upload_id, part)
+        kept.note(self.upload_id, generation, part)
 
 
 class Fork:
