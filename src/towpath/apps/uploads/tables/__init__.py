@@ -240,9 +240,10 @@ def moved(
     also: Callable[[Connection], None] | None = None,
 ) -> Write[bool]:
     """Change the status of *upload*, of which nothing has changed since it was looked at; with it
-    *values*, and whatever *also* writes. False: something has.
+    *values*, and whatever *also* writes. False: something has. That it has begun is no change.
     """
-    same = _d.upload_id == upload.upload_id, _d.status == _told(upload.status)
+    before = _OPEN if upload.status.open else [_told(upload.status)]
+    same = _d.upload_id == upload.upload_id, _d.status.in_(before)
     current = _d.generation == upload.generation
     changed = {**values, "status": _told(status), "updated_at": wall_ms()}
     change = update(documents).where(*same, current).values(changed)
