@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from benchmarks.measure import Cost, Meter
-from towpath import Engine, NewJob, new_job
+from towpath import Engine
 from towpath.clock import Clock
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import NewJob, new_job
 
 QUEUE = "bench"
 WORKER = "bench"

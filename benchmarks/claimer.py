@@ -18,7 +18,8 @@ import msgspec
 from redis.asyncio import Redis
 
 from benchmarks.bench import WORKER
-from towpath import Engine, Lease, seconds
+from towpath import Engine, seconds
+from towpath.engine.model import Lease
 
 ROOT = Path(__file__).parents[1]
 STAMPED = 100

@@ -14,7 +14,8 @@ from benchmarks.figure import Beside, Figure, at_most, measured
 from benchmarks.web.listening import Listeners
 from benchmarks.web.serving import KEY, served
 from benchmarks.web.wire import Place, client, request
-from towpath import Complete, minutes
+from towpath import minutes
+from towpath.engine.model import Complete
 
 ROUNDS = 3
 FEW = 32

@@ -7,8 +7,9 @@ import time
 
 from benchmarks.bench import Plan
 from benchmarks.figure import Beside, Figure, at_least, measured
-from towpath import NewJob, Towpath, Worker, new_job
+from towpath import Towpath, Worker
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import NewJob, new_job
 
 GOOD, BAD = "bench_good", "bench_bad"
 

@@ -11,7 +11,8 @@ from benchmarks.bench import QUEUE, Bench, Plan, bench
 from benchmarks.claimer import Seen, claimer, stamp
 from benchmarks.figure import Beside, Figure, at_most, below, measured
 from benchmarks.measure import percentile
-from towpath import milliseconds, new_job
+from towpath import milliseconds
+from towpath.engine.model import new_job
 
 ROUNDS = 3
 FIRST_MS = 300

@@ -19,7 +19,9 @@ from benchmarks.bench import PAYLOAD, QUEUE, WORKER, Bench, Plan, bench
 from benchmarks.figure import Beside, Figure, at_most, measured
 from benchmarks.measure import Contender, Cost, in_turns, server_us, wall_us
 from benchmarks.raw_queue import LuaTables, RawQueue
-from towpath import Complete, ManualClock, NewJob, hours, milliseconds, new_job
+from towpath import hours, milliseconds
+from towpath.clock import ManualClock
+from towpath.engine.model import Complete, NewJob, new_job
 from towpath.ids import LaneKey, new_job_id
 
 BATCH = 50

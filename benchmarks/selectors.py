@@ -13,7 +13,8 @@ from time import perf_counter
 from benchmarks.bench import PAYLOAD, QUEUE, WORKER, Bench, Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.measure import percentile
-from towpath import minutes, new_job
+from towpath import minutes
+from towpath.engine.model import new_job
 
 LARGE, SMALL, SELECTORS, NAMED = 50_000, 50, 200, 100
 LEASE = minutes(10)

@@ -8,7 +8,8 @@ from benchmarks.bench import QUEUE, WORKER, Bench, Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.measure import Cost, in_turns, server_us
 from benchmarks.raw import Raw
-from towpath import Complete, Lease, minutes
+from towpath import minutes
+from towpath.engine.model import Complete, Lease
 
 BATCH = 50
 LEASE = minutes(10)

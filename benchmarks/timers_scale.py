@@ -24,12 +24,13 @@ from benchmarks.bench import Bench, Plan, bench
 from benchmarks.claimer import claimer, stamp
 from benchmarks.figure import Beside, Figure, at_most, measured
 from benchmarks.measure import Cost, percentile, server_us
-from towpath import NewJob, milliseconds, new_job
+from towpath import milliseconds
 from towpath.apps.timers.model import NewTimer, TypeKey, When, new_timer
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
 from towpath.apps.timers.types import queue_of
 from towpath.clock import wall_ms
+from towpath.engine.model import NewJob, new_job
 from towpath.errors import TowpathError
 from towpath.ids import new_job_id
 

@@ -12,54 +12,18 @@ if TYPE_CHECKING:
     from towpath.app.blocking import BlockingEngine
     from towpath.app.handlers import Handlers
     from towpath.app.job import BlockingJob, Job
-    from towpath.app.submission import Draft, Submission, SubmitMiddleware
-    from towpath.app.submitting import AppHandler
-    from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
-    from towpath.engine.channel import Limits
-    from towpath.engine.durability import Durability, ServerFacts
+    from towpath.app.submission import Draft, Submission
+    from towpath.clock import Duration, days, hours, milliseconds, minutes, seconds
+    from towpath.engine.durability import Durability
     from towpath.engine.engine import Engine
-    from towpath.engine.events import Event
-    from towpath.engine.explain import Explanation, Position, Why
-    from towpath.engine.inspect import Counts, Page
-    from towpath.engine.model import (
-        HIGH,
-        LOW,
-        NORMAL,
-        Bury,
-        Call,
-        Complete,
-        Exchanged,
-        Fail,
-        Failure,
-        JobInfo,
-        JobOptions,
-        JobRef,
-        Lease,
-        NewJob,
-        Outcome,
-        Placed,
-        Release,
-        Renew,
-        Settlement,
-        Submitted,
-        job_ref,
-        new_job,
-    )
+    from towpath.engine.model import HIGH, LOW, NORMAL, Failure, JobInfo
     from towpath.engine.options import LanePolicy, QueueOptions
-    from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
+    from towpath.engine.retry import Exponential, Fixed, Listed, Never
     from towpath.engine.schedule import Cron, Every, Missed
     from towpath.engine.states import State
-    from towpath.errors import FellBehind, TowpathError
-    from towpath.worker.context import (
-        AttemptStopped,
-        Context,
-        Discard,
-        HandOver,
-        Retry,
-        Snooze,
-    )
-    from towpath.worker.handler import HandlerOptions
-    from towpath.worker.middleware import AttemptMiddleware, CallNext, Middleware
+    from towpath.errors import TowpathError
+    from towpath.worker.context import AttemptStopped, Context, Discard, HandOver, Retry, Snooze
+    from towpath.worker.middleware import CallNext, Middleware
     from towpath.worker.worker import Worker
 
 __version__ = "0.1.0"
@@ -68,97 +32,59 @@ __all__ = [
     "HIGH",
     "LOW",
     "NORMAL",
-    "AppHandler",
-    "AttemptMiddleware",
     "AttemptStopped",
     "BlockingEngine",
     "BlockingJob",
-    "Bury",
-    "Call",
     "CallNext",
-    "Complete",
     "Context",
-    "Counts",
     "Cron",
     "Discard",
     "Draft",
     "Durability",
     "Duration",
     "Engine",
-    "Event",
     "Every",
-    "Exchanged",
-    "Explanation",
     "Exponential",
-    "Fail",
     "Failure",
-    "FellBehind",
     "Fixed",
     "HandOver",
-    "HandlerOptions",
     "Handlers",
     "Job",
     "JobInfo",
-    "JobOptions",
-    "JobRef",
     "LanePolicy",
-    "Lease",
-    "Limits",
     "Listed",
-    "ManualClock",
     "Middleware",
     "Missed",
     "Never",
-    "NewJob",
-    "Outcome",
-    "Page",
-    "Placed",
-    "Position",
     "QueueOptions",
-    "Release",
-    "Renew",
     "Retry",
-    "RetryPolicy",
-    "ServerFacts",
-    "Settlement",
     "Snooze",
     "State",
     "Submission",
-    "SubmitMiddleware",
-    "Submitted",
     "Towpath",
     "TowpathError",
-    "Why",
     "Worker",
     "days",
     "hours",
-    "job_ref",
     "milliseconds",
     "minutes",
-    "new_job",
     "seconds",
 ]
 
 _HOMES = (
     "towpath.clock",
     "towpath.app.blocking",
-    "towpath.engine.channel",
     "towpath.engine.durability",
     "towpath.engine.engine",
-    "towpath.engine.events",
-    "towpath.engine.explain",
-    "towpath.engine.inspect",
     "towpath.engine.model",
     "towpath.engine.options",
     "towpath.engine.retry",
     "towpath.engine.schedule",
     "towpath.engine.states",
     "towpath.errors",
-    "towpath.app.submitting",
     "towpath.app.submission",
     "towpath.app.job",
     "towpath.worker.context",
-    "towpath.worker.handler",
     "towpath.worker.middleware",
     "towpath.app.handlers",
     "towpath.worker.worker",
@@ -167,7 +93,44 @@ _HOMES = (
 """Where the names live: the modules that are imported above."""
 
 
-_RENAMED = {"Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`"}
+_MOVED = {
+    "AppHandler": "towpath.app.submitting",
+    "AttemptMiddleware": "towpath.worker.middleware",
+    "Bury": "towpath.engine.model",
+    "Call": "towpath.engine.model",
+    "Complete": "towpath.engine.model",
+    "Counts": "towpath.engine.inspect",
+    "Event": "towpath.engine.events",
+    "Exchanged": "towpath.engine.model",
+    "Explanation": "towpath.engine.explain",
+    "Fail": "towpath.engine.model",
+    "FellBehind": "towpath.errors",
+    "HandlerOptions": "towpath.worker.handler",
+    "JobOptions": "towpath.engine.model",
+    "JobRef": "towpath.engine.model",
+    "Lease": "towpath.engine.model",
+    "Limits": "towpath.engine.channel",
+    "ManualClock": "towpath.clock",
+    "NewJob": "towpath.engine.model",
+    "Outcome": "towpath.engine.model",
+    "Page": "towpath.engine.inspect",
+    "Placed": "towpath.engine.model",
+    "Position": "towpath.engine.explain",
+    "Release": "towpath.engine.model",
+    "Renew": "towpath.engine.model",
+    "RetryPolicy": "towpath.engine.retry",
+    "ServerFacts": "towpath.engine.durability",
+    "Settlement": "towpath.engine.model",
+    "SubmitMiddleware": "towpath.app.submission",
+    "Submitted": "towpath.engine.model",
+    "Why": "towpath.engine.explain",
+    "job_ref": "towpath.engine.model",
+    "new_job": "towpath.engine.model",
+}
+"""Names that were here once, and where they live."""
+_RENAMED = {name: f"`{home}.{name}`" for name, home in _MOVED.items()} | {
+    "Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`"
+}
 
 
 if not TYPE_CHECKING:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.messaging import app_on, client_of, key_of, started
-from towpath import Engine, Towpath, job_ref
+from towpath import Engine, Towpath
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import job_ref
 from towpath.ledger.ledger import Ledger
 
 TIER: dict[str, Any] = {"tier": 7}

@@ -38,3 +38,37 @@ def test_are_what_a_type_checker_sees() -> None:
     }
     assert set(imported) == set(towpath.__all__)
     assert [name for name, it in imported.items() if getattr(towpath, name) is not it] == []
+
+
+def promised() -> dict[str, set[str]]:
+    """What the page of import paths lists: names by module."""
+    page = (SOURCE.parents[1] / "docs" / "reference" / "python.md").read_text()
+    found: dict[str, set[str]] = {}
+    module = ""
+    for line in page.splitlines():
+        if line.startswith(("| `", "| |")):
+            _, path, names, _ = line.split("|")
+            module = path.strip(" `") or module
+            found.setdefault(module, set()).update(names.split("`")[1::2])
+    return found
+
+
+def test_are_on_the_page_of_import_paths() -> None:
+    assert promised()["towpath"] == set(towpath.__all__)
+    assert 30 <= len(towpath.__all__) <= 40
+
+
+def test_every_path_on_that_page_is_there() -> None:
+    missing = [
+        f"{module}.{name}"
+        for module, names in promised().items()
+        for name in names
+        if not hasattr(import_module(module), name)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["Lease", "job_ref", "Limits", "ManualClock", "AppHandler"])
+def test_a_name_that_moved_says_where_it_is(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"towpath\.{name} is now `towpath\..*{name}`"):
+        exec(f"from towpath import {name}")  # noqa: S102 -- no checker knows it

@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from towpath import BlockingEngine, Limits, Towpath, seconds
+from towpath import BlockingEngine, Towpath, seconds
+from towpath.engine.channel import Limits
 from towpath.errors import EngineClosed
 
 MAILS = "mails"

@@ -5,8 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from towpath import BlockingEngine, Engine, Limits, QueueOptions, State, hours, seconds
+from towpath import BlockingEngine, Engine, QueueOptions, State, hours, seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
 from towpath.errors import JobNotFound, ServerRefused, ServerUnreachable, StillOpen
 
 MAILS = "mails"

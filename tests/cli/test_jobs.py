@@ -4,8 +4,9 @@ import pytest
 
 from tests.cli.command import Command
 from tests.cli.jobs import KEEPING, bury
-from towpath import Engine, State, hours, job_ref, new_job, seconds
+from towpath import Engine, State, hours, seconds
 from towpath.cli.listing import Wanted, find_page, places_of
+from towpath.engine.model import job_ref, new_job
 from towpath.errors import InvalidOption
 
 

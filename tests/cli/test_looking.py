@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine, QueueOptions, State, job_ref, seconds
+from towpath import Engine, QueueOptions, State, seconds
+from towpath.engine.model import job_ref
 from towpath.engine.options import LanePolicy
 
 

@@ -2,7 +2,8 @@
 
 from tests.cli.command import Command
 from tests.cli.jobs import bury
-from towpath import Engine, QueueOptions, hours, minutes, new_job, seconds
+from towpath import Engine, QueueOptions, hours, minutes, seconds
+from towpath.engine.model import new_job
 from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Fixed
 

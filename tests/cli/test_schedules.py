@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine, new_job
+from towpath import Engine
+from towpath.engine.model import new_job
 
 
 async def plant(engine: Engine) -> None:

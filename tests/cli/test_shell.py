@@ -11,10 +11,11 @@ import typer.main
 
 from tests.cli.command import Command
 from tests.warm import COMMAND
-from towpath import Engine, errors, new_job
+from towpath import Engine, errors
 from towpath.cli.main import app, nouns
 from towpath.console import exits
 from towpath.console.exits import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
+from towpath.engine.model import new_job
 
 
 def verbs(command: object = None, above: str = "towpath") -> Iterator[tuple[str, object]]:

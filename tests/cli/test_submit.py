@@ -3,7 +3,8 @@
 import asyncio
 
 from tests.cli.command import Command, Ran
-from towpath import Engine, Listed, QueueOptions, State, hours, job_ref, seconds
+from towpath import Engine, Listed, QueueOptions, State, hours, seconds
+from towpath.engine.model import job_ref
 
 
 class TestOneJob:

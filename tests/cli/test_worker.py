@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine, Towpath, job_ref, seconds
+from towpath import Engine, Towpath, seconds
 from towpath.cli.running import find_app
 from towpath.console.exits import AppNotFound
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import job_ref
 from towpath.ledger.ledger import Ledger
 
 APP = """
-from towpath import Limits, Towpath, seconds
+from towpath import Towpath, seconds
+from towpath.engine.channel import Limits
 
 app = Towpath({url!r}, limits=Limits(answer=seconds(2), give_up=seconds(2)))
 

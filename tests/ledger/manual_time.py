@@ -1,6 +1,7 @@
 """Time that a test moves by hand: what a clock on the wall says, and what a stopwatch says."""
 
-from towpath import Duration, ManualClock
+from towpath import Duration
+from towpath.clock import ManualClock
 
 
 class ManualTime:

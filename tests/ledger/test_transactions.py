@@ -18,9 +18,10 @@ from tests.ledger.own_transactions import Sell, order, rows
 from tests.ledger.records import REVIEWS
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, working
-from towpath import Fixed, Towpath, job_ref, milliseconds, minutes
+from towpath import Fixed, Towpath, milliseconds, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine as RedisEngine
+from towpath.engine.model import job_ref
 from towpath.engine.states import State
 from towpath.errors import JobUnfinished, StillOpen
 from towpath.ledger.errors import RecordNotFound, RecordUncommitted

@@ -11,7 +11,7 @@ from tests.spec.deployment import Deployment
 from tests.stored import database, store
 from tests.stored.make import KEPT
 from tests.stored.recording import SINKS
-from towpath import ManualClock
+from towpath.clock import ManualClock
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 
 

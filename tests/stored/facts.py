@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import msgspec
 
-from towpath import Engine, JobRef, job_ref
+from towpath import Engine
+from towpath.engine.model import JobRef, job_ref
 from towpath.ledger.ledger import Ledger
 
 _JOB_KEY = re.compile(r"\{(?P<queue>[^}]+)\}:job:(?P<id>.+)", re.DOTALL)

@@ -17,8 +17,8 @@ from tests.postgres import PostgresServer
 from tests.stored import database, facts, store
 from tests.stored.recording import ORDERS, SINKS, write_keys, write_outbox, write_records
 from tests.stored.writing import write_store
-from towpath import Engine, ManualClock, Towpath
-from towpath.clock import wall_ms
+from towpath import Engine, Towpath
+from towpath.clock import ManualClock, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import items
 from towpath.ledger.ledger import Ledger

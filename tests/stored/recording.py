@@ -6,22 +6,11 @@ from typing import Unpack
 from tests.ledger.memory_sinks import MemorySink
 from tests.ledger.numbered_events import QUICK, an_event, put
 from tests.waiting import eventually_async
-from towpath import (
-    Complete,
-    Fail,
-    Lease,
-    Listed,
-    Towpath,
-    days,
-    hours,
-    job_ref,
-    minutes,
-    seconds,
-)
+from towpath import Listed, Towpath, days, hours, minutes, seconds
 from towpath.apps.reviews.model import Comment, Forge, Kind, Review, ReviewTask, Severity, Verdict
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import instant, wall_ms
-from towpath.engine.model import Bury, Settlement
+from towpath.engine.model import Bury, Complete, Fail, Lease, Settlement, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobNotFound
 from towpath.ledger.ledger import Ledger

@@ -15,24 +15,12 @@ from tests.stored.make import KEPT
 from tests.stored.recording import KEYS, ORDERS, REVIEWS, end
 from tests.waiting import eventually_async
 from tests.warm import COMMAND, run
-from towpath import (
-    Bury,
-    Complete,
-    Context,
-    Engine,
-    Fail,
-    Lease,
-    ManualClock,
-    State,
-    Towpath,
-    Worker,
-    hours,
-    job_ref,
-    minutes,
-)
+from towpath import Context, Engine, State, Towpath, Worker, hours, minutes
 from towpath.apps.reviews.model import ReviewState, Verdict
 from towpath.apps.reviews.service import Reviews
+from towpath.clock import ManualClock
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import Bury, Complete, Fail, Lease, job_ref
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.records.record import RecordState

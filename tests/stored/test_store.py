@@ -18,23 +18,12 @@ from tests.stored.writing import (
     SKIPPING,
     STREAM,
 )
-from towpath import (
-    Call,
-    Engine,
-    Lease,
-    ManualClock,
-    State,
-    Submitted,
-    days,
-    hours,
-    job_ref,
-    minutes,
-    new_job,
-    seconds,
-)
+from towpath import Engine, State, days, hours, minutes, seconds
 from towpath.apps.messages.queue import MessageQueue
 from towpath.apps.reviews.queue import ReviewQueue
+from towpath.clock import ManualClock
 from towpath.embedded.process import items
+from towpath.engine.model import Call, Lease, Submitted, job_ref, new_job
 from towpath.errors import CallStale, FiringTaken, LeaseLost, QueueFull
 
 LEASE = seconds(30)

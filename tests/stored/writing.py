@@ -8,27 +8,23 @@ import msgspec
 from towpath import (
     HIGH,
     LOW,
-    Call,
     Engine,
     Exponential,
     Fixed,
-    JobOptions,
     LanePolicy,
-    Lease,
     Listed,
-    ManualClock,
     Never,
     QueueOptions,
     days,
     hours,
-    job_ref,
     minutes,
-    new_job,
     seconds,
 )
 from towpath.apps.messages.callbacks import submit_delivery, submit_sentry
 from towpath.apps.messages.queue import MessageQueue
 from towpath.apps.reviews.queue import ReviewQueue
+from towpath.clock import ManualClock
+from towpath.engine.model import Call, JobOptions, Lease, job_ref, new_job
 
 SHOP, PARKED, SKIPPING, PAUSED, FULL = "shop", "parked", "skipping", "paused", "full"
 NIGHTLY = "nightly"

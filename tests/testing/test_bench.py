@@ -10,17 +10,9 @@ import pytest
 from tests.testing import shop
 from tests.testing.conftest import NewBench
 from tests.testing.shop import Order, bill, circle, flaky, hold, later, nightly, place, remind
-from towpath import (
-    Context,
-    Every,
-    Middleware,
-    State,
-    Towpath,
-    hours,
-    job_ref,
-    seconds,
-)
+from towpath import Context, Every, Middleware, State, Towpath, hours, seconds
 from towpath.clock import ManualClock
+from towpath.engine.model import job_ref
 from towpath.errors import EngineClosed, HandlerInvalid
 from towpath.testing import Bench, NotDrained, running
 
