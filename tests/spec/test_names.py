@@ -255,7 +255,7 @@ class TestATime:
 
 SETTLEMENTS: dict[str, Callable[[Lease], Any]] = {
     "renewed for no time": lambda lease: Renew(lease, seconds(0)),
-    "renewed for a number without a unit": lambda lease: Renew(lease, "30"),
+    "renewed for a number without a unit": lambda lease: Renew(lease, "30"),  # pyright: ignore[reportArgumentType] -- the mistake
     "failed without a reason": lambda lease: Fail(lease, ""),
     "failed for bytes": lambda lease: Fail(lease, b"503"),  # pyright: ignore[reportArgumentType] -- the mistake
     "failed until the past": lambda lease: Fail(lease, "503", -seconds(1)),
