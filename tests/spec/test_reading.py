@@ -38,6 +38,7 @@ LOOKS: dict[str, Look] = {
     "newest_event": lambda engine: engine.newest_event(NOWHERE),
     "follow": followed,
     "ended": lambda engine: engine.ended(JOB, within=milliseconds(20)),
+    "living": lambda engine: engine.living.list(),
     "queues": lambda engine: engine.queues(),
     "recurring": lambda engine: engine.recurring(NOWHERE),
     "schedules.get": lambda engine: engine.schedules.get(NOWHERE, "nightly"),

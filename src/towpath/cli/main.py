@@ -34,6 +34,7 @@ from towpath.cli import (
     submit,
     top,
     worker,
+    workers,
 )
 from towpath.console import exits
 from towpath.console.verb import Session, noun, verb
@@ -199,6 +200,7 @@ pause.register(app)
 app.add_typer(pause.app, name="lanes")
 app.add_typer(schedules.app, name="schedules")
 top.register(app)
+workers.register(app)
 doctor.register(app)
 config.register(app)
 bench.register(app)

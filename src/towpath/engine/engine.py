@@ -28,6 +28,7 @@ from towpath.engine.claiming import Claims, Looks, choice_of, wish_of
 from towpath.engine.connect import open_link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
+from towpath.engine.living import Living
 from towpath.engine.model import (
     Bury,
     Call,
@@ -87,14 +88,13 @@ class Engine(Changing):
         log: Log | None = None,
     ) -> None:
         self.url = parse_url(url)
-        self._clock = clock or ServerClock()
-        self._limits = limits or Limits()
-        self._declared = declared
-        self._scripts = scripts or _shipped_scripts()
+        self._clock, self._limits = clock or ServerClock(), limits or Limits()
+        self._declared, self._scripts = declared, scripts or _shipped_scripts()
         self._log = log or Log()
         self._is_entered = self._is_tolerant = False
         self._spaces = {}
         self.schedules = Schedules(self, lambda: self._store, self.schedule_index)
+        self.living = Living(self.worker_index)
 
     def tolerant(self) -> Self:
         """The same engine, not yet entered, but it takes its server as it is: what waiting can't

@@ -158,6 +158,10 @@ class Spaces(Recurring):
         """What says which queues have schedules that were made at run time."""
         return self._claimed(_ENGINES_OWN, BESIDE).at("schedules")
 
+    def worker_index(self) -> Record:
+        """Where workers tell that they live."""
+        return self._claimed(_ENGINES_OWN, BESIDE).at("workers")
+
     async def publish(
         self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
     ) -> list[str]:

@@ -128,6 +128,11 @@ class Crew:
     def running(self) -> int:
         return len(self._held)
 
+    @property
+    def held(self) -> list[Attempt]:
+        """The attempts that it runs, or has still to settle."""
+        return list(self._held)
+
     # ── the queues ───────────────────────────────────────────────────────────────────────
 
     def serve(

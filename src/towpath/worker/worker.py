@@ -16,6 +16,7 @@ from typing import Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
+from towpath.engine.living import TELL_EVERY, Doing, Running
 from towpath.errors import ServerError
 from towpath.ids import QueueName, worker_name
 from towpath.supervise import new_loop
@@ -35,6 +36,8 @@ from towpath.worker.report import Report
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
+_GONE = 0.5
+"""Seconds to say that it has ended; who does not hear of it knows by its silence."""
 
 
 class ExitCode(IntEnum):
@@ -168,6 +171,7 @@ class Worker:
         beside = asyncio.create_task(self._beside(crew, following))
         feeding = asyncio.create_task(crew.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
+        telling = asyncio.create_task(self._keep_telling(crew))
         try:
             # What runs beside it never ends by itself: if it does, it says why below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
@@ -177,7 +181,7 @@ class Worker:
             if self._code is not ExitCode.UNSETTLED:
                 await feeding
         finally:
-            await _ended([beside, stopping, feeding])
+            await _ended([beside, stopping, feeding, telling])
 
     async def _beside(self, crew: Crew, following: Following) -> None:
         """What a worker does beside running jobs, until cancelled."""
@@ -186,6 +190,25 @@ class Worker:
             group.create_task(self._app.keep_firing(following.served, self.log))
             group.create_task(crew.heart_fails())
             group.create_task(keep_sweeping_others(self._app.engine, following.served, self.log))
+
+    async def _keep_telling(self, crew: Crew) -> None:
+        """Tell who looks that this worker lives, until cancelled: while it winds down, too."""
+        living, host, pid = self._app.engine.living, socket.gethostname(), os.getpid()
+        try:
+            while True:
+                queues = list(self._queues.weights)
+                doing = Doing(
+                    host=host, pid=pid, queues=queues, serving=len(queues), slots=self.concurrency,
+                    running=crew.running,
+                    jobs=[Running(it.lease.job, it.taken_ms) for it in crew.held],
+                )  # fmt: skip
+                with suppress(ServerError):  # what claims says what is wrong
+                    await living.tell(self.name, doing)
+                await asyncio.sleep(TELL_EVERY.total_seconds())
+        finally:
+            with suppress(ServerError, TimeoutError):
+                async with asyncio.timeout(_GONE):
+                    await living.gone(self.name)
 
     async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
         self.log.emit(

@@ -77,6 +77,62 @@ async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
     )
 
 
+class RunningOut(Answer):
+    """A job that a worker runs."""
+
+    queue: str
+    id: str
+    since: datetime
+
+
+class WorkerOut(Answer):
+    """A worker that was heard of within the last 25 seconds."""
+
+    name: str
+    host: str
+    pid: int
+    since: datetime
+    """When it was first heard of."""
+    queues: list[str]
+    """The first 50 by name, of those that the key is for; `serving` counts all."""
+    serving: int
+    slots: int
+    running: int
+    """How many jobs it runs."""
+    jobs: list[RunningOut]
+    """Of the 20 that run longest, those of queues that the key is for."""
+
+
+class WorkersOut(Answer):
+    """Who is alive."""
+
+    workers: list[WorkerOut]
+
+
+@router.get("/workers", response_model=WorkersOut, responses=documented())
+async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
+    """The workers that are alive, on which host, and what they run: as `towpath workers`.
+
+    Those that serve a queue which the key is for, at most 1,000.
+    """
+    told: list[WorkerOut] = []
+    for name, since, it in await engine.living.list():
+        queues = [queue for queue in it.queues if key.covers(queue)]
+        jobs = [
+            RunningOut(queue=one.job.queue, id=one.job.id, since=one.since)
+            for one in it.jobs
+            if key.covers(one.job.queue)
+        ]
+        if queues:
+            told.append(
+                WorkerOut(
+                    name=name, host=it.host, pid=it.pid, since=since, queues=queues,
+                    serving=it.serving, slots=it.slots, running=it.running, jobs=jobs,
+                )
+            )  # fmt: skip
+    return WorkersOut(workers=told)
+
+
 def _require_all(key: KeyInfo) -> None:
     if "*" not in key.queues:
         raise Refused(

@@ -1,0 +1,66 @@
+"""`towpath workers`: who is alive, on which host, and what they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from towpath.console.verb import Session, verb
+
+if TYPE_CHECKING:
+    from towpath.engine.living import LivingWorker
+
+COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
+_NAMED = 3
+"""Queues and jobs that a line names; the rest is counted."""
+
+
+async def workers(session: Session) -> None:
+    """List the workers that are alive.
+
+    A worker tells every ten seconds that it lives. One that ends says so; one that is killed is
+    gone from the list after 25 seconds.
+    """
+    async with session.engine() as engine:
+        found = await engine.living.list()
+    out = session.out
+    if out.as_json:
+        for it in found:
+            out.object(_described(it))
+    elif found:
+        out.table(COLUMNS, [_row(it) for it in found])
+    else:
+        out.note("no worker is alive: towpath worker module:app")
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "workers", examples="towpath workers\ntowpath workers --json")(workers)
+
+
+def _described(worker: LivingWorker) -> dict[str, Any]:
+    it = worker.doing
+    jobs = [{"queue": one.job.queue, "id": one.job.id, "since": one.since} for one in it.jobs]
+    return {
+        "name": worker.name,
+        "host": it.host,
+        "pid": it.pid,
+        "since": worker.since,
+        "queues": list(it.queues),
+        "serving": it.serving,
+        "slots": it.slots,
+        "running": it.running,
+        "jobs": jobs,
+    }
+
+
+def _row(worker: LivingWorker) -> tuple[Any, ...]:
+    it = worker.doing
+    queues = _some(list(it.queues), it.serving)
+    runs = _some([str(one.job) for one in it.jobs], it.running)
+    return worker.name, it.host, it.pid, worker.since, it.slots, it.running, queues, runs
+
+
+def _some(names: list[str], count: int) -> str:
+    more = count - len(names[:_NAMED])
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,95 @@
+"""Who is alive: workers tell it every ten seconds, and are forgotten when they are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from towpath.clock import Duration, duration_ms, instant, seconds
+from towpath.engine.model import JobRef
+from towpath.engine.space import Record
+from towpath.ids import worker_name
+
+TELL_EVERY, SILENT_AFTER = seconds(10), seconds(25)
+"""How often a worker tells that it lives, and after what silence it is no longer listed."""
+WORKERS_MOST, SHOWN_MOST = 10_000, 1000
+"""Workers that are known at most, and that one answer lists."""
+QUEUES_SHOWN, JOBS_SHOWN = 50, 20
+"""What a worker tells of itself is bounded: so many of its queues, and of the jobs it runs."""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A job that a worker runs."""
+
+    job: JobRef
+    since_ms: int
+
+    @property
+    def since(self) -> datetime:
+        return instant(self.since_ms)
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself."""
+
+    host: str
+    pid: int
+    queues: Sequence[str]
+    """The first 50 by name; `serving` counts them all."""
+    serving: int
+    slots: int
+    running: int
+    """How many jobs it runs."""
+    jobs: Sequence[Running]
+    """The 20 that run longest."""
+
+
+class LivingWorker(NamedTuple):
+    """A worker that was heard of within the last 25 seconds."""
+
+    name: str
+    since: datetime
+    """When it was first heard of."""
+    doing: Doing
+
+
+class Living:
+    """The workers of a deployment. One record for all of them: whoever looks asks once."""
+
+    def __init__(self, record: Callable[[], Record]) -> None:
+        self._record = record
+
+    async def tell(self, worker: str, doing: Doing, *, lasts: Duration = SILENT_AFTER) -> bool:
+        """This worker lives. False = so many others do that it is not listed. One round trip."""
+        few = msgspec.structs.replace(
+            doing,
+            queues=sorted(doing.queues)[:QUEUES_SHOWN],
+            jobs=sorted(doing.jobs, key=lambda it: it.since_ms)[:JOBS_SHOWN],
+        )
+        answer = await self._record().run(
+            "alive",
+            worker=worker_name(worker),
+            about=msgspec.json.encode(few).decode(),
+            lasts=duration_ms("lasts", lasts),
+            most=WORKERS_MOST,
+        )
+        return bytes(answer) == b"ok"
+
+    async def gone(self, worker: str) -> None:
+        """It has ended: from now on it is not listed."""
+        await self._record().run("gone", worker=worker_name(worker))
+
+    async def list(self) -> list[LivingWorker]:
+        """Who is alive, by name: at most 1,000. What this release can't read is left out."""
+        flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
+        found: list[LivingWorker] = []
+        for name, said in zip(flat[::2], flat[1::2], strict=True):
+            since, _, about = said.partition(b" ")
+            with suppress(msgspec.MsgspecError, ValueError):
+                doing = msgspec.json.decode(about, type=Doing)
+                found.append(LivingWorker(name.decode(), instant(int(since)), doing))
+        return sorted(found)

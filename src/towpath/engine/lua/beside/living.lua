@@ -1,0 +1,18 @@
+-- living: the workers that are alive, by name, and what they say of themselves.
+--
+-- keys   living   zset     workers by the moment until which they count as alive, ms
+--        told     hash     worker -> since when it is there, ms, and what it says of itself
+-- args   most     int      so many of them
+-- reply  <worker, what it says, ...>
+-- cost   O(most + log n)
+-- full   works
+-- uses   clock
+
+local found = {}
+local names = redis.call('ZRANGEBYSCORE', LIVING, '(' .. int(now), '+inf', 'LIMIT', 0, most)
+local said = #names > 0 and redis.call('HMGET', TOLD, unpack(names)) or {}
+for i, name in ipairs(names) do
+  found[#found + 1] = name
+  found[#found + 1] = said[i] or ''
+end
+return found

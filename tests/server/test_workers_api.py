@@ -1,0 +1,33 @@
+"""`GET /api/v1/workers`: who is alive, as far as the key may see."""
+
+import asyncio
+
+from tests.server.serving import Api, Serving, problem
+from towpath.engine.engine import Engine
+from towpath.engine.living import Doing, Running
+from towpath.engine.model import job_ref
+
+
+def told(running: Serving, name: str, queue: str) -> None:
+    async def tell() -> None:
+        doing = Doing(
+            host="build-3", pid=7, queues=[queue, "elsewhere"], serving=2, slots=4, running=1,
+            jobs=[Running(job_ref(queue, "m-1"), 1_767_225_600_000)],
+        )  # fmt: skip
+        async with Engine(f"unix://{running.store}") as engine:
+            await engine.living.tell(name, doing)
+
+    asyncio.run(tell())
+
+
+def test_lists_who_is_alive_and_what_they_run(running: Serving, api: Api) -> None:
+    told(running, "anna-of-workers", api.queue)
+    answer = running.client().get("/api/v1/workers")
+    assert answer.status_code == 200
+    [mine] = [it for it in answer.json()["workers"] if it["name"] == "anna-of-workers"]
+    assert (mine["host"], mine["pid"], mine["slots"], mine["running"]) == ("build-3", 7, 4, 1)
+    assert mine["jobs"] == [{"queue": api.queue, "id": "m-1", "since": "2026-01-01T00:00:00Z"}]
+
+
+def test_is_refused_without_a_key(running: Serving) -> None:
+    problem(running.client(key="").get("/api/v1/workers"), 401)

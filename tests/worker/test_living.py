@@ -1,0 +1,42 @@
+"""A worker is listed while it lives, with what it runs; and not any more once it has ended."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from tests.waiting import eventually_async
+from tests.worker.running import working
+from towpath.app.app import Towpath
+from towpath.clock import milliseconds
+from towpath.engine.living import LivingWorker
+from towpath.worker import worker as module
+
+
+async def test_a_worker_tells_what_it_runs_and_that_it_ends(
+    app: Towpath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TELL_EVERY", milliseconds(50))
+    go_on = asyncio.Event()
+
+    @app.handler("shop")
+    async def sell() -> None:
+        await go_on.wait()
+
+    found: list[LivingWorker] = []
+
+    async def runs_it() -> bool:
+        found[:] = await app.engine.living.list()
+        return bool(found and found[0].doing.jobs)
+
+    async with app:
+        async with working(app, concurrency=3, name="anna"):
+            job = await sell.submit()
+            await eventually_async(runs_it)
+            [(name, _, doing)] = found
+            assert (name, doing.host, doing.pid) == ("anna", socket.gethostname(), os.getpid())
+            assert (list(doing.queues), doing.slots, doing.running) == (["shop"], 3, 1)
+            assert [it.job for it in doing.jobs] == [job.ref]
+            go_on.set()
+        assert await app.engine.living.list() == []
