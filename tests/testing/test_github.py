@@ -235,7 +235,7 @@ class TestTrouble:
     @pytest.mark.parametrize(
         ("trouble", "waits"),
         [
-            (rate_limit(reset_s=100), 5),
+            (rate_limit(reset_s=36_000), 5),
             (too_many(retry_after_s=7), 5),
             (answers(502), 0),
             (answers(404), 0),
