@@ -18,6 +18,7 @@ NOT_RAISED = (
     "towpath.apps.timers.forms",
     "towpath.apps.timers.registration",
     "towpath.apps.uploads.http",
+    "towpath.apps.uploads.client",  # of `towpath upload` alone
     "towpath.apps.issues",
     "towpath.web",
     "towpath.cli",

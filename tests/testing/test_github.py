@@ -18,6 +18,7 @@ from tests.architecture.sources import ROOT
 from tests.calls.receivers import Receiver
 from tests.forges.github_description import MISSING, GitHubDescription, github_description
 from tests.waiting import eventually
+from tests.warm import Bounded
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerRefused, CallFailed, RefusedForGood
 from towpath.clock import seconds
@@ -342,7 +343,7 @@ class TestTheGuide:
 class TestTheProgram:
     def test_says_where_it_is_and_ends_when_it_is_told_to(self) -> None:
         words = [sys.executable, "-m", "towpath.testing.github", "--fill", f"{REPOSITORY}=3"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        with Bounded[str](words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             said = json.loads(process.stdout.readline())
             headers = {"Authorization": f"Bearer {said['token']}"}

@@ -83,14 +83,7 @@ def build(parts: Parts) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.ledger = parts.ledger
-    app.state.metrics = parts.metrics
-    app.state.probes = mounted.probes
-    app.state.webhooks = mounted.configured_webhooks
-    app.state.bodies = Bodies(parts.limits)
-    app.state.sessions = Sessions(parts.limits)
-    app.state.followed = Followed()
-    app.state.draining = asyncio.Event()
+    _share(app, parts, mounted)
     doors.install(app, mounted.pages, log=parts.log)
     problems.install(app)
     app.add_middleware(
@@ -115,6 +108,18 @@ def build(parts: Parts) -> FastAPI:
         app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
     return app
+
+
+def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
+    """What requests find in the state of the server."""
+    app.state.ledger = parts.ledger
+    app.state.metrics = parts.metrics
+    app.state.probes = mounted.probes
+    app.state.webhooks = mounted.configured_webhooks
+    app.state.bodies = Bodies(parts.limits)
+    app.state.sessions = Sessions(parts.limits)
+    app.state.followed = Followed()
+    app.state.draining = asyncio.Event()
 
 
 OPEN = frozenset({"/livez", "/readyz"}) | doors.OPEN

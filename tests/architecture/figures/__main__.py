@@ -47,15 +47,20 @@ def _nested() -> list[Figure]:
 def _shape() -> list[Figure]:
     small = shape.small_with_one_importer()
     without = [name for name in small if name not in shape.REASONS]
-    python, lua = shape.python_lines(), shape.lua_lines()
     told = [f"{name}, read by {by}" for name, by in small.items()]
     return [
         Figure("small modules with one importer", len(small), 5, names=told),
         Figure("of those, without a reason", len(without), 0),
-        Figure("files without __init__", len(shape.files()), 215),
-        Figure("lines of code", python + lua, sum(shape.CODE_LINES.values())),
-        Figure("lines of Python", python),
-        Figure("lines of Lua", lua),
+        *_size("the house", applications=False),
+        *_size("applications", applications=True),
+    ]
+
+
+def _size(of: str, *, applications: bool) -> list[Figure]:
+    return [
+        Figure(f"{of}: files without __init__", len(shape.files(applications=applications))),
+        Figure(f"{of}: lines of Python", shape.python_lines(applications=applications)),
+        Figure(f"{of}: lines of Lua", shape.lua_lines(applications=applications)),
     ]
 
 
