@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tests.apps.issues.agents import Desk
+from towpath.apps.issues.mirrors import SCRIPTS
 from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import Policy, Reviews, Roles, WorkLimits, read_policy
 from towpath.clock import instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
+from towpath.errors import InvalidName
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "issues" / "policy.toml"
 
@@ -214,6 +216,12 @@ class TestTheLockForOutsiders:
         assert await desk.ask("bob") is None
         await desk.service.heartbeat(task.task_id, task.token)
         assert asked(server, "GET", "issue_lock_octo/repo#1") == b"locked"
+
+    async def test_has_a_name_that_can_be_no_other_slot(self, desk: Desk) -> None:
+        space = desk.engine.space("issues.locks", SCRIPTS / "locks")
+        for key in ("issue_lock_{a}", "x}y"):
+            with pytest.raises(InvalidName):
+                space.published(key)
 
 
 class TestALimit:
