@@ -105,6 +105,16 @@ class TestUpload:
         assert "was there" not in anew.out
         assert len(uploads(it)) == 4
 
+    def test_sends_small_files_at_once_and_a_line_of_each(
+        self, command: Command, tmp_path: Path
+    ) -> None:
+        names = [f"{number}.txt" for number in range(40)]
+        for name in names:
+            (tmp_path / name).write_text(name)
+        ran = command("upload", *names, "--json", "--parallel", "16")
+        assert ran.code == 0, ran.err
+        assert {line["file"] for line in ran.objects} == set(names)
+
     def test_takes_standard_input(self, command: Command, it: Serving) -> None:
         ran = command("upload", "-", "--name", "x.txt", "--json", input="hello")
         assert content(it, json.loads(ran.out)) == b"hello"

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -191,6 +192,7 @@ class _Uploads:
 
         self._session, self._address, self._wish = session, address, wish
         self._new_stop, self._stops = Stop, list[Stop]()
+        self._telling = threading.Lock()  # files end in several threads; lines stay whole
 
     def run(self, items: Sequence[Item]) -> int:
         """Send all; the exit code is that of the first that could not be sent."""
@@ -224,18 +226,20 @@ class _Uploads:
         except InterruptedError:
             return 0  # the command ends
         except OSError as error:
-            refusal = FileUnreadable(f"{item.told}: {error.strerror or error}")
-            self._session.refused(refusal)
-            return exit_code(refusal)
+            return self._refused(FileUnreadable(f"{item.told}: {error.strerror or error}"))
         except TowpathError as error:
             if self._session.debug:
                 raise
-            self._session.refused(error)
-            return exit_code(error)
+            return self._refused(error)
         finally:
             stop.set()
         self._tell(item, found, steady() - began)
         return 0
+
+    def _refused(self, error: TowpathError) -> int:
+        with self._telling:
+            self._session.refused(error)
+        return exit_code(error)
 
     def _tell(self, item: Item, found: Sent, seconds: float) -> None:
         upload, size = found.upload, found.upload["final_size"]
@@ -253,4 +257,5 @@ class _Uploads:
         words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
         if found.resumed == size and size:
             words += ", was there"
-        self._session.out.answer(value, words)
+        with self._telling:
+            self._session.out.answer(value, words)
