@@ -138,8 +138,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name in __all__:
             for home in map(import_module, _HOMES):
-                if hasattr(home, name):
-                    return getattr(home, name)
+                if name in vars(home):  # not asked for: that would look for it elsewhere
+                    return vars(home)[name]
         raise import_module("towpath.renamed").refuse(__name__, name, _RENAMED)
 
 

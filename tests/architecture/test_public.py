@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
@@ -72,3 +74,12 @@ def test_every_path_on_that_page_is_there() -> None:
 def test_a_name_that_moved_says_where_it_is(name: str) -> None:
     with pytest.raises(ImportError, match=rf"towpath\.{name} is now `towpath\..*{name}`"):
         exec(f"from towpath import {name}")  # noqa: S102 -- no checker knows it
+
+
+def test_looking_one_up_loads_no_application() -> None:
+    code = "import sys; from towpath import Towpath; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    parts = loaded.stdout.split()
+    assert [it for it in parts if it.startswith(("towpath.apps", "towpath.ledger.ledger"))] == []
