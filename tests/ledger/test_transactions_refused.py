@@ -1,5 +1,6 @@
 """Transactions that no job can be submitted in: what is refused, and what is said."""
 
+import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from sqlalchemy.orm import Session
 from tests.ledger.own_transactions import ORDERS, Sell, named, order, rows
 from tests.ledger.records import REVIEWS
 from tests.postgres import PostgresServer
-from towpath import Towpath
+from towpath import CallNext, Submission, Towpath
+from towpath.embedded import EmbeddedServer
 from towpath.errors import InvalidOption
 from towpath.ledger.errors import LedgerElsewhere
 from towpath.ledger.ledger import Ledger
@@ -114,6 +116,59 @@ class TestRefusing:
             with pytest.raises(InvalidOption, match="AUTOCOMMIT"):
                 await sell.submit(1, in_transaction=session)
         assert await rows(ledger) == 0
+
+    async def test_what_is_closed_or_over(
+        self, app: Towpath, sell: Sell, blocking: Engine, orders: AsyncEngine, ledger: Ledger
+    ) -> None:
+        """A transaction that has ended takes nothing more; nothing is left of what was tried."""
+        async with app:
+            connection = await orders.connect()
+            await connection.close()
+            with pytest.raises(InvalidOption, match="can't be used any more"):
+                await sell.submit(1, in_transaction=connection)
+            for end in ("commit", "rollback"):
+                async with AsyncSession(orders) as session, session.begin() as begun:
+                    await getattr(begun, end)()
+                    with pytest.raises(InvalidOption, match="can't be used any more"):
+                        await sell.submit(1, in_transaction=session)
+            plain = blocking.connect()
+            plain.close()
+            with pytest.raises(InvalidOption, match="can't be used any more"):
+                sell.blocking.submit(1, in_transaction=plain)
+            with Session(blocking) as session, session.begin() as begun:
+                begun.rollback()
+                with pytest.raises(InvalidOption, match="can't be used any more"):
+                    sell.blocking.submit(1, in_transaction=session)
+        assert await rows(ledger) == 0
+
+    async def test_submit_middleware_is_around_transactions_too(
+        self, url: str, server: EmbeddedServer, blocking: Engine, orders: AsyncEngine
+    ) -> None:
+        seen: list[tuple[int, bool]] = []
+
+        async def noted(submission: Submission, call_next: CallNext) -> None:
+            for job in submission.jobs:
+                job.options["priority"] = 7
+            jobs = await call_next()
+            seen.append((len(jobs), submission.transaction is not None))
+
+        app = Towpath(server.url, ledger=url, submit_middleware=[noted])
+
+        @app.handler("shop", record=True)
+        async def sell_too(n: int) -> int:
+            return n
+
+        async with app:
+            async with AsyncSession(orders) as session, session.begin():
+                await sell_too.submit_many([1, 2], in_transaction=session)
+
+            def script() -> str:
+                with Session(blocking) as session, session.begin():
+                    return sell_too.blocking.submit(3, in_transaction=session).id
+
+            last = await asyncio.to_thread(script)
+            assert (await sell_too.job(last).info()).priority == 7
+        assert seen == [(2, True), (1, True)]
 
     async def test_a_session_of_several_databases(self, app: Towpath, sell: Sell) -> None:
         async with app, AsyncSession() as session:

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine, RootTransaction
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionError
 
 from towpath.errors import InvalidOption
 from towpath.ledger.database.store import translated
@@ -248,6 +248,9 @@ def _understood() -> Generator[None]:
             yield
         except UnboundExecutionError as error:
             rule = "has several databases: pass its connection to the ledger's instead"
+            raise InvalidOption(_OPTION, "…", rule=rule) from error
+        except InvalidRequestError as error:
+            rule = f"can't be used any more: {error}; begin another transaction"
             raise InvalidOption(_OPTION, "…", rule=rule) from error
         except DBAPIError as error:
             said = str(error.orig)
