@@ -103,7 +103,6 @@ def build(parts: Parts) -> FastAPI:
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
-    app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
     if mounted.tools:
         app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
@@ -120,6 +119,7 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.sessions = Sessions(parts.limits)
     app.state.followed = Followed()
     app.state.draining = asyncio.Event()
+    app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 
 OPEN = frozenset({"/livez", "/readyz"}) | doors.OPEN
