@@ -12,6 +12,18 @@ async def test_dead_jobs_are_listed_with_their_reasons(towpath: Command, engine:
     assert (found["id"], found["reason"]) == ("m-1", "no such address")
 
 
+async def test_dead_jobs_are_searched_by_their_reasons(towpath: Command, engine: Engine) -> None:
+    await bury(engine, "mails", "m-1", reason="no such address")
+    await bury(engine, "mails", "m-2", reason="Disk is full")
+    ran = towpath("dead", "search", "disk", "--queue", "mails")
+    assert ran.code == 0
+    assert "mails/m-2" in ran.out
+    assert "m-1" not in ran.out
+    assert "2 dead jobs were searched; the newest 10,000 are covered" in ran.err
+    found = towpath("dead", "search", "ADDRESS", "--queue", "mails", "--json").object
+    assert (found["id"], found["reason"]) == ("m-1", "no such address")
+
+
 async def test_all_are_retried_with_a_bar_to_watch(towpath: Command, engine: Engine) -> None:
     """In a terminal there is a bar; what was done is told on stdout."""
     await bury(engine, "mails", *(f"m-{n}" for n in range(250)))

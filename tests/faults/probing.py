@@ -13,7 +13,9 @@ from towpath.engine.codec import unpack_raw
 from towpath.engine.script import ARGS, Scripts, pieces_of
 
 PLANTED = "PLANTED"
-READING = frozenset({"look", "ended", "list", "lane", "alone", "counts", "recurring", "scheduled"})
+READING = frozenset(
+    {"look", "ended", "list", "lane", "alone", "counts", "recurring", "scheduled", "search"}
+)
 ONE_WRITE = frozenset({"wake", "remove"})
 """Those that write one key or all in one command, and touch nobody's job."""
 WRITING = sorted(ARGS.keys() - READING - ONE_WRITE)

@@ -66,6 +66,17 @@ class TestDeadJobs:
         [job] = api.claim()
         assert (job["id"], job["attempt"]) == ("a/b", 1)
 
+    def test_are_searched_by_their_reasons(self, api: Api) -> None:
+        for id, reason in (("a", "no disk"), ("b", "timeout"), ("c", "DISK is full")):
+            api.submit(1, id=id)
+            [job] = api.claim()
+            api.say("fail", job, reason=reason, dead=True)
+        found = api.get("/dead/search", text="disk").json()
+        assert ([it["id"] for it in found["jobs"]], found["looked"]) == (["c", "a"], 3)
+        rest = api.get("/dead/search", text="disk", looked=3).json()
+        assert rest == {"jobs": [], "looked": 3, "is_over": True}
+        problem(api.get("/dead/search", text=""), 422)
+
     def test_only_dead_jobs_are_retried(self, api: Api) -> None:
         api.submit(1, id="a")
         told = problem(api.post("/dead/a/retry"), 409)

@@ -31,6 +31,7 @@ LOOKS: dict[str, Look] = {
     "lane": lambda engine: engine.lane(NOWHERE, "ann"),
     "lanes_waiting": lambda engine: engine.lanes_waiting(NOWHERE),
     "list": lambda engine: engine.list(NOWHERE, State.READY),
+    "search_dead": lambda engine: engine.search_dead(NOWHERE, "disk"),
     "counts": lambda engine: engine.counts(NOWHERE),
     "options": lambda engine: engine.options(NOWHERE),
     "known_options": lambda engine: engine.known_options(NOWHERE),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from towpath.cli import jobs as one_by_one
+from towpath.cli.listing import brief
 from towpath.cli.records import retrying
 from towpath.console.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
 from towpath.console.verb import Session, verb
@@ -48,6 +49,42 @@ async def list_(
     Those that died first come first.
     """
     await one_by_one.list_(session, queue=queue, state=["dead"], limit=limit, after=after, all=all)
+
+
+@verb(
+    app,
+    "search",
+    examples="""
+        towpath dead search "disk is full" --queue mails
+        towpath dead search timeout --queue mails --json
+    """,
+)
+async def search(
+    session: Session,
+    *,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the reason has in it.")],
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="QUEUE", help="Dead jobs of which queue.")
+    ],
+) -> None:
+    """Search dead jobs by their reasons, the newest first.
+
+    Covers the newest 10,000 dead jobs of the queue; capitals and small letters are the same.
+    """
+    out, looked, is_over = session.out, 0, False
+    rows: list[tuple[object, ...]] = []
+    async with session.engine() as engine:
+        while not is_over:
+            found = await engine.search_dead(queue, text, looked=looked)
+            looked, is_over = found.looked, found.is_over
+            for job in found.jobs:
+                if out.as_json:
+                    out.object(brief(job))
+                else:
+                    rows.append((job.ref, job.attempts, job.ended_at, job.reason))
+    if rows:
+        out.table(("JOB", ">ATTEMPTS", "DIED", "REASON"), rows)
+    out.note(f"{looked} dead jobs were searched; the newest 10,000 are covered")
 
 
 @verb(

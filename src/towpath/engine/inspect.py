@@ -21,9 +21,11 @@ from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidName, InvalidOption, JobNotFound
-from towpath.ids import JobId, QueueName, Token, lane_key, queue_name
+from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 
 LARGEST_PAGE = 1000
+SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
+"""Dead jobs that a search covers, the newest, and of how many one step reads the records."""
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -44,6 +46,16 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: list[JobInfo]
     after: str | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one step of a search found, and how far the search has come."""
+
+    jobs: list[JobInfo]
+    """The newest first."""
+    looked: int
+    """Dead jobs that were looked at so far, of the newest 10,000; give it to go on."""
+    is_over: bool
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +171,23 @@ class Inspector:
         rest = _make_cursor(rows[-1][0], rows[-1][1]) if more else None
         return Page([job for job in jobs if job and job.state is state], rest)
 
+    async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> Found:
+        """Dead jobs whose reason has *text* in it, in whatever case (of ASCII letters), the newest
+        first.
+
+        Covers the newest 10,000 dead jobs of the queue, 1,000 in a step: go on with *looked* until
+        it is over. Jobs that die meanwhile may bring some up twice. Payloads are left out.
+        """
+        name, wanted = queue_name(queue), text_name("text", text, longest=200)
+        looked = whole("looked", looked, 0, SEARCHED_MOST)
+        count = min(_SEARCHED_AT_ONCE, SEARCHED_MOST - looked)
+        if not count:
+            return Found([], looked, is_over=True)
+        rows, seen, now = await self._store.read("search", name, _small(wanted), looked, count)
+        jobs = [_listed(name, row, now) for row in rows]
+        over = seen == 0 or looked + seen >= SEARCHED_MOST
+        return Found([it for it in jobs if it], looked + seen, is_over=over)
+
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""
         meta_flat, facts_flat = await self._store.read("counts", queue_name(queue))
@@ -248,6 +277,11 @@ def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
         return None
     leased = {"expires": score} if record.state is State.LEASED else {}
     return _job(JobRef(queue, JobId(id.decode(errors="replace"))), record, leased)
+
+
+def _small(text: str) -> bytes:
+    """As Lua does it: only the letters of ASCII."""
+    return text.encode().lower()
 
 
 def _instant(ms: float | None) -> datetime | None:

@@ -50,6 +50,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "after", "score", "size"),
         "counts": ("clock",),
+        "search": ("clock", "text", "from", "count"),
     }
 )
 """Every script and its arguments in order; a test compares them with the headers."""

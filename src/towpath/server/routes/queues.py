@@ -66,6 +66,30 @@ async def dead(
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
+class FoundOut(Answer):
+    """Dead jobs whose reason has the text, the newest first."""
+
+    jobs: list[JobOut]
+    looked: int
+    """Dead jobs that were looked at so far; give it to go on."""
+    is_over: bool
+    """Whether the newest 10,000 dead jobs of the queue were looked at, or all there are."""
+
+
+@router.get("/{queue}/dead/search", response_model=FoundOut, responses=documented())
+async def search(
+    queue: Queue,
+    engine: TheEngine,
+    _: CanRead,
+    text: Annotated[str, Query(min_length=1, max_length=200)],
+    looked: Annotated[int, Query(ge=0, le=10_000)] = 0,
+) -> FoundOut:
+    """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
+    found = await engine.search_dead(queue, text, looked=looked)
+    jobs = [JobOut.of(job) for job in found.jobs]
+    return FoundOut(jobs=jobs, looked=found.looked, is_over=found.is_over)
+
+
 @router.post("/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409))
 async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
     """Give a dead job its attempts back."""

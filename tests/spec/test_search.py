@@ -1,0 +1,60 @@
+"""Searching dead jobs by their reasons: the newest 10,000, some at a time."""
+
+import pytest
+
+from tests.spec.jobs import LEASE, REVIEWS
+from towpath.clock import ManualClock, milliseconds
+from towpath.engine import inspect
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Found
+from towpath.errors import InvalidName, InvalidOption
+
+
+async def bury(engine: Engine, clock: ManualClock, *reasons: str) -> None:
+    """Jobs 0, 1, 2, …, each dead for its reason, one after the other."""
+    for n, reason in enumerate(reasons):
+        await engine.submit(REVIEWS, b"", id=str(n))
+        [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE)
+        await engine.bury(lease, reason)
+        clock.advance(milliseconds(1))
+
+
+def ids(found: Found) -> list[str]:
+    return [job.id for job in found.jobs]
+
+
+async def test_finds_what_has_the_text_in_whatever_case_the_newest_first(
+    engine: Engine, clock: ManualClock
+) -> None:
+    await bury(engine, clock, "Disk is full", "timeout", "the DISK (a%b.c) broke", "x")
+    found = await engine.search_dead(REVIEWS, "disk")
+    assert (ids(found), found.looked) == (["2", "0"], 4)
+    assert ids(await engine.search_dead(REVIEWS, "(A%B.")) == ["2"]
+    assert ids(await engine.search_dead(REVIEWS, "nothing")) == []
+
+
+async def test_goes_on_where_it_was_and_ends(
+    engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect, "_SEARCHED_AT_ONCE", 2)
+    monkeypatch.setattr(inspect, "SEARCHED_MOST", 4)
+    await bury(engine, clock, *(f"no disk {n}" for n in range(6)))
+    first = await engine.search_dead(REVIEWS, "disk")
+    assert (ids(first), first.looked, first.is_over) == (["5", "4"], 2, False)
+    second = await engine.search_dead(REVIEWS, "disk", looked=first.looked)
+    assert (ids(second), second.looked, second.is_over) == (["3", "2"], 4, True)
+    assert ids(await engine.search_dead(REVIEWS, "disk", looked=4)) == []
+
+
+async def test_is_over_where_there_are_no_more(engine: Engine, clock: ManualClock) -> None:
+    await bury(engine, clock, "no disk")
+    found = await engine.search_dead(REVIEWS, "disk")
+    assert (await engine.search_dead(REVIEWS, "disk", looked=found.looked)).is_over
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 201, "a\nb"])
+async def test_refuses_a_text_that_cannot_be_one(engine: Engine, bad: str) -> None:
+    with pytest.raises(InvalidName):
+        await engine.search_dead(REVIEWS, bad)
+    with pytest.raises(InvalidOption):
+        await engine.search_dead(REVIEWS, "x", looked=-1)
