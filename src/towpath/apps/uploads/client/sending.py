@@ -35,6 +35,8 @@ _READ = 1 << 20
 _PATIENCE = 300.0
 """Seconds without any success after which a server is given up."""
 _LONGEST_PAUSE = 5.0
+_LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
+"""Seconds between two looks at what is missing, and at the status, once all was sent."""
 _ANEW = 20
 """How often an upload that was aborted or has expired is begun anew."""
 _GONE = ("ABORTED", "EXPIRED")
@@ -114,7 +116,7 @@ class Sending:
         """Send it, wait until it is stored, and see that it is whole. *sent* is told of bytes."""
         checksum = self._checksum()
         upload = self._started(checksum)
-        before, failed = 0, 0
+        before, failed, looked, pause = 0, 0, 0.0, 0.05
         first = True
         while True:
             status = upload["status"]
@@ -127,7 +129,10 @@ class Sending:
                     raise FileNotStored(f"{self._name}: {upload['error_message']}")
                 upload = self._asked("POST", f"{self._path(upload)}/resume")
                 continue
-            missing = list(_numbers(self._missing(upload)))
+            # Chunks may be missing again: they have expired, or Redis was lost.
+            look = first or steady() - looked > _LOOK_EVERY
+            missing = list(_numbers(self._missing(upload))) if look else []
+            looked = steady() if look else looked
             if first:
                 before = self._size - sum(self._length(upload, it) for it in missing)
                 sent(before)
@@ -135,7 +140,8 @@ class Sending:
             if missing:
                 self._send(upload, missing, sent)
             else:
-                self._stop.wait(0.05 if self._size <= upload["chunk_size"] else 0.1)
+                self._stop.wait(pause)
+                pause = min(pause * 1.5, _LONGEST_LOOK)
             upload = self._asked("GET", self._path(upload))
 
     # ── the upload ───────────────────────────────────────────────────────────────────────
