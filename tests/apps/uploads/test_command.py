@@ -115,6 +115,26 @@ class TestUpload:
         assert ran.code == 0, ran.err
         assert {line["file"] for line in ran.objects} == set(names)
 
+    def test_without_the_library_of_crcs_sends_sha256(
+        self, command: Command, it: Serving, tmp_path: Path
+    ) -> None:
+        """As in a core install: the module is there, and can't be imported."""
+        (tmp_path / "lib" / "awscrt").mkdir(parents=True)
+        broken = "raise ModuleNotFoundError('awscrt')"
+        (tmp_path / "lib" / "awscrt" / "__init__.py").write_text(broken)
+        (tmp_path / "f").write_text("x")
+        ran = subprocess.run(
+            [COMMAND, "upload", "f", "--json"],
+            env=command.env | {"PYTHONPATH": str(tmp_path / "lib")},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert json.loads(ran.stdout)["checksum"]["algorithm"] == "sha256"
+
     def test_takes_standard_input(self, command: Command, it: Serving) -> None:
         ran = command("upload", "-", "--name", "x.txt", "--json", input="hello")
         assert content(it, json.loads(ran.out)) == b"hello"

@@ -152,6 +152,7 @@ class Sending:
         """
         try:
             running = Running(Algorithm.CRC64NVME)
+            running.update(b"")  # loads it
         except ModuleNotFoundError:
             running = Running(Algorithm.SHA256)
         with self._file.open("rb", buffering=0) as file:
