@@ -56,6 +56,11 @@ class TestLoggingIn:
         assert "Secure" not in cookie
         assert running.key not in cookie
 
+    def test_marks_it_secure_where_the_browser_came_by_https(self, running: Serving) -> None:
+        headers = {"X-Forwarded-Proto": "https"}
+        answer = running.client(key="").post("/", data={"key": running.key}, headers=headers)
+        assert "; Secure" in answer.headers["set-cookie"]
+
     @pytest.mark.parametrize("key", ["", "wrong", "tp_" + "x" * 50, "x" * 600, "ключ"])
     def test_needs_a_key_that_counts(self, running: Serving, key: str) -> None:
         answer = running.client(key="").post("/", data={"key": key})

@@ -15,12 +15,13 @@ from sse_starlette import EventSourceResponse
 from towpath.clock import seconds
 from towpath.dashboard.pulse import Pulse, changes, mark_of
 from towpath.engine.diagnosis import examine
+from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.findings import Finding, Verdict, findings
 from towpath.engine.inspect import Lane
 from towpath.engine.model import JobInfo, JobRef, job_ref
 from towpath.engine.states import State
-from towpath.errors import InvalidName, JobNotFound
+from towpath.errors import InvalidName, JobNotFound, TowpathError
 from towpath.ids import queue_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.ledger import Ledger
@@ -76,7 +77,7 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
         queues=seen,
         rates=snapshot.rates,
         findings=[it for it in found if it.verdict is not Verdict.OK],
-        facts=engine.facts if whole else None,
+        facts=_facts(engine) if whole else None,
         sums={name: sum(getattr(it, name) for it in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
@@ -86,10 +87,20 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
 
 
+def _facts(engine: Engine) -> ServerFacts | None:
+    """What the server said about itself; None while it never answered."""
+    with suppress(TowpathError):
+        return engine.facts
+    return None
+
+
 async def _examined(engine: Engine) -> list[Finding]:
-    return findings(
-        await examine(engine.url, within=seconds(2)), engine.url, engine.facts.durability
-    )
+    """What the checks find. That they took too long is a finding too, not a page that fails."""
+    try:
+        checkup = await examine(engine.url, within=seconds(2))
+        return findings(checkup, engine.url, engine.facts.durability)
+    except TowpathError as error:
+        return [Finding("checks", Verdict.WARN, str(error), error.remedy)]
 
 
 @router.get("/live")
