@@ -15,7 +15,7 @@ from tests.server.serving import Serving
 BROUGHT = ROOT / ".venv" / "chromium"
 PICTURES = "TOWPATH_TEST_PICTURES"
 """Where pictures of the pages are kept; without it, none are."""
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

@@ -42,8 +42,11 @@ def reader(running: Serving) -> Visitor:
     return log_in(running, running.make_key("read")[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """One for all tests of a module, which has no async tests: while a browser runs, Playwright has
+    a loop in this thread.
+    """
     with started() as browser:
         yield browser
 

@@ -9,7 +9,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import Tab
-from tests.dashboard.visiting import Visitor
 from tests.server.serving import Serving
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -26,18 +25,6 @@ def posted(client: httpx.Client, path: str, **body: object) -> httpx.Response:
     answer = client.post(path, json=body)
     assert answer.status_code in (200, 201, 202), answer.text
     return answer
-
-
-def test_are_in_the_menu(admin: Visitor) -> None:
-    page = admin.look("/")
-    for name in ("messages", "reviews", "timers", "uploads", "issues"):
-        assert f'href="/ui/{name}"' in page
-
-
-def test_need_the_scope_and_the_queue(running: Serving) -> None:
-    _, other = running.make_key("read", queues=("mine",))
-    for name in ("messages", "reviews", "uploads", "issues"):
-        assert running.client(other).get(f"/ui/{name}").status_code == 403
 
 
 def test_a_users_messages(tab: Tab, client: httpx.Client) -> None:

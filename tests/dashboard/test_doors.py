@@ -297,3 +297,15 @@ class TestKeysOverHttp:
             visitor.get("/api/v1/doctor"),
         ):
             assert code(answer, 403) == "queue-forbidden"
+
+
+class TestPagesOfApplications:
+    def test_are_in_the_menu(self, admin: Visitor) -> None:
+        page = admin.look("/")
+        for name in ("messages", "reviews", "timers", "uploads", "issues"):
+            assert f'href="/ui/{name}"' in page
+
+    def test_need_the_scope_and_the_queue(self, running: Serving) -> None:
+        _, other = running.make_key("read", queues=("mine",))
+        for name in ("messages", "reviews", "uploads", "issues"):
+            assert running.client(other).get(f"/ui/{name}").status_code == 403
