@@ -17,7 +17,7 @@ RIGHT_TO_LEFT = "\u202e\u05e9\u05dc\u05d5\u05dd\u202c \u0645\u0631\u062d\u0628\u
 PAGES = (
     "/", "/ui/queues/{queue}", "/ui/queues/{queue}?state=waiting", "/ui/queues/{queue}?state=dead",
     "/ui/queues/{queue}/jobs/dead-1", "/ui/dead?queue={queue}", "/ui/schedules", "/ui/keys",
-    "/ui/audit", "/ui/search?q=ann", "/ui/queues/nothing",
+    "/ui/audit", "/ui/workers", "/ui/search?q=ann", "/ui/queues/nothing",
 )  # fmt: skip
 
 
@@ -96,6 +96,12 @@ class TestEveryPage:
         expect(page.locator("#api .opblock-tag").first).to_be_visible()
         tab.picture("docs")
         assert tab.complaints == []
+
+    def test_workers_say_what_they_serve(self, tab: Tab) -> None:
+        """The server's own worker, which stores what was uploaded."""
+        page = tab.go("/ui/workers")
+        expect(page.locator("tbody tr")).not_to_have_count(0)
+        expect(page.locator("tbody")).to_contain_text("uploads")
 
     def test_the_theme_follows_the_system_until_it_is_switched(self, tab: Tab) -> None:
         def ground() -> str:

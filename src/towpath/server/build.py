@@ -20,7 +20,7 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import EVENTS, derived
 from towpath.clock import seconds
-from towpath.dashboard import doors, engine_pages
+from towpath.dashboard import doors, engine_pages, operator_pages
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -99,7 +99,8 @@ def build(parts: Parts) -> FastAPI:
         app.add_middleware(CrossOrigin, rules=mounted.origins)
     own = [
         work.router, jobs.router, queues.router, queues.events_router, schedules.router,
-        operating.router, health.router, engine_pages.router, doors.router,
+        operating.router, health.router, engine_pages.router, operator_pages.router,
+        doors.router,
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
