@@ -128,7 +128,7 @@ class Filter(NamedTuple):
         )
 
 
-class Found(NamedTuple):
+class JobsFound(NamedTuple):
     """A page of jobs, and how many were looked at for it."""
 
     jobs: list[JobInfo]
@@ -136,14 +136,16 @@ class Found(NamedTuple):
     looked_at: int
 
 
-async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: str) -> Found:
+async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: str) -> JobsFound:
     """The next jobs in *state* that are *wanted*; nothing beyond the first 10,000 is looked at."""
     if not any(wanted):
         page = await engine.list(queue, state, after=after or None, size=SIZE)
-        return Found(page.jobs, page.after, len(page.jobs))
+        return JobsFound(page.jobs, page.after, len(page.jobs))
     if wanted.lane and state is State.WAITING:
         found = await engine.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
-        return Found([it for it in found.jobs if wanted.fits(it)], found.after, len(found.jobs))
+        return JobsFound([it for it in found.jobs if wanted.fits(it)], found.after, len(found.jobs))
+    if state is State.DEAD and wanted == Filter(text=wanted.text):
+        return await _searched(engine, queue, wanted.text)
     jobs: list[JobInfo] = []
     looked_at, place = 0, after or None
     while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
@@ -152,7 +154,18 @@ async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: 
         jobs += filter(wanted.fits, page.jobs)
         if place is None:
             break
-    return Found(jobs, place, looked_at)
+    return JobsFound(jobs, place, looked_at)
+
+
+async def _searched(engine: Engine, queue: str, text: str) -> JobsFound:
+    """Dead jobs with *text* in their reason, the newest first: some of the newest 10,000."""
+    jobs: list[JobInfo] = []
+    looked_at, over = 0, False
+    while not over and len(jobs) < SIZE:
+        found = await engine.search_dead(queue, text, looked=looked_at)
+        jobs += found.jobs
+        looked_at, over = found.looked, found.is_over
+    return JobsFound(jobs[:_PAGE], None, looked_at)
 
 
 @router.get("/queues/{queue}")
@@ -287,7 +300,10 @@ async def dead_page(
     pulse = pulse_of(request)
     snapshot = await pulse.having(queue) if queue else await pulse.now()
     having = {name: it.dead for name, it in snapshot.seen_by(key).items() if it.dead}
-    found, chosen = Found([], None, 0), queue or max(having, key=lambda it: having[it], default="")
+    found, chosen = (
+        JobsFound([], None, 0),
+        queue or max(having, key=lambda it: having[it], default=""),
+    )
     if chosen:
         name = queue_name(chosen)
         refuse_unknown(key, name, snapshot.queues)
