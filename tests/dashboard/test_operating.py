@@ -1,0 +1,75 @@
+"""What the dashboard's buttons ask of the API, and what looking costs the store."""
+
+import asyncio
+import re
+
+from tests.server.serving import Api, Serving, code
+from towpath import Engine
+from towpath.dashboard.pulse import Pulse
+from towpath.embedded import EmbeddedServer
+
+
+class TestDeadJobs:
+    def test_are_retried_by_id_and_by_a_part_of_their_reason(self, api: Api) -> None:
+        for n, reason in enumerate(["Disk full", "disk FULL on b", "no route", "no route"]):
+            api.bury(f"d{n}", reason=reason)
+        assert api.post("/dead/retry", {"text": "disk full"}).json() == {"retried": 2, "left": 2}
+        answer = api.post("/dead/retry", {"ids": ["d2", "d0", "nobody"]}).json()
+        assert answer == {"retried": 1, "left": 1}
+        assert [api.look(f"d{n}")["state"] for n in range(4)] == ["ready"] * 3 + ["dead"]
+        assert api.post("/dead/retry", {}).json() == {"retried": 1, "left": 0}
+
+    def test_are_deleted_one_by_one(self, api: Api) -> None:
+        api.bury("gone")
+        assert api.delete("/dead/gone").status_code == 204
+        assert code(api.get("/jobs/gone"), 404) == "job-not-found"
+        api.submit(id="open")
+        assert code(api.delete("/dead/open"), 409) == "job-open"
+
+
+class TestLanes:
+    def test_say_what_their_jobs_wait_for(self, api: Api) -> None:
+        for n in range(3):
+            api.submit(id=f"a{n}", lane="ann")
+        [held] = api.claim(lease=600)
+        lane = {"lane": "ann", "head": held["id"], "head_state": "leased", "behind": 2}
+        assert api.get("/lanes").json() == {"lanes": [lane], "after": None}
+        assert code(api.post("/lanes/ann/drop"), 409) == "lane-not-parked"
+
+
+class TestTheChecks:
+    def test_are_those_of_doctor(self, running: Serving) -> None:
+        told = running.client().get("/api/v1/doctor").json()
+        assert told["durability"] == "disk"
+        verdicts = {it["check"]: it["verdict"] for it in told["findings"]}
+        assert (verdicts["eviction"], verdicts["memory"]) == ("ok", "warn")
+
+
+class TestThePulse:
+    async def test_fifty_who_look_cost_the_store_what_one_costs(
+        self, engine: Engine, server: EmbeddedServer
+    ) -> None:
+        """Each queue is asked for once, however many pages are open."""
+        for queue in ("a", "b", "c"):
+            await engine.submit(queue, b"")
+        pulse = Pulse(lambda: engine)
+
+        def asked() -> int:
+            told = str(server.ask("INFO", "commandstats"))
+            return sum(map(int, re.findall(r"cmdstat_evalsha(?:_ro)?:calls=(\d+)", told)))
+
+        before = asked()
+        await pulse.now()
+        one = asked() - before
+        assert one >= 3
+        other = Pulse(lambda: engine)
+        found = await asyncio.gather(*(other.now() for _ in range(50)))
+        assert asked() - before - one == one
+        assert {it.queues["a"].ready for it in found} == {1}
+
+    async def test_a_queue_that_was_made_just_now_is_found(self, engine: Engine) -> None:
+        pulse = Pulse(lambda: engine)
+        await engine.submit("old", b"")
+        assert "new" not in (await pulse.now()).queues
+        await engine.submit("new", b"")
+        assert "new" in (await pulse.having("new")).queues
