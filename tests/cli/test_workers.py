@@ -1,8 +1,9 @@
 """`towpath workers`: who is alive, and what they run."""
 
 from tests.cli.command import Command
-from towpath import Engine, job_ref
+from towpath import Engine
 from towpath.engine.living import Doing, Running
+from towpath.engine.model import job_ref
 
 
 class TestListingWorkers:
