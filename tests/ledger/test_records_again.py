@@ -3,16 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from tests.ledger.records import REVIEWS
 from tests.waiting import eventually_async
-from towpath import Engine, Towpath, seconds
+from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Fail, Lease, job_ref
-from towpath.errors import HandlerInvalid
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.relay import Relay
@@ -108,12 +106,3 @@ async def test_two_who_wait_for_each_other_both_get_what_they_want(server_url: s
         both = await asyncio.gather(ledger.write(crossing(1, 2)), ledger.write(crossing(2, 1)))
     assert both == [1, 2]
     assert len(tries) == 3
-
-
-async def test_recurring_work_has_no_record(file_url: str) -> None:
-    """Nobody would make the row: every firing would be dead."""
-    app = Towpath("redis://nowhere", ledger=file_url)
-    with pytest.raises(HandlerInvalid, match="record"):
-
-        @app.recurring("0 3 * * *", record=True)
-        async def clean() -> None: ...

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from towpath.clock import readable
 from towpath.console.arguments import chosen_queues
 from towpath.console.output import Output
-from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position
 from towpath.engine.model import JobInfo, Said
 from towpath.engine.spelling import written
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from towpath.engine.engine import Engine
 
 STATES = (
     State.LEASED, State.READY, State.DELAYED, State.WAITING,

@@ -5,6 +5,7 @@ const tus = require("tus-js-client");
 
 const told = JSON.parse(process.argv[2]);
 const say = (what) => process.stdout.write(JSON.stringify(what) + "\n");
+let stopped = false; // progress is told a few times more while it is being interrupted
 const upload = new tus.Upload(fs.createReadStream(told.file), {
   endpoint: told.endpoint,
   uploadUrl: told.url,
@@ -14,7 +15,8 @@ const upload = new tus.Upload(fs.createReadStream(told.file), {
   headers: { Authorization: `Bearer ${told.key}` },
   metadata: { filename: "from-js.bin", filetype: "application/x-test" },
   onProgress: (sent) => {
-    if (told.stop && sent >= told.stop) {
+    if (told.stop && sent >= told.stop && !stopped) {
+      stopped = true;
       upload.abort().then(() => say({ interrupted: sent, url: upload.url }));
     }
   },

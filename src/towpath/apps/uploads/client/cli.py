@@ -169,9 +169,9 @@ def _found(names: Sequence[str], name: str | None) -> Generator[list[Item]]:
         for told in names:
             file = Path(told)
             if told == _STDIN:
-                file = Path(folder) / "stdin"
-                with file.open("wb") as copy:
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as copy:
                     shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
+                file = Path(copy.name)
             try:
                 mode = file.stat().st_mode
                 os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
