@@ -20,8 +20,9 @@ class Edit:
 class Mutant:
     """A fault and the edits that plant it."""
 
-    def __init__(self, name: str, *edits: tuple[str, str, str]) -> None:
-        self.name = name
+    def __init__(self, name: str, *edits: tuple[str, str, str], seed: int = 3) -> None:
+        self.name, self.seed = name, seed
+        """Where the programs begin that find it: the rare ones have a seed that does so soon."""
         self._edits = [Edit(*edit) for edit in edits]
 
     def __str__(self) -> str:
@@ -208,6 +209,7 @@ MUTANTS = [
     Mutant(
         "a moved job comes past its lane",
         ("move", "elseif take_lane(job) then", "else"),
+        seed=4,
     ),
     Mutant(
         "behind its lane's head a job keeps its old time",
