@@ -19,6 +19,7 @@ from tests.forges.github_description import github_description
 from tests.forges.serving import ForgeServer, running_forge
 from tests.postgres import PostgresServer
 from tests.servers import oldest
+from towpath.app import connection
 from towpath.calls.caller import Caller
 from towpath.clock import Clock, ManualClock
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
@@ -65,6 +66,16 @@ def running_oldest_server() -> Iterator[EmbeddedServer]:
 def running_cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(masters=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def blocking_ends() -> Iterator[None]:
+    """What a test asked by `.blocking` ends with it, not with the process: its thread would go on
+    queuing records on the server that the next test uses.
+    """
+    yield
+    for it in list(connection._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
+        it.leave_blocking()
 
 
 @pytest.fixture

@@ -45,8 +45,8 @@ class TestRepliesThatAreCut:
 
         async with app:
             await sell.submit_many(range(2000))
-            proxy.faults.cut_replies = 0.1
-            await asyncio.wait_for(Worker(app, concurrency=50).drain(), 30)
+            proxy.faults.cut_replies = 0.3
+            await asyncio.wait_for(Worker(app, concurrency=50).drain(), 90)
             proxy.faults.cut_replies = 0.0
             found = await contents_of(app.engine, "shop")
         assert proxy.cuts > 3

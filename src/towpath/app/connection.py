@@ -89,9 +89,7 @@ class Connection:
         try:
             yield
         finally:
-            if self._blocking is not None:
-                atexit.unregister(self._blocking.__exit__)
-                self._blocking.__exit__()
+            self.leave_blocking()
             self._life, self.connected, self._ledger, self._given = before
             self._entered, self._entering, self._blocking, self._twin = counted
 
@@ -160,6 +158,13 @@ class Connection:
                 atexit.register(blocking.__exit__)
                 self._blocking, self._twin = blocking, twin
             return self._blocking
+
+    def leave_blocking(self) -> None:
+        """Close what `blocking` connected, now instead of when the program ends."""
+        blocking, self._blocking, self._twin = self._blocking, None, None
+        if blocking is not None:
+            atexit.unregister(blocking.__exit__)
+            blocking.__exit__()
 
     def _make_twin(self, engine: Engine) -> Connection:
         given = self._given
