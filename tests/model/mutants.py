@@ -20,9 +20,8 @@ class Edit:
 class Mutant:
     """A fault and the edits that plant it."""
 
-    def __init__(self, name: str, *edits: tuple[str, str, str], seed: int = 3) -> None:
-        self.name, self.seed = name, seed
-        """Where the programs begin that find it: the rare ones have a seed that does so soon."""
+    def __init__(self, name: str, *edits: tuple[str, str, str]) -> None:
+        self.name = name
         self._edits = [Edit(*edit) for edit in edits]
 
     def __str__(self) -> str:
@@ -205,11 +204,6 @@ MUTANTS = [
             "elseif take_lane(job) then\n    enter_behind(job)",
             "elseif take_lane(job) then\n    enter_ready(job)",
         ),
-    ),
-    Mutant(
-        "a moved job comes past its lane",
-        ("move", "elseif take_lane(job) then", "else"),
-        seed=70,
     ),
     Mutant(
         "behind its lane's head a job keeps its old time",

@@ -25,7 +25,7 @@ def test_fault_is_found(
     with Connection(server.address) as connection:
         world = World(server.url, server.address, connection, scripts)
         with pytest.raises((AssertionError, TowpathError)) as failure:
-            run_programs(world, programs=PROGRAMS, seed=mutant.seed, phases=[Phase.generate])
+            run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     program = program_of(failure.value)
     assert "step" in program
     record_property("program", program)

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from tests.model.mutants import Mutant
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
 from tests.spec.test_waiting import blocked, ids_within_moments, waiting_claim
 from tests.waiting import eventually_async
 from towpath.clock import ZERO, ManualClock, days, hours, milliseconds, minutes, seconds
+from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import LARGEST_BATCH, Engine
 from towpath.engine.model import HIGH, LOW, Call, job_ref, new_job
 from towpath.engine.options import LanePolicy, QueueOptions
@@ -133,6 +135,16 @@ class TestMovingAJobOfALane:
         assert await claim(engine, 9) == []
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 9)) == ["b"]
+
+    async def test_past_a_lane_that_went_on_would_be_noticed(self, server: EmbeddedServer) -> None:
+        """A planted fault that random programs find too rarely: the lane is not asked."""
+        fault = Mutant("no lane", ("move", "elseif take_lane(job) then", "else"))
+        async with Engine(server.url, scripts=fault.scripts()) as engine:
+            await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+            await submit_ids(engine, "a", "b", lane="octo")
+            first = await claim_one(engine)
+            await engine.fail(first, "no", delay=hours(1))
+            assert await engine.move(first.job, delay=ZERO) is State.READY
 
     async def test_behind_its_head_to_the_past_frees_it_of_its_time(self, engine: Engine) -> None:
         await submit_ids(engine, "a", lane="octo")

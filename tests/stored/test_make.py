@@ -13,7 +13,13 @@ async def test_the_same_is_written_today(
 ) -> None:
     told = await write(server, f"sqlite:///{tmp_path}/ledger.db")
     assert _states(told) == _states(facts)
-    assert differences(facts["database"], told["database"]) == []
+    assert differences(_rows(facts), _rows(told)) == []
+
+
+def _rows(told: dict[str, Any]) -> dict[str, Any]:
+    """Without tokens: a relay that looks early lifts them by a minute, and when is chance."""
+    rows = [{**row, "fence": bool(row["fence"])} for row in told["database"]["records"]]
+    return {**told["database"], "records": rows}
 
 
 def _states(told: dict[str, Any]) -> dict[str, str]:

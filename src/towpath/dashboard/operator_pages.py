@@ -98,7 +98,7 @@ async def search_page(
     text = q.strip()
     snapshot = await pulse_of(request).now()
     seen = snapshot.seen_by(key)
-    jobs = await _jobs_of(engine, seen, text) if text else []
+    jobs = await _jobs_of(engine, seen, text, key) if text else []
     if len(jobs) == 1:
         ref = jobs[0].ref
         return RedirectResponse(f"{PAGES}queues/{ref.queue}/jobs/{quote(ref.id, safe='')}", 303)
@@ -114,13 +114,15 @@ async def search_page(
     )
 
 
-async def _jobs_of(engine: Engine, queues: Iterable[str], text: str) -> list[JobInfo]:
-    """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one."""
+async def _jobs_of(engine: Engine, queues: Iterable[str], text: str, key: KeyInfo) -> list[JobInfo]:
+    """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one, also in a queue that
+    is newer than the shared look at all of them.
+    """
     refs: list[JobRef] = []
     names = list(queues)
     first, slash, rest = text.partition("/")
     with suppress(InvalidName):
-        refs += [job_ref(first, rest)] if slash and first in names else []
+        refs += [job_ref(first, rest)] if slash and key.covers(first) else []
     with suppress(InvalidName):
         refs += [job_ref(name, text) for name in names]
     return [it for it in await _each(refs, engine.job) if it is not None]
