@@ -40,7 +40,7 @@ def _figures(p99: dict[str, list[float]], kind: str) -> list[Figure]:
     small, large = p99[f"small {kind}"], p99[f"large {kind}"]
     times = [a / b for a, b in zip(large, small, strict=True)]
     what = f"claim naming {NAMED} selectors" if kind == "named" else "claim naming none"
-    target = at_most(1.5, "that with 50 jobs")
+    target = at_most(1.5)
     return [
         measured(f"selectors.{kind}", f"{what}, p99: 50,000 jobs to 50", "x", times, target),
         measured(f"selectors.{kind}.large", f"{what}, p99 with 50,000 jobs", "ms", large),
