@@ -61,6 +61,26 @@ class TestTheFloor:
             assert last <= lease.token < last + 10
             last = lease.token
 
+    async def test_is_the_last_token_where_a_job_is_leased(self, engine: Engine) -> None:
+        """As in a ledger that is looked through while somebody works: nothing was lost."""
+        await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(4)])
+        tokens: list[int] = []
+        for _ in range(4):
+            [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+            tokens.append(lease.token)
+            await engine.anchor(REVIEWS, floor=lease.token)
+        assert tokens == [tokens[0] + n for n in range(4)]
+
+    async def test_rises_above_a_token_that_nobody_has_given(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """The next one would be this very one: the clock stands where it was given."""
+        floor = int(clock.stamp()) * 1000
+        await engine.anchor(REVIEWS, floor=floor)
+        await engine.submit(REVIEWS, b"")
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+        assert lease.token > floor
+
     async def test_rises_once_however_many_ask(self, engine: Engine, clock: ManualClock) -> None:
         await engine.submit(REVIEWS, b"")
         floor = (int(clock.stamp()) + 3_600_000) * 1000

@@ -15,7 +15,8 @@ local born, floor = ARGV[2], tonumber(ARGV[3])
 local stored = redis.call('HMGET', META, 'born', 'token')
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if not stored[1] then redis.call('HSET', META, 'born', born) end
-if math.max(tonumber(stored[2] or 0), now_us) <= floor then
+-- Where the last token is the floor itself, nothing was lost: the next one is higher.
+if math.max(tonumber(stored[2] or 0) + 1, now_us) <= floor then
   redis.call('HSET', META, 'token', int(floor + AHEAD_US))
 end
 return { stored[1] or born, run or '' }
