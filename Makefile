@@ -20,7 +20,7 @@ PROGRAMS ?= 5000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check spec lint types contracts unit model bench figures docs format clean
+.PHONY: help up test check spec lint types contracts unit model bench figures docs site format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,10 @@ figures: $(STAMP) ## how the code is built: frames, modules, lines, starts
 
 docs: $(STAMP) ## write the reference pages anew
 	$(BIN)/python -m docs.reference.make
+
+site: $(STAMP) ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'open build/site/index.html'
 
 format: $(STAMP) ## rewrite the files as ruff wants them
 	$(BIN)/ruff format .

@@ -75,16 +75,17 @@ def write_part(marks: Marks, figures: Sequence[Figure], made_with: Versions, *, 
     return put(marks, _page(figures, made_with, date))
 
 
-def put(marks: Marks, blocks: Sequence[str]) -> Path:
+def put(marks: Marks, blocks: Sequence[str], page: Path | None = None) -> Path:
     """Put paragraphs between marks, in place of what was there. Raises ValueError without marks."""
-    text = PAGE.read_text("utf-8")
+    page = page or PAGE
+    text = page.read_text("utf-8")
     before, begin, rest = text.partition(marks.begin)
     _, end, after = rest.partition(marks.end)
     if not begin or not end:
-        raise ValueError(f"{PAGE} has lost its marks: {marks.begin} … {marks.end}")
+        raise ValueError(f"{page} has lost its marks: {marks.begin} … {marks.end}")
     full = [block for block in blocks if block]
-    PAGE.write_text(before + "\n\n".join([begin, *full, end]) + after, "utf-8")
-    return PAGE
+    page.write_text(before + "\n\n".join([begin, *full, end]) + after, "utf-8")
+    return page
 
 
 def with_pipes(rows: Sequence[Sequence[str]], *, numbers: Container[int]) -> str:

@@ -1,27 +1,63 @@
-"""The chart: drawn by matplotlib in an environment of its own, so that Towpath does not need it."""
+"""The chart: every column of the tables in docs/benchmarks.md, also those where a peer is ahead;
+and the short table in README.
+
+    python -m benchmarks.peers.chart      makes both of what the page says now
+
+Drawn by matplotlib in an environment of its own, so that Towpath does not need it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import NotInstalled, python_environment
-from benchmarks.peers.roster import ROOT
-from benchmarks.peers.standing import Comparison, Standing
+from benchmarks.peers.roster import ROOT, roster
+from benchmarks.report import Marks, put, with_pipes
 
 CHART = ROOT / "docs" / "images" / "peers.png"
+PAGE = ROOT / "docs" / "benchmarks.md"
 REQUIRES = ("matplotlib==3.11.2",)
+COLUMNS = (
+    ("drain, jobs/s", "Drain by one worker process, jobs/s", "more"),
+    ("submit, jobs/s", "Submit one by one, jobs/s", "more"),
+    ("in bulk", "Submit in bulk, jobs/s", "more"),
+    ("pick-up p50, ms", "Pick-up by an idle worker, p50, ms", "less"),
+    ("pick-up p99", "Pick-up, p99, ms", "less"),
+    ("its job runs again", "Worker killed: its job runs again, s", "less"),
+    ("delayed, late p50, ms", "A delayed job is late, p50, ms", "less"),
+    ("delayed p99", "A delayed job is late, p99, ms", "less"),
+    ("server CPU, µs/job", "Server CPU, µs per job", "less"),
+    ("commands sent/job", "Commands sent per job", "less"),
+    ("commands run/job", "Commands run by the server per job", "less"),
+    ("bytes/queued job", "Server memory, bytes per queued job", "less"),
+)
+"""A column of the page, what the chart calls it, and whether more or less is better."""
+SHORT = {
+    "drain, jobs/s": "drain, /s",
+    "submit, jobs/s": "submit, /s",
+    "in bulk": "bulk, /s",
+    "pick-up p50, ms": "pick-up, ms",
+    "its job runs again": "killed",
+    "delayed, late p50, ms": "late, ms",
+    "server CPU, µs/job": "server, µs",
+    "commands sent/job": "calls",
+    "bytes/queued job": "bytes",
+}
+"""The columns of README's table, and what it calls them."""
+README = Marks("peers", "python -m benchmarks.peers.chart")
 _WITHIN = 60
+_NODE = {peer.label for peer in roster() if not peer.in_python}
 
 
-def draw(compared: Comparison, to: Path = CHART) -> Path:
-    """Draw it. Raises NotInstalled."""
+def draw(page: str, to: Path = CHART) -> Path:
+    """Draw what the text of the page says. Raises NotInstalled."""
     python = python_environment("chart", REQUIRES)
     to.parent.mkdir(parents=True, exist_ok=True)
-    order = json.dumps({"panels": panels(compared), "note": _note(compared), "to": str(to)})
+    order = json.dumps({"panels": panels(page), "note": _note(page), "to": str(to)})
     drawn = subprocess.run(
         [python, "-m", "benchmarks.peers.side.draw"],
         cwd=ROOT,
@@ -36,43 +72,72 @@ def draw(compared: Comparison, to: Path = CHART) -> Path:
     return to
 
 
-def panels(compared: Comparison) -> list[dict[str, Any]]:
-    """Three sets of bars; whoever was not measured has no bar, and is said in the table."""
+def panels(page: str) -> list[dict[str, Any]]:
+    """A set of bars per column; whoever was not measured has words instead of a bar."""
+    recovered = _rows(page, "crash")
+    rows = {label: row | recovered.get(label, {}) for label, row in _rows(page, "peers").items()}
     return [
-        _panel(compared, "Drain by one process, jobs/s (more is better)", _drain),
-        _panel(compared, "Pick-up p50, ms (less is better)", _pickup),
-        _panel(compared, "Server CPU of a job, submitted singly, µs (less is better)", _server),
+        {"title": title, "better": better, "bars": [_bar(it, rows[it], column) for it in rows]}
+        for column, title, better in COLUMNS
     ]
 
 
-def _panel(
-    compared: Comparison, title: str, of: Callable[[Standing], float | None]
-) -> dict[str, Any]:
-    bars = [
-        {"label": one.who.label, "value": value, "kind": _kind(one)}
-        for one in compared.by_drain
-        if (value := of(one)) is not None
+def short_table(page: str) -> str:
+    """README's table: who is best in a column is bold there, whoever it is."""
+    columns = [
+        [_cell(bar, panel) for bar in panel["bars"]]
+        for panel, (column, *_) in zip(panels(page), COLUMNS, strict=True)
+        if column in SHORT
     ]
-    return {"title": title, "bars": bars}
+    labels = [bar["label"] for bar in panels(page)[0]["bars"]]
+    rows = [list(row) for row in zip(labels, *columns, strict=True)]
+    ordered = [SHORT[column] for column, *_ in COLUMNS if column in SHORT]
+    return with_pipes([["", *ordered], *rows], numbers=range(1, len(ordered) + 1))
 
 
-def _drain(one: Standing) -> float | None:
-    return one.middle("drain")
+def _cell(bar: dict[str, Any], panel: dict[str, Any]) -> str:
+    words = (
+        bar["words"].rpartition("= ")[2].replace("not within", "not in").replace("no bulk", "none")
+    )
+    values = [it["value"] for it in panel["bars"] if it["value"] is not None]
+    best = (max if panel["better"] == "more" else min)(values, default=None)
+    return f"**{words}**" if bar["value"] == best else words
 
 
-def _pickup(one: Standing) -> float | None:
-    return one.at(0.5, "pickup_ms")
+def write_readme(page: str, to: Path = ROOT / "README.md") -> Path:
+    return put(README, [short_table(page)], to)
 
 
-def _server(one: Standing) -> float | None:
-    return one.server_us
+def _bar(label: str, row: dict[str, str], column: str) -> dict[str, Any]:
+    cell = row.get(column, "not measured")
+    value = re.search(r"(?:= )?(-?[\d,]+(?:\.\d+)?)(?: s)?$", cell)
+    kind = "ours" if label == "Towpath" else "node" if label in _NODE else "python"
+    number = float(value[1].replace(",", "")) if value and not cell.startswith("not") else None
+    return {"label": label, "value": number, "words": cell, "kind": kind}
 
 
-def _kind(one: Standing) -> str:
-    if one.who.ours:
-        return "ours"
-    return "python" if one.who.in_python else "node"
+def _rows(page: str, part: str) -> dict[str, dict[str, str]]:
+    """A table between its marks: rows by their label. A bare "p99" belongs to what is before it."""
+    text = page.partition(f"<!-- {part}:")[2].partition(f"<!-- /{part} -->")[0]
+    head, _, *lines = [
+        [cell.strip(" *") for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ] or [[], []]
+    named = [
+        f"{head[at - 1].split()[0].strip(',')} p99" if it == "p99" else it
+        for at, it in enumerate(head)
+    ]
+    return {cells[0]: dict(zip(named, cells, strict=True)) for cells in lines}
 
 
-def _note(compared: Comparison) -> str:
-    return f"{compared.date}, each at its best setting, one server, no-op jobs"
+def _note(page: str) -> str:
+    text = page.partition("<!-- peers:")[2]
+    measured = re.search(r"Measured on (\S+): .*?(\d+ CPUs)", text)
+    day = f"{measured[1]}, {measured[2]}, " if measured else ""
+    return f"{day}each at its best setting, one server, no-op jobs; bold: the best of all"
+
+
+if __name__ == "__main__":
+    write_readme(PAGE.read_text())
+    draw(PAGE.read_text())

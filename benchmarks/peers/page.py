@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison as comparing
 from benchmarks.peers import crash as crashing
-from benchmarks.peers.chart import CHART, draw
+from benchmarks.peers.chart import CHART, PAGE, draw, write_readme
 from benchmarks.peers.crash import told
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.standing import Comparison, Recoveries, Standing, Who, kept
@@ -38,14 +38,16 @@ def write_sections(names: Sequence[str]) -> list[Path]:
     written: list[Path] = []
     if "peers" in names and (compared := kept(Comparison)):
         blocks = comparison_blocks(compared)
-        try:
-            written.append(draw(compared))
-            blocks.insert(1, f"![Drain, pick-up and server CPU of each](images/{CHART.name})")
-        except NotInstalled as problem:
-            blocks.insert(1, f"No chart: {problem}.")
+        blocks.insert(1, f"![Every column of this table as bars](images/{CHART.name})")
         written.append(put(PEERS, blocks))
     if "crash" in names and (crashed := kept(Recoveries)):
         written.append(put(CRASH, recovery_blocks(crashed)))
+    if written:
+        written.append(write_readme(PAGE.read_text()))
+        try:
+            written.append(draw(PAGE.read_text()))
+        except NotInstalled as problem:
+            print(f"{CHART.name} is that of an earlier run: {problem}")
     return written
 
 

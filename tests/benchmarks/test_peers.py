@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.bench import Plan
-from benchmarks.peers import comparison, crash, environments, page
+from benchmarks.peers import chart, comparison, crash, environments, page
 from benchmarks.peers.environments import NotInstalled, node_environment
 from benchmarks.peers.roster import OURS, ROOT, Peer, read_row, roster
 from benchmarks.peers.side import handling
@@ -224,3 +224,39 @@ def test_the_page_has_room_for_all_parts_and_keeps_the_text_around_them(
     assert "something new\n" not in after
     assert after.partition(report.FIGURES.begin)[0] == before.partition(report.FIGURES.begin)[0]
     assert after.partition(page.CRASH.end)[2] == before.partition(page.CRASH.end)[2]
+
+
+class TestTheChart:
+    def test_shows_every_column_of_the_page_and_everybody(self) -> None:
+        """But for the rounds, and for who was early, which is no length of a bar."""
+        text = chart.PAGE.read_text()
+        drawn = chart.panels(text)
+        table = text.partition("<!-- peers:")[2].partition("<!-- /peers -->")[0]
+        head = next(line for line in table.splitlines() if line.startswith("|"))
+        columns = [it.strip() for it in head.strip("|").split("|")][1:]
+        assert len(drawn) == len(columns) - 2 + 1  # the other table adds one: after a crash
+        for panel in drawn:
+            assert panel["bars"][0]["label"] == "Towpath"
+            assert len(panel["bars"]) == len(roster())
+            assert any(it["value"] for it in panel["bars"])
+
+    def test_shows_what_the_page_says(self) -> None:
+        page = (
+            "<!-- peers: -->\n"
+            "|  | drain, jobs/s | pick-up p50, ms | p99 | server CPU, µs/job |\n| --- | --: |\n"
+            "| **Towpath** | 19,254 | 2.07 | 6.3 | 202 + 27 = 229 |\n"
+            "| Huey | 1,607 | 1.44 | 4.6 | not measured |\n<!-- /peers -->\n"
+            "<!-- crash: -->\n|  | version | its job runs again |\n| --- | --- | --- |\n"
+            "| Towpath | 0.1.0 | 11.9 s |\n| Huey | 3 | not within 110 s |\n<!-- /crash -->\n"
+        )
+        drawn = {it["title"]: [bar["value"] for bar in it["bars"]] for it in chart.panels(page)}
+        assert drawn["Drain by one worker process, jobs/s"] == [19254, 1607]
+        assert drawn["Pick-up, p99, ms"] == [6.3, 4.6]
+        assert drawn["Server CPU, µs per job"] == [229, None]
+        assert drawn["Worker killed: its job runs again, s"] == [11.9, None]
+        assert "| Huey | 1,607 |" in chart.short_table(page)
+        assert "| **1.44** | not in 110 s |" in chart.short_table(page)
+
+    def test_is_in_the_readme_with_the_page_s_figures(self) -> None:
+        assert chart.short_table(chart.PAGE.read_text()) in (ROOT / "README.md").read_text()
+        assert f"](docs/images/{chart.CHART.name})" in (ROOT / "README.md").read_text()

@@ -50,6 +50,12 @@ def test_the_lines_of_the_page_about_serving_run(running: Serving) -> None:
     assert 'towpath_queue_depth{queue="mails",state="delayed"} 1.0' in said
 
 
+def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
+    with up(tmp_path) as it:
+        said = run(ROOT / "README.md", it, least=3)
+    assert '"id":"m-17","state":"done"' in said
+
+
 def test_the_lines_of_the_page_about_messages_run(tmp_path: Path) -> None:
     """With keys that can do no more than the page says."""
     with up(tmp_path) as it:

@@ -14,46 +14,55 @@ import matplotlib.pyplot as plt
 COLOURS = {"ours": "#0b6e4f", "python": "#8fa3b0", "node": "#c9a227"}
 _CUT_FROM = 2.5
 """A bar so many times as long as the next is cut: it would make all others unreadable."""
+_WIDE = 3
+"""Panels beside each other."""
 
 
 def main():
     order = json.load(sys.stdin)
     panels = order["panels"]
-    height = 0.9 + 0.3 * max(len(panel["bars"]) for panel in panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), height), dpi=120)
-    for axis, panel in zip(axes, panels, strict=True):
+    deep = -(-len(panels) // _WIDE)
+    height = 0.7 + 0.235 * max(len(panel["bars"]) for panel in panels)
+    size = (4.7 * _WIDE, height * deep + 0.3)
+    figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=100, squeeze=False)
+    for axis, panel in zip(axes.flat, panels, strict=True):
         _bars(axis, panel)
-    figure.text(0.995, 0.01, order["note"], ha="right", va="bottom", fontsize=8, color="#555555")
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    figure.text(0.995, 0.004, order["note"], ha="right", va="bottom", fontsize=9, color="#555555")
+    figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(order["to"], metadata={"Software": None})
 
 
 def _bars(axis, panel):
     bars = panel["bars"]
-    values = [bar["value"] for bar in bars]
-    limit = _limit(values)
+    known = [bar["value"] for bar in bars if bar["value"] is not None]
+    limit = _limit(known, panel["better"])
+    best = (max if panel["better"] == "more" else min)(known)
     places = range(len(bars), 0, -1)
     axis.barh(
         places,
-        [min(value, limit) for value in values],
+        [min(bar["value"] or 0, limit) for bar in bars],
         color=[COLOURS[bar["kind"]] for bar in bars],
         height=0.72,
     )
     axis.set_yticks(list(places), [bar["label"] for bar in bars], fontsize=9)
-    axis.set_xlim(0, limit * 1.22)
+    axis.set_xlim(0, limit * 1.25)
     axis.set_xticks([])
-    axis.set_title(panel["title"], fontsize=10, loc="left")
+    axis.set_title(f"{panel['title']} ({panel['better']} is better)", fontsize=9.5, loc="left")
     for side in ("top", "right", "bottom"):
         axis.spines[side].set_visible(False)
-    for place, value in zip(places, values, strict=True):
-        cut = "… " if value > limit else ""
-        axis.text(min(value, limit), place, f" {cut}{_number(value)}", va="center", fontsize=9)
+    for place, bar in zip(places, bars, strict=True):
+        value = bar["value"]
+        told = bar["words"] if value is None else _number(value)
+        cut = "… " if value is not None and value > limit else ""
+        weight = "bold" if value == best else "normal"
+        at = min(value or 0, limit)
+        axis.text(at, place, f" {cut}{told}", va="center", fontsize=9, weight=weight)
 
 
-def _limit(values):
+def _limit(values, better):
     """How long the longest bar may be. The longest of a rate is never cut: that is the news."""
     first, *rest = sorted(values, reverse=True) or [1.0]
-    if rest and values[0] != first and first > _CUT_FROM * rest[0]:
+    if rest and better == "less" and first > _CUT_FROM * rest[0]:
         return rest[0] * 1.15
     return first
 

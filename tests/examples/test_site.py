@@ -1,0 +1,87 @@
+"""The documentation as a site: no broken link, and nothing that comes from elsewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>")
+NAVIGATION = "nav:\n  - Home: index.md\n"
+
+
+def build(root: Path, to: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of *root* as `make site` does."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(
+        [*command, "--site-dir", str(to)],
+        cwd=root, env=env, capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    to = tmp_path_factory.mktemp("site")
+    built = build(ROOT, to)
+    assert built.returncode == 0, built.stderr
+    return to
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = {it.relative_to(ROOT / "docs") for it in (ROOT / "docs").rglob("*.md")}
+    missing = [
+        page for page in pages
+        if not (site / page).with_suffix(".html").exists()
+        and not (page.name == "README.md" and (site / page.parent / "index.html").exists())
+    ]  # fmt: skip
+    assert missing == []
+
+
+@pytest.mark.parametrize("folder", ["how-to", "reference", "explanation"])
+def test_every_page_can_be_reached_from_the_first(site: Path, folder: str) -> None:
+    first = (site / "index.html").read_text()
+    pages = [it.relative_to(site).as_posix() for it in (site / folder).glob("*.html")]
+    assert len(pages) > 2
+    assert [page for page in pages if f'"{page}"' not in first and f"={page}" not in first] == []
+
+
+def test_a_page_is_whole_without_a_network(site: Path) -> None:
+    """No fonts, scripts, styles or pictures from other servers."""
+    loading = {
+        page.name: found
+        for page in site.rglob("*.html")
+        if (found := [it for it in LOADED.findall(page.read_text()) if "canonical" not in it])
+    }
+    assert loading == {}
+    styles = "".join(it.read_text() for it in site.rglob("*.css"))
+    assert styles
+    assert not re.search(r"url\([\"']?(?:https?:)?//", styles)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("[gone](how-to/gone.md)", "how-to/gone.md"),
+        ("[gone](../examples/gone.py)", "repository/examples/gone.py"),
+        ("[no such heading](tutorial.md#gone)", "#gone"),
+    ],
+)
+def test_a_broken_link_is_found(tmp_path: Path, line: str, complaint: str) -> None:
+    """The build can fail."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    settings = (ROOT / "mkdocs.yml").read_text().partition("nav:\n  - Home")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}{NAVIGATION}  - Tutorial: tutorial.md\n")
+    (tmp_path / "README.md").write_text("# First\n\n[on](docs/tutorial.md#second)\n")
+    (docs / "tutorial.md").write_text(f"# Second\n\n{line}\n")
+    shutil.copy(ROOT / "docs" / "site.py", docs)
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode == 1
+    assert complaint in built.stderr
+    (docs / "tutorial.md").write_text("# Second\n")
+    assert build(tmp_path, tmp_path / "site").returncode == 0
