@@ -1,0 +1,52 @@
+"""What the pages of explanation name is there: modules, classes, functions and scripts."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "explanation").glob("*.md"))
+LUA = ROOT / "src" / "towpath" / "engine" / "lua"
+NAME = re.compile(r"`(towpath(?:\.\w+)+)`")
+SCRIPT = re.compile(r"`lua/([\w/]+\.lua)`")
+
+
+def found(name: str) -> Any:
+    """What *name* stands for. Raises ImportError, AttributeError."""
+    module, _, rest = name.partition(".")
+    it = import_module(module)
+    for part in rest.split("."):
+        module = f"{module}.{part}"
+        try:
+            it = getattr(it, part)
+        except AttributeError:
+            it = import_module(module)
+    return it
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_name_is_there(page: Path) -> None:
+    text = page.read_text()
+    missing: list[str] = []
+    for name in NAME.findall(text):
+        try:
+            found(name)
+        except (ImportError, AttributeError):
+            missing.append(name)
+    missing += [name for name in SCRIPT.findall(text) if not (LUA / name).is_file()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("topic", ["life-of-a-job", "lanes", "the-ledger", "the-outbox", "engine"])
+def test_a_page_names_its_hops(topic: str) -> None:
+    text = (ROOT / "docs" / "explanation" / f"{topic}.md").read_text()
+    assert len(set(NAME.findall(text))) >= 5
+
+
+@pytest.mark.parametrize("name", ["towpath.engine.gone", "towpath.engine.engine.Engine.gone"])
+def test_a_name_that_is_gone_is_noticed(name: str) -> None:
+    with pytest.raises((ImportError, AttributeError)):
+        found(name)
