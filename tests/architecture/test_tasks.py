@@ -19,6 +19,8 @@ AWAITED = {
     "apps/timers/plugin.py": "awaited to its end",
     "apps/timers/registration.py": "logs what it raises, and goes on",
     "apps/uploads/joining.py": "a group: the attempt raises what it raises",
+    "cli/fleet.py": "a group: the parent ends with its error",
+    "cli/reloading.py": "awaited: the parent ends with its error",
     "cli/task_runner.py": "awaited to its end",
     "dashboard/pulse.py": "who looks raises what it raises",
     "engine/batcher.py": "its submits raise what it raises",

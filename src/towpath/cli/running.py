@@ -7,11 +7,14 @@ import difflib
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from towpath.app.app import Towpath
+from towpath.cli.fleet import Fleet, keep_running
+from towpath.cli.reloading import Reloading, Sources, roots_of
 from towpath.console.exits import AppNotFound
 from towpath.console.verb import Session
 from towpath.errors import InvalidOption
@@ -20,31 +23,81 @@ from towpath.telemetry import logs
 from towpath.telemetry.events import METRICS_SERVED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.worker import Worker
+from towpath.worker.worker import ExitCode, Worker
+
+_LAST_PORT = 65_535
 
 
 class Running:
-    """A worker of the app at *path*, with the settings that are in force."""
+    """A worker of the app at *path*, or several, with the settings that are in force."""
 
     def __init__(
         self, session: Session, path: str, *, worker: Mapping[str, Any], log: Mapping[str, Any]
     ) -> None:
-        flags = session.flags(worker=worker, log=log)
-        self._settings = session.load(flags)
-        self._out, self._path = session.out, path
-        self._app = find_app(path)
+        self._flags = session.flags(worker=worker, log=log)
+        self._settings = session.load(self._flags)
+        self._out, self._path, self._debug = session.out, path, session.debug
+
+    @cached_property
+    def _app(self) -> Towpath:
+        """Raises AppNotFound, and what the module itself raises."""
+        app = find_app(self._path)
         # Those who submit use the app's own address. A variable must not send its workers
         # elsewhere behind their backs: only the flag does, or an app that names none.
-        if "url" in flags or not self._app.names_url:
-            self._app.url = self._settings.server
+        if "url" in self._flags or not app.names_url:
+            app.url = self._settings.server
+        return app
 
-    def run(self, *, burst: bool) -> int:
+    def run(self, *, burst: bool, reload: bool) -> int:
         """Run until a signal comes, or until there is nothing to do; the exit code."""
         settings = self._settings
         logs.configure(form=settings.log.format, level=settings.log.level)
-        worker = self._worker()
+        if reload:
+            return asyncio.run(self._reload(burst=burst))
+        worker = self._worker()  # of several, too: what would be refused is refused at once
+        if settings.worker.processes > 1:
+            return asyncio.run(self._keep_running(burst=burst))
         with _served(worker.metrics, settings):
             return asyncio.run(worker.drain()) if burst else worker.run_forever()
+
+    async def _keep_running(self, *, burst: bool) -> int:
+        fleet = Fleet(
+            self._commands(burst=burst),
+            ended_well=lambda code: burst and code == ExitCode.CLEAN,
+            log=Log(),
+        )
+        return await keep_running(fleet)
+
+    async def _reload(self, *, burst: bool) -> int:
+        import_from_here()
+        log, sources = Log(), Sources(roots_of(self._path))
+
+        def make() -> Fleet:
+            sources.changed()  # all of it until now is what will be run
+            # Whatever ends by itself, ended by what its sources say; unless it was killed.
+            return Fleet(self._commands(burst=burst), ended_well=lambda code: code >= 0, log=log)
+
+        return await Reloading(make, sources, log=log).run()
+
+    def _commands(self, *, burst: bool) -> list[list[str]]:
+        """The words of each process: those of this one, for one process."""
+        said, own = self._flags, self._settings.worker
+        shared = [f"--{it}={said[it]}" for it in ("url", "timeout", "config") if it in said]
+        shared += [f"--log-{name}={value}" for name, value in said.get("log", {}).items()]
+        shared += ["--burst"] * burst + ["--debug"] * self._debug + ["--json"] * self._out.as_json
+        if own.metrics_port + own.processes - 1 > _LAST_PORT:
+            rule = f"must leave room for {own.processes} ports, up to {_LAST_PORT}"
+            raise InvalidOption("worker.metrics_port", own.metrics_port, rule=rule)
+        commands: list[list[str]] = []
+        for number in range(own.processes):
+            flags: dict[str, object] = {**said.get("worker", {}), "processes": 1}
+            if own.name and own.processes > 1:
+                flags["name"] = f"{own.name}.{number + 1}"
+            if own.metrics_port:
+                flags["metrics_port"] = own.metrics_port + number
+            words = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
+            commands.append(["worker", self._path, *words, *shared])
+        return commands
 
     def check(self) -> None:
         """See that it could start: the app loads, the server is fit, every queue has a handler."""

@@ -11,6 +11,8 @@ from towpath.console.verb import Session, verb
 EXAMPLES = """
     towpath worker shop.jobs:app
     towpath worker shop.jobs:app --queues mails,reports=3 --concurrency 20
+    towpath worker shop.jobs:app --processes 4
+    towpath worker shop.jobs:app --reload
     towpath worker shop.jobs:app --burst
     towpath worker shop.jobs:app --check
 """
@@ -23,6 +25,12 @@ Queues = Annotated[
 ]
 Concurrency = Annotated[
     int | None, typer.Option("--concurrency", "-c", help="Jobs at once.  [setting]")
+]
+Processes = Annotated[
+    int | None, typer.Option("--processes", "-p", help="Worker processes.  [setting]")
+]
+Reload = Annotated[
+    bool, typer.Option("--reload", help="Start anew when source files change, for development.")
 ]
 Grace = Annotated[
     str | None, typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]")
@@ -47,6 +55,8 @@ def worker(
     app: AppPath,
     queues: Queues = None,
     concurrency: Concurrency = None,
+    processes: Processes = None,
+    reload: Reload = False,
     grace: Grace = None,
     lease: Lease = None,
     name: Name = None,
@@ -62,12 +72,16 @@ def worker(
     SIGTERM or Ctrl-C: take no more, let running jobs finish within the grace time, give back the
     rest. A second one: give back all at once. In Kubernetes, keep --grace a few seconds below
     terminationGracePeriodSeconds. With --json, logs are JSON.
+
+    With --processes, one parent passes signals on and starts a process again that dies; its exit
+    code is that of the process that ended worst.
     """
     from towpath.cli.running import Running  # noqa: PLC0415 -- slow to import
 
     wanted: dict[str, Any] = {
         "queues": queues,
         "concurrency": concurrency,
+        "processes": processes,
         "grace": grace,
         "lease": lease,
         "name": name,
@@ -77,7 +91,7 @@ def worker(
     running = Running(session, app, worker=wanted, log=logs)
     if check:
         running.check()
-    elif code := running.run(burst=burst):
+    elif code := running.run(burst=burst, reload=reload):
         raise typer.Exit(code)
 
 

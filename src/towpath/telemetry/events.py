@@ -53,6 +53,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "ended": "How the attempt was ended: cancelled, killed or abandoned.",
         "error": "The class of the exception.",
         "event_id": "The id of an event that leaves, the same however often it is sent.",
+        "files": "Paths of files.",
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
         "how": "How it ended: completed, failed, released, withdrawn, expired or refused.",
@@ -70,6 +71,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "missed": "How many firings were missed.",
         "name": "The new name.",
         "pause": "Seconds until it is started again.",
+        "pid": "The number of a process.",
         "place": "File and line of the code.",
         "policy": "What is done about missed firings: skip, once or all.",
         "queue": "The queue's name.",
@@ -123,6 +125,37 @@ WORKER_STOPPED = LogEvent(
     "The worker ended. With code 0 all it held was settled or released; with 1 its slots were lost "
     "to threads that did not end; with 75 by force, and what was not settled comes back by itself.",
     ("reason", "code", "jobs", "released", "uptime"),
+)
+
+# ── worker processes under one parent ────────────────────────────────────────────────────
+
+WORKER_CHILD_STARTED = LogEvent(
+    "worker.child_started",
+    "A worker process was started by `towpath worker --processes` or `--reload`.",
+    ("pid",),
+)
+WORKER_CHILD_DIED = LogEvent(
+    "worker.child_died",
+    "A worker process ended by itself; another is started after a pause.",
+    ("pid", "code", "pause"),
+    WARNING,
+)
+RELOAD_CHANGED = LogEvent(
+    "reload.changed",
+    "Source files have changed: the worker drains, and is started with what they say now.",
+    ("files",),
+)
+RELOAD_REFUSED = LogEvent(
+    "reload.refused",
+    "A source file can't be read by Python: the worker goes on as it was until the file is mended.",
+    ("place", "reason"),
+    ERROR,
+)
+RELOAD_WAITING = LogEvent(
+    "reload.waiting",
+    "The worker ended by itself; it is started again when a source file changes.",
+    ("code",),
+    WARNING,
 )
 
 # ── a job's life ─────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,127 @@
+"""`towpath worker --processes`: several under one parent, kept running, ended together."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+
+from towpath.clock import steady
+from towpath.console import exits
+from towpath.processes.launch import follow_parent
+from towpath.supervise import FIRST_PAUSE, LONGEST_PAUSE
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+from towpath.worker.worker import STOPPING, ExitCode
+
+_STEADY = 60.0
+"""Seconds after which a process counts as one that runs: pauses are short again."""
+_REFUSALS = (exits.USAGE, exits.REFUSED, exits.NOT_FOUND)
+"""Exit codes that another start would end with, too."""
+_COMMAND = "from towpath.cli.main import main; main()"
+
+
+class Fleet:
+    """A `towpath` process for the words of each of *commands*.
+
+    One that ends by itself is started again after a pause that grows, unless it *ended_well* by its
+    exit code. One that is refused ends all. They have a session each, so that Ctrl-C in a terminal
+    reaches this process alone, which passes it on; and none outlives this process.
+    """
+
+    def __init__(
+        self, commands: Sequence[Sequence[str]], *, ended_well: Callable[[int], bool], log: Log
+    ) -> None:
+        self._commands, self._ended_well, self._log = commands, ended_well, log
+        self._running: set[asyncio.subprocess.Process] = set()
+        self._over, self._stops = asyncio.Event(), 0
+        self._codes: list[int] = []
+
+    async def run(self) -> int:
+        """Return when all have ended for good: the exit code of one worker that ended like the
+        one that ended worst.
+        """
+        async with asyncio.TaskGroup() as group:
+            for words in self._commands:
+                group.create_task(self._keep(words))
+        return max(self._codes, key=_gravity, default=ExitCode.CLEAN)
+
+    def stop(self) -> None:
+        """Let them finish what runs; called again, they give it back at once."""
+        self._stops += 1
+        self._over.set()
+        for process in self._running:
+            _ask_to_end(process)
+
+    async def _keep(self, words: Sequence[str]) -> None:
+        pause = 0.0
+        while True:
+            began = steady()
+            pid, code = await self._once(words)
+            if self._over.is_set() or self._ended_well(code) or code in _REFUSALS:
+                break
+            pause = 0.0 if steady() - began >= _STEADY else pause
+            pause = min(pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
+            self._log.emit(events.WORKER_CHILD_DIED, pid=pid, code=code, pause=pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._over.wait()
+                    return  # what it held comes back by itself
+        # Asked to end before it had begun: it held nothing.
+        self._codes.append(ExitCode.CLEAN if self._stops and code == -signal.SIGTERM else code)
+        if code in _REFUSALS and not self._stops:
+            self.stop()
+
+    async def _once(self, words: Sequence[str]) -> tuple[int, int]:
+        """Start one and wait for its end: its pid and exit code."""
+        process = await asyncio.create_subprocess_exec(
+            *follow_parent(), sys.executable, "-c", _COMMAND, *words,
+            stdin=asyncio.subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._running.add(process)
+        self._log.emit(events.WORKER_CHILD_STARTED, pid=process.pid)
+        for _ in range(self._stops):  # while it was started
+            _ask_to_end(process)
+        try:
+            return process.pid, await process.wait()
+        finally:
+            self._running.discard(process)
+
+
+def _ask_to_end(process: asyncio.subprocess.Process) -> None:
+    # SIGINT means the same to a worker, but not to a process that is still importing.
+    with suppress(ProcessLookupError):
+        process.send_signal(signal.SIGTERM)
+
+
+def _gravity(code: int) -> int:
+    """How much worse than others an exit code is."""
+    if code in (ExitCode.CLEAN, ExitCode.SLOTS_LOST):
+        return code
+    return 3 if code in _REFUSALS else 2
+
+
+def told(code: int) -> int:
+    """What the parent ends with: one that was killed left its jobs to come back by themselves."""
+    return ExitCode.UNSETTLED if code < 0 else code
+
+
+@contextmanager
+def heard(stop: Callable[[], None]) -> Generator[None]:
+    """Call *stop* for each SIGTERM and SIGINT while the body runs."""
+    loop = asyncio.get_running_loop()
+    for number in STOPPING:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in STOPPING:
+            loop.remove_signal_handler(number)
+
+
+async def keep_running(fleet: Fleet) -> int:
+    """Run until signals end it; the exit code."""
+    with heard(fleet.stop):
+        return told(await fleet.run())

@@ -1,0 +1,158 @@
+"""`towpath worker --reload`: a worker that is started anew when its sources change.
+
+For development. Files are looked at four times a second instead of being told of by the kernel:
+that needs no library, and works on network shares and in containers, where such news gets lost. A
+thousand files take a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from towpath.cli.fleet import Fleet, heard, told
+from towpath.telemetry import events
+from towpath.telemetry.logs import Log
+
+_EVERY = 0.25
+"""Seconds between two looks."""
+_CONFIGURED = ("towpath.toml", "pyproject.toml")
+_NEVER = ("__pycache__", "node_modules", "site-packages")
+
+
+class _Seen(NamedTuple):
+    """What tells a file from one that was written again."""
+
+    inode: int
+    size: int
+    written: int
+
+
+class Sources:
+    """The Python files below *roots*, and the files with settings there."""
+
+    def __init__(self, roots: list[Path]) -> None:
+        self._roots = roots
+        self._known = self._look()
+
+    def changed(self) -> list[Path]:
+        """What was made, written or deleted since it was asked last."""
+        before, self._known = self._known, self._look()
+        differ = before.items() ^ self._known.items()
+        return sorted({path for path, _ in differ})
+
+    def _look(self) -> dict[Path, _Seen]:
+        return {path: seen for root in self._roots for path, seen in _files(root)}
+
+
+def roots_of(app: str) -> list[Path]:
+    """Where the sources of `module:name` are: this directory, and where its package is if that is
+    elsewhere. Nothing of it is imported.
+    """
+    here = Path.cwd()
+    package = app.partition(":")[0].partition(".")[0]
+    found = find_spec(package) if package else None
+    places = [Path(it) for it in (found and found.submodule_search_locations) or ()]
+    return [here, *(it for it in places if not it.is_relative_to(here))]
+
+
+def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
+    for folder, below, names in os.walk(root):
+        below[:] = [it for it in below if not (it.startswith(".") or it in _NEVER)]
+        if "pyvenv.cfg" in names:  # an environment, and nothing of ours
+            below.clear()
+            continue
+        for name in names:
+            if name.endswith(".py") or name in _CONFIGURED:
+                path = Path(folder, name)
+                try:
+                    it = path.stat()
+                except OSError:  # it was there a moment ago
+                    continue
+                yield path, _Seen(it.st_ino, it.st_size, it.st_mtime_ns)
+
+
+def fault_of(path: Path) -> str | None:
+    """Why Python can't read the file, if it can't; one that is gone has no fault."""
+    if path.suffix != ".py":
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError:
+        return None
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except ValueError as error:  # a null byte
+        return str(error)
+    return None
+
+
+class Reloading:
+    """Runs what *make* makes, and makes it anew when *sources* have changed.
+
+    What runs then is ended as by SIGTERM: running jobs finish within their grace time, the rest is
+    given back. A file that Python can't read is said, and the worker stays as it was until the file
+    can be read.
+    """
+
+    def __init__(self, make: Callable[[], Fleet], sources: Sources, *, log: Log) -> None:
+        self._make, self._sources, self._log = make, sources, log
+        self._fleet, self._over = make(), asyncio.Event()
+
+    async def run(self) -> int:
+        """Run until signals end it; the exit code."""
+        with heard(self._stop):
+            while True:
+                code = await self._one_run(self._fleet)
+                if self._over.is_set():
+                    return told(code)
+                self._fleet = self._make()
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._fleet.stop()
+
+    async def _one_run(self, fleet: Fleet) -> int:
+        """One version of the sources, until there is another or a signal came."""
+        running = asyncio.create_task(fleet.run())
+        change = asyncio.create_task(self._change())
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await asyncio.wait((running, change), return_when=asyncio.FIRST_COMPLETED)
+            if running.done() and not self._over.is_set():
+                self._log.emit(events.RELOAD_WAITING, code=running.result())
+                await asyncio.wait((change, over), return_when=asyncio.FIRST_COMPLETED)
+            if change.done():
+                files = [str(it) for it in change.result()]
+                self._log.emit(events.RELOAD_CHANGED, files=files)
+                fleet.stop()
+            return await running
+        finally:
+            for task in (change, over):
+                task.cancel()
+            await asyncio.wait((change, over))
+
+    async def _change(self) -> list[Path]:
+        """What has changed, as soon as all of it can be read and nothing more changes."""
+        changed: set[Path] = set()
+        unread: set[Path] = set()
+        while True:
+            await asyncio.sleep(_EVERY)
+            more = await asyncio.to_thread(self._sources.changed)
+            changed.update(more)
+            unread.update(more)
+            if more or not unread:
+                continue  # nothing, or an editor that may not be done yet
+            faults = {it: fault for it in changed if (fault := fault_of(it))}
+            for path in sorted(faults.keys() & unread):
+                self._log.emit(events.RELOAD_REFUSED, place=str(path), reason=faults[path])
+            unread.clear()
+            if not faults:
+                return sorted(changed)
