@@ -1,9 +1,16 @@
 """Reconciliation: what no webhook told is found, and what GitHub shows wrongly is mended."""
 
+import asyncio
+
 import pytest
 
+from tests.apps.issues.counting import scripts_run, statements
 from tests.apps.issues.sites import Site
+from towpath.apps.issues import life, tables
+from towpath.apps.issues.model import Facts, Issue, Source
+from towpath.apps.issues.policy import Policy
 from towpath.calls.errors import AnswerRefused, CallFailed
+from towpath.clock import wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.testing.github.trouble import answers, hangs_up, rate_limit
 
@@ -28,6 +35,58 @@ async def test_what_has_not_changed_costs_nothing(site: Site) -> None:
     site.people.label(150, "P0")
     assert (await site.sync()).changed == 1
     assert (await site.look(150)).priority == 100
+
+
+@pytest.mark.parametrize("repositories", [1, 3])
+async def test_what_is_new_costs_a_few_statements_and_calls_a_page(
+    site: Site, server: EmbeddedServer, repositories: int
+) -> None:
+    """Work per page of a hundred, not per issue; and no page costs more than the one before."""
+    names = [f"octo/repo-{n}" for n in range(repositories)]
+    for name in names:
+        for number in range(1, 301):
+            site.at(name).open(f"Number {number}", labels=[f"P{number % 5}", f"role:r{number % 7}"])
+    await site.board.tend_once()
+    requests = len(site.github.asked)
+    with statements() as executed:
+        before = scripts_run(server)
+        await asyncio.gather(*(site.sync(name) for name in names))
+        scripts = scripts_run(server) - before
+    pages = 3 * repositories
+    assert len(site.github.asked) - requests == pages + 2 * repositories
+    assert 0 < scripts <= 3 * pages
+    assert len(executed) <= 8 * pages + 20 * repositories
+    assert (await site.board.ledger.read(tables.unsettled(wall_ms() + 1000, 10))) == []
+
+
+async def test_what_is_being_told_is_left_to_who_tells_it(site: Site) -> None:
+    """While issues are read, whoever looks after what was left undone does not do it again."""
+    site.people.open("It breaks")
+    await site.board.tend_once()
+    facts = Facts(repository="octo/repo", number=1)
+
+    def told(before: Issue | None) -> Issue:
+        return life.told(before, facts, source=Source.GITHUB, version=1, read=True, now=wall_ms())
+
+    await site.board.revise(facts.id, told, settle=False)
+    await site.board.tend_once()
+    assert await site.ask() is None
+
+
+async def test_an_issue_that_others_block_waits_whichever_is_found_first(site: Site) -> None:
+    site.board.policy = Policy(blocked_by=True)
+    for number in range(1, 105):
+        blocker = {1: 2, 3: 104, 104: 103}.get(number)
+        site.people.open("It breaks", body=f"Blocked by #{blocker}" if blocker else "")
+    await site.sync()
+    assert [(await site.look(it)).withheld for it in (1, 3, 104)] == ["blocked"] * 3
+    for number in (2, 103):
+        site.people.close(number)
+    await site.sync()
+    assert [(await site.look(it)).withheld for it in (1, 3, 104)] == ["", "blocked", ""]
+    site.people.reopen(2)
+    await site.sync()
+    assert (await site.look(1)).withheld == "blocked"
 
 
 async def test_a_webhook_that_never_came_is_made_up_for(site: Site) -> None:

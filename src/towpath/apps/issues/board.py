@@ -8,7 +8,7 @@ queue knows all of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -31,7 +31,8 @@ from towpath.apps.issues.model import (
 )
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import Policy
-from towpath.clock import instant, instant_ms, wall_ms
+from towpath.apps.issues.tables import changes
+from towpath.clock import duration_ms, instant, instant_ms, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, JobOptions, NewJob, job_ref, new_job
 from towpath.engine.states import State
@@ -54,6 +55,8 @@ _OUTCOME_MOST = 500
 _ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 Change = Callable[[Issue | None], Issue | None]
+_Page = Callable[[str, int], Callable[[tables.Connection], list[str]]]
+"""Ids behind one, so many of them."""
 
 
 class Revised(NamedTuple):
@@ -105,34 +108,60 @@ class Board:
         settle: bool = True,
         unless: Callable[[tables.Connection, Issue], bool] | None = None,
     ) -> Revised:
-        """Change the row of an issue, and tell the queue, unless the caller does (*settle*).
+        """Change the row of an issue, and tell the queue, unless *settle* says not to.
 
         *unless* is asked last, and may keep it as it is. A Redis that is away is told later. Raises
         LedgerError.
         """
-
-        def judged(connection: tables.Connection, before: Issue | None) -> Issue | None:
-            after = change(before)
-            if after is None:
-                return None
-            blockers = tables.open_among(connection, self.policy.blockers(after))
-            return life.judged(after, self.policy, now=wall_ms(), open_blockers=blockers)
-
-        def beside(
-            connection: tables.Connection, before: Issue | None, after: Issue
-        ) -> Write[object] | None:
-            moved = (before.agent, before.token) != (after.agent, after.token) if before else False
-            if not (moved and self._shows(after)):
-                return None
-            payload = msgspec.json.encode(Payload(after.id))
-            return self.ledger.jobs.ready(
-                connection, PROJECTIONS, payload, lane=after.id, subject=after.id
-            )
-
-        revised = Revised(*await self.ledger.decide(tables.changed(id, judged, beside, unless)))
-        if revised.changed and revised.after is not None:
-            await self._follow_up(revised.before, revised.after, settle=settle)
+        [revised] = await self._revised({id: change}, unless)
+        await self._follow_up([revised], settle=settle)
+        if _is_open(revised.before) != _is_open(revised.after):
+            await self.look_again()
         return revised
+
+    async def revise_all(self, wanted: Mapping[str, Change]) -> list[Revised]:
+        """The same for many rows: in one transaction, and the queue is told of all at once. Whoever
+        changes many sees to it that those are judged again which others block.
+        """
+        revised = await self._revised(wanted) if wanted else []
+        await self._follow_up(revised)
+        return revised
+
+    async def _revised(
+        self,
+        wanted: Mapping[str, Change],
+        unless: Callable[[tables.Connection, Issue], bool] | None = None,
+    ) -> list[Revised]:
+        def judged(
+            connection: tables.Connection, there: Mapping[str, Issue]
+        ) -> dict[str, Issue | None]:
+            told = {id: change(there.get(id)) for id, change in wanted.items()}
+            return {id: it and self._judged(connection, it, told) for id, it in told.items()}
+
+        change = changes.changed(list(wanted), judged, self._beside, unless)
+        return [Revised(*it) for it in await self.ledger.decide(change)]
+
+    def _judged(
+        self, connection: tables.Connection, issue: Issue, told: Mapping[str, Issue | None]
+    ) -> Issue:
+        """*issue* as the policy sees it; *told* are those that change with it."""
+        named = self.policy.blockers(issue)
+        others = tables.open_among(connection, [id for id in named if id not in told])
+        beside = [it.id for id in named if (it := told.get(id)) and _is_open(it)]
+        blockers = [id for id in named if id in others or id in beside]
+        return life.judged(issue, self.policy, now=wall_ms(), open_blockers=blockers)
+
+    def _beside(
+        self, connection: tables.Connection, before: Issue | None, after: Issue
+    ) -> Write[object] | None:
+        """What is written with a change: GitHub is to show another holder."""
+        moved = (before.agent, before.token) != (after.agent, after.token) if before else False
+        if not (moved and self._shows(after)):
+            return None
+        payload = msgspec.json.encode(Payload(after.id))
+        return self.ledger.jobs.ready(
+            connection, PROJECTIONS, payload, lane=after.id, subject=after.id
+        )
 
     async def show(self, id: str) -> None:
         """Have GitHub brought to what the row says. Raises LedgerError."""
@@ -142,44 +171,46 @@ class Board:
     def _shows(self, issue: Issue) -> bool:
         return self.options.github_token is not None and issue.source is Source.GITHUB
 
-    async def _follow_up(self, before: Issue | None, after: Issue, *, settle: bool) -> None:
-        if settle and not (after.settled and tables.is_known(after)):
+    async def _follow_up(self, some: Sequence[Revised], *, settle: bool = True) -> None:
+        """Tell the queue, and outsiders, of rows that have changed."""
+        changed = [(it.before, it.after) for it in some if it.changed and it.after is not None]
+        if settle:
             with suppress(ServerError):
-                await self.settle(after)
-        if (before.found if before else 0, before and before.pr_number) != (
-            after.found,
-            after.pr_number,
-        ):
-            await self.mirrors.delayed(after)
-        closed = after.state is not IssueState.OPEN
-        if closed and before is not None and before.state is IssueState.OPEN:
-            await self._unblock()
+                await self.settle(*(it for before, it in changed if not before), new=True)
+                await self.settle(*(it for before, it in changed if before and not _is_settled(it)))
+        for before, after in changed:
+            delay = (before.found, before.pr_number) if before else (0, None)
+            if delay != (after.found, after.pr_number):
+                await self.mirrors.delayed(after)
 
-    async def _unblock(self) -> None:
-        """Look at those again that wait for others to be closed."""
+    async def look_again(self) -> None:
+        """Judge those again whose text says that others block them, if that counts."""
         if self.policy.blocked_by:
-            for issue in await self.ledger.read(tables.held_back("blocked", _SOME)):
-                await self.revise(issue.id, lambda it: it)
+            await self._judge_again(tables.blocked)
+
+    async def _judge_again(self, page: _Page) -> None:
+        after = ""
+        while some := await self.ledger.read(page(after, _SOME)):
+            await self.revise_all({id: lambda it: it for id in some})
+            after = some[-1]
 
     # ── telling the queue ────────────────────────────────────────────────────────────────
 
-    async def settle(self, *issues: Issue) -> None:
+    async def settle(self, *issues: Issue, new: bool = False) -> None:
         """Let the queue know what rows say. Again does no harm. Raises ServerError.
 
         What is to be submitted is noted before, so that whoever changes the row meanwhile knows of
-        it, and again after: a crash in between is seen.
+        it (a *new* row was made with that note), and again after: a crash in between is seen.
         """
-        new: list[Issue] = []
-        for issue in issues:
+        offered = [it for it in issues if it.wanted]
+        for issue in issues if not new else ():
             told = issue.applied.partition(" ")[0]
             if told != issue.task_id or not issue.wanted:
                 await self.withdraw(told)
-            if issue.wanted:
-                new.append(issue)
-            else:
-                await self.ledger.write(tables.intended([(issue, "")], settled=True))
-        if new:
-            await self._submit(new)
+        if not_offered := [it for it in issues if not it.wanted and not (new and it.settled)]:
+            await self.ledger.write(changes.settled(not_offered))
+        if offered:
+            await self._submit(offered, new=new)
 
     async def withdraw(self, task_id: str) -> None:
         """End a task that has not ended, if there is one; who holds it is asked to stop."""
@@ -187,20 +218,21 @@ class Board:
             with suppress(JobError):  # it has ended, which is as well
                 await (await self.engine()).cancel(job_ref(ISSUES, task_id))
 
-    async def _submit(self, issues: list[Issue]) -> None:
-        about = tables.intended([(it, it.wanted) for it in issues], settled=False)
-        noted = await self.ledger.write(about)
-        mine = [it for it, is_noted in zip(issues, noted, strict=True) if is_noted]
-        engine, known = await self.engine(), [it for it in mine if _is_told(it)]
-        await engine.submit_many(ISSUES, [_job(it) for it in mine if it not in known])
-        for issue in mine:
-            if issue in known:
+    async def _submit(self, issues: list[Issue], *, new: bool) -> None:
+        engine, known = await self.engine(), set[str]()
+        if not new:
+            known = {it.id for it in issues if _is_told(it)}
+            noted = zip(issues, await self.ledger.write(changes.intended(issues)), strict=True)
+            issues = [replace(it, revision=it.revision + 1) for it, is_noted in noted if is_noted]
+        await engine.submit_many(ISSUES, [_job(it) for it in issues if it.id not in known])
+        for issue in issues:
+            if issue.id in known:
                 # Somebody may have claimed it just now: it is told when that ends.
                 with suppress(JobNotWaiting):
                     payload = msgspec.json.encode(Payload(issue.id))
                     await engine.set(ISSUES, payload, **_job_options(issue))
-        done = [(replace(it, revision=it.revision + 1), it.wanted) for it in mine]
-        await self.ledger.write(tables.intended(done, settled=True))
+        if issues:
+            await self.ledger.write(changes.settled(issues))
 
     async def offer_all(self) -> None:
         """Submit all that is offered once more: what the queue has lost is there again."""
@@ -237,10 +269,11 @@ class Board:
             await self.mirrors.know()
         for issue in await self.ledger.read(tables.held_until(now, _SOME)):
             await self.look_at(issue)
-        while some := await self.ledger.read(tables.unsettled(_SOME)):
+        # What was changed just now is being told by whoever changed it.
+        before = now - duration_ms("look", self.options.look)
+        while some := await self.ledger.read(tables.unsettled(before, _SOME)):
             await self.settle(*some)
-        for issue in await self.ledger.read(tables.judged_otherwise(self.policy.digest, _SOME)):
-            await self.revise(issue.id, lambda it: it)
+        await self._judge_again(partial(tables.judged_otherwise, self.policy.digest))
         for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
             revised = await self.revise(issue.id, lambda it: _ready(it, now))
             if revised.after is not None:
@@ -281,6 +314,14 @@ def _job_options(issue: Issue) -> JobOptions:
     if issue.due:
         options["due"] = instant(issue.due)
     return options
+
+
+def _is_open(issue: Issue | None) -> bool:
+    return issue is not None and issue.state is IssueState.OPEN
+
+
+def _is_settled(issue: Issue) -> bool:
+    return issue.settled and tables.is_known(issue)
 
 
 def _is_told(issue: Issue) -> bool:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from towpath.apps.issues import tables
 from towpath.apps.issues.board import Board
 from towpath.apps.issues.model import Issue, IssueState, issue_id
+from towpath.apps.issues.tables import changes
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
 _SOME = 200
@@ -29,7 +30,7 @@ class Moving:
             for issue in some:
                 await board.revise(issue.id, _gone)
                 ids.append(issue.id)
-        await board.ledger.decide(tables.noted(repository, trouble=_GONE))
+        await board.ledger.decide(changes.noted(repository, trouble=_GONE))
         told = {"repository": repository, "error": "RepositoryGone"}
         board.log.emit(REPOSITORY_TROUBLE, **told, reason=_GONE)
         return ids
@@ -41,11 +42,11 @@ class Moving:
             return ids
         while some := await board.ledger.read(tables.of_repository(old, _SOME, any_state=True)):
             for issue in some:
-                other = await board.ledger.decide(tables.moved(issue, new))
+                other = await board.ledger.decide(changes.moved(issue, new))
                 await board.withdraw(other)
                 revised = await board.revise(issue_id(new, issue.number), lambda it: it)
                 ids += [revised.after.id] if revised.after else []
-        await board.ledger.write(tables.repository_renamed(old))
+        await board.ledger.write(changes.repository_renamed(old))
         if ids:
             board.log.emit(REPOSITORY_MOVED, repository=old, name=new)
         return ids

@@ -27,6 +27,7 @@ from towpath.apps.issues.model import (
     issue_id,
 )
 from towpath.apps.issues.policy import policy_at
+from towpath.apps.issues.tables import changes
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import whole
 from towpath.engine.explain import Why
@@ -313,7 +314,7 @@ class Issues:
         if issue is None or issue.token != token:
             return issue
         later = msgspec.structs.replace(issue, expires=renewed.expires_ms)
-        await self.board.ledger.write(tables.extended(issue, renewed.expires_ms))
+        await self.board.ledger.write(changes.extended(issue, renewed.expires_ms))
         await self.board.mirrors.held(later)
         return issue
 

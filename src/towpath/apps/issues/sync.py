@@ -4,18 +4,18 @@ for, and labels that don't say who holds what are mended.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import msgspec
 
 from towpath.apps.issues import life, tables
-from towpath.apps.issues.board import Board
+from towpath.apps.issues.board import Board, Change
 from towpath.apps.issues.github import Found, GitHub, Page
 from towpath.apps.issues.hooks import linked_issues
 from towpath.apps.issues.measures import REPAIRED, SYNCED
 from towpath.apps.issues.model import SYNCS, Issue, IssueState, Source, TaskType, issue_id
 from towpath.apps.issues.moving import Moving
+from towpath.apps.issues.tables import changes
 from towpath.apps.outcomes import calling
 from towpath.clock import seconds, steady, wall_ms
 from towpath.engine.engine import Engine
@@ -93,11 +93,13 @@ class Reconciler:
         async for page in self._github.open_issues(name, doubted=doubted):
             there |= page.numbers
             changed += await self._page(page)
+        if changed:
+            await self._board.look_again()
         changed += await self._missing(name, there)
         await self._pulls(name)
         repaired = await self._drifted(name)
         branch, now = facts.default_branch, wall_ms()
-        noted = tables.noted(name, default_branch=branch, synced=now, trouble="", source="github")
+        noted = changes.noted(name, default_branch=branch, synced=now, trouble="", source="github")
         await self._board.ledger.decide(noted)
         synced = Synced(
             repository=name,
@@ -117,25 +119,20 @@ class Reconciler:
         ids = [it.facts.id for it in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
         now = wall_ms()
-        differ = [
-            it
+
+        def told(found: Found) -> Change:
+            return lambda it: _told(it, found, now)
+
+        differ = {
+            it.facts.id: told(it)
             for it in page.issues
-            if _told(known.get(it.facts.id), it, now) != known.get(it.facts.id)
-        ]
-        revised = await asyncio.gather(*(self._tell_of(it) for it in differ))
-        changed = [it for it in revised if it is not None]
-        await board.settle(*(it for it in changed if not tables.is_known(it)))
+            if told(it)(known.get(it.facts.id)) != known.get(it.facts.id)
+        }
+        changed = [it.after for it in await board.revise_all(differ) if it.changed and it.after]
         for issue in changed:
             if issue.id in known and not _only_read(known[issue.id], issue):
                 self._repaired(issue.id, "issue")
         return len(changed)
-
-    async def _tell_of(self, found: Found) -> Issue | None:
-        now = wall_ms()
-        revised = await self._board.revise(
-            found.facts.id, lambda it: _told(it, found, now), settle=False
-        )
-        return revised.after if revised.changed else None
 
     async def _missing(self, repository: str, there: set[int]) -> int:
         """Those that are open for GitHub or for us, but not for both: each is asked for by itself.
@@ -194,7 +191,7 @@ class Reconciler:
 
     async def _failed(self, name: str, reason: str) -> None:
         self._board.metrics.own(SYNCED).labels("failed").inc()
-        await self._board.ledger.decide(tables.noted(name, trouble=reason))
+        await self._board.ledger.decide(changes.noted(name, trouble=reason))
         told = {"repository": name, "error": "AnswerRefused"}
         self._board.log.emit(REPOSITORY_TROUBLE, **told, reason=reason)
 

@@ -34,7 +34,7 @@ class Api:
     ) -> None:
         self._shown, self._repositories, self._moved = shown, repositories, moved
         self._happened = happened
-        self._lists: dict[tuple[Any, ...], list[Issue]] = {}
+        self._lists: dict[tuple[int, str], tuple[int, list[Issue]]] = {}
 
     def answer(self, asked: Asked) -> Reply:
         """The answer; 404 for what is not there, 501 for what the double does not know."""
@@ -152,13 +152,16 @@ class Api:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     def issues(self, asked: Asked, repository: Repository) -> Reply:
-        # Made once for all pages of one list.
+        # Made once for all pages of one list, while nothing changes.
         kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
-        key = (repository.id, repository.revision, json.dumps(kept, sort_keys=True))
-        if key not in self._lists:
-            self._lists.clear()
-            self._lists[key] = _selected(asked, repository.issues.values())
-        return self._page(asked, self._lists[key], lambda it: self._shown.issue(repository, it))
+        key = (repository.id, json.dumps(kept, sort_keys=True))
+        made = self._lists.get(key)
+        if made is None or made[0] != repository.revision:
+            made = self._lists[key] = (
+                repository.revision,
+                _selected(asked, repository.issues.values()),
+            )
+        return self._page(asked, made[1], lambda it: self._shown.issue(repository, it))
 
     def issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
         found = self._issue(asked, repository, number)

@@ -1,0 +1,224 @@
+"""Every change of the rows of issues: what they become, what the queue is told, where they move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Column, Table, bindparam, delete, insert, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from towpath.apps.issues.model import Issue, Source
+from towpath.apps.issues.tables.schema import issue_of, issues, repositories, row_of, selectors
+from towpath.clock import wall_ms
+from towpath.ledger.database.writing import Decide, Overtaken, Write
+
+_i, _r, _s = issues.c, repositories.c, selectors.c
+
+Pair = tuple[Issue | None, Issue | None]
+"""A row as it was, and as it is."""
+Beside = Callable[[Connection, Issue | None, Issue], Write[object] | None]
+"""What is written with a change, in one transaction; None = nothing."""
+
+
+def changed(
+    ids: Sequence[str],
+    change: Callable[[Connection, Mapping[str, Issue]], Mapping[str, Issue | None]],
+    beside: Beside,
+    unless: Callable[[Connection, Issue], bool] | None = None,
+) -> Decide[list[Pair]]:
+    """Let *change* say what rows become; what each was, and what it is. The same = untouched, also
+    where *unless* says so, which is asked last: while nobody else can write.
+
+    A new row says at once what the queue is about to be told. Many rows take a few statements.
+    """
+
+    def decide(connection: Connection) -> Write[list[Pair]]:
+        there = _locked(connection, ids)
+        become = change(connection, there)
+        pairs = [_pair(there.get(id), become[id]) for id in ids]
+        differ = [(before, after) for before, after in pairs if after and after != before]
+        more = [beside(connection, before, after) for before, after in differ]
+        known = _unknown(connection, [after for _, after in differ])
+
+        def write(connection: Connection) -> list[Pair]:
+            if unless is not None and any(unless(connection, after) for _, after in differ):
+                return [(before, before) for before, _ in pairs]
+            _put(connection, differ)
+            for table, values in known:
+                _unless_there(connection, table, values)
+            for step in more:
+                if step is not None:
+                    step(connection)
+            return pairs
+
+        return write
+
+    return decide
+
+
+def _locked(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
+    """Those that are known; nobody else changes them before the transaction ends."""
+    named = _i.id == ids[0] if len(ids) == 1 else _i.id.in_(ids)
+    query = select(issues).where(named).order_by(_i.id).with_for_update()
+    found = (issue_of(row) for row in connection.execute(query).mappings())
+    return {it.id: it for it in found}
+
+
+def _pair(before: Issue | None, after: Issue | None) -> Pair:
+    if after is None or after == before:
+        return before, before
+    after = msgspec.structs.replace(after, revision=after.revision + 1, updated=wall_ms())
+    if before is None and after.wanted:
+        after = msgspec.structs.replace(after, applied=after.wanted, settled=False)
+    return before, after
+
+
+def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
+    if new := [row_of(after) for before, after in some if before is None]:
+        try:
+            connection.execute(insert(issues), new)
+        except IntegrityError as error:  # another told of one first
+            raise Overtaken from error
+    for before, after in some:
+        if before is not None:
+            same = _i.id == before.id, _i.revision == before.revision
+            if not connection.execute(update(issues).where(*same).values(row_of(after))).rowcount:
+                raise Overtaken
+
+
+def _unknown(connection: Connection, some: Sequence[Issue]) -> list[tuple[Table, dict[str, Any]]]:
+    """What makes their repositories and their selectors known, where they are not."""
+    places = {it.repository.lower(): it for it in some}
+    kinds = {it.selector: it for it in some if it.role}
+    new = [
+        (repositories, _new_repository(it.repository, it.source))
+        for it in _lacking(connection, _r.place, places)
+    ]
+    for it in _lacking(connection, _s.selector, kinds):
+        kind = {"selector": it.selector, "place": it.repository.lower(), "role": it.role}
+        new.append((selectors, kind))
+    return new
+
+
+def _lacking(
+    connection: Connection, column: Column[str], wanted: Mapping[str, Issue]
+) -> list[Issue]:
+    """Those whose name no row has in *column*."""
+    if not wanted:
+        return []
+    names = list(wanted)
+    named = column == names[0] if len(names) == 1 else column.in_(names)
+    there = set(connection.scalars(select(column).where(named)))
+    return [it for name, it in wanted.items() if name not in there]
+
+
+def _new_repository(name: str, source: str) -> dict[str, Any]:
+    return {
+        "place": name.lower(), "name": name, "source": str(source), "default_branch": "",
+        "synced": 0, "trouble": "",
+    }  # fmt: skip
+
+
+def _unless_there(connection: Connection, table: Table, values: dict[str, Any]) -> None:
+    try:
+        connection.execute(insert(table), values)
+    except IntegrityError as error:  # another was faster
+        raise Overtaken from error
+
+
+def intended(some: Sequence[Issue]) -> Write[list[bool]]:
+    """Note what the queue is about to be told of each issue; False for those whose row has changed
+    since. What was noted has one more in its revision.
+    """
+
+    def write(connection: Connection) -> list[bool]:
+        noted: list[bool] = []
+        for issue in some:
+            same = _i.id == issue.id, _i.revision == issue.revision
+            values = {"applied": issue.wanted, "settled": False, "revision": issue.revision + 1}
+            done = connection.execute(update(issues).where(*same).values(values)).rowcount
+            noted.append(bool(done))
+        return noted
+
+    return write
+
+
+_TOLD = (
+    update(issues)
+    .where(_i.id == bindparam("which"), _i.revision == bindparam("seen"))
+    .values(applied=bindparam("told"), settled=True, revision=_i.revision + 1)
+)
+
+
+def settled(some: Sequence[Issue]) -> Write[None]:
+    """Note that the queue knows what each issue says, unless its row has changed since."""
+    told = [{"which": it.id, "seen": it.revision, "told": it.wanted} for it in some]
+    return lambda connection: connection.execute(_TOLD, told) and None
+
+
+def extended(issue: Issue, expires: int) -> Write[bool]:
+    """Note that the lease of a hold was renewed."""
+    same = _i.id == issue.id, _i.token == issue.token, _i.agent == issue.agent
+    return lambda connection: bool(
+        connection.execute(
+            update(issues).where(*same).values(expires=expires, revision=_i.revision + 1)
+        ).rowcount
+    )
+
+
+def moved(issue: Issue, repository: str) -> Decide[str]:
+    """Give an issue to another repository: the task that is to be withdrawn, if any.
+
+    Of two rows for the same issue the one counts that somebody holds, else the older one.
+    """
+    id = f"{repository.lower()}#{issue.number}"
+
+    def decide(connection: Connection) -> Write[str]:
+        other = _locked(connection, [id]).get(id)
+
+        def write(connection: Connection) -> str:
+            if other is not None and other.held:
+                connection.execute(delete(issues).where(_i.id == issue.id))
+                return issue.task_id
+            connection.execute(delete(issues).where(_i.id == id))
+            values = {"id": id, "repository": repository, "place": repository.lower()}
+            change = update(issues).where(_i.id == issue.id)
+            connection.execute(change.values({**values, "revision": _i.revision + 1}))
+            return other.task_id if other is not None else ""
+
+        return write
+
+    return decide
+
+
+# ── repositories ─────────────────────────────────────────────────────────────────────────
+
+
+def noted(name: str, **values: Any) -> Decide[None]:
+    """Note something about a repository."""
+
+    def decide(connection: Connection) -> Write[None]:
+        there = connection.scalar(select(_r.place).where(_r.place == name.lower())) is not None
+
+        def write(connection: Connection) -> None:
+            if not there:
+                _unless_there(connection, repositories, _new_repository(name, Source.GITHUB))
+            change = update(repositories).where(_r.place == name.lower())
+            connection.execute(change.values(values))
+
+        return write
+
+    return decide
+
+
+def repository_renamed(old: str) -> Write[None]:
+    """Forget what a repository was called; its new name is made known by its issues."""
+
+    def write(connection: Connection) -> None:
+        connection.execute(delete(repositories).where(_r.place == old.lower()))
+        connection.execute(delete(selectors).where(_s.place == old.lower()))
+
+    return write
