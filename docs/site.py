@@ -47,7 +47,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links of the repository become those of the site."""
-    source = Path(page.file.abs_src_path or "")
+    source = Path(page.file.abs_src_path or DOCS / page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:
         text, words, anchor = found.groups()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.reference.api import PROMISED, api_page, promised
+
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>")
 NAVIGATION = "nav:\n  - Home: index.md\n"
@@ -50,6 +52,16 @@ def test_every_page_can_be_reached_from_the_first(site: Path, folder: str) -> No
     assert [page for page in pages if f'"{page}"' not in first and f"={page}" not in first] == []
 
 
+def test_every_promised_name_of_python_has_its_signature(site: Path) -> None:
+    page = api_page()
+    names = [name for names in promised(PROMISED.read_text()).values() for name in names]
+    assert len(names) > 60
+    assert [name for name in names if f"\n### {name}\n\n" not in page] == []
+    assert " at 0x" not in page
+    assert "#### Engine.claim\n\n```py\nawait claim(" in page
+    assert 'id="engineclaim"' in (site / "reference" / "python-api.html").read_text()
+
+
 def test_a_page_is_whole_without_a_network(site: Path) -> None:
     """No fonts, scripts, styles or pictures from other servers."""
     loading = {
@@ -76,6 +88,7 @@ def test_a_broken_link_is_found(tmp_path: Path, line: str, complaint: str) -> No
     docs = tmp_path / "docs"
     docs.mkdir()
     settings = (ROOT / "mkdocs.yml").read_text().partition("nav:\n  - Home")[0]
+    settings = settings.replace(", docs/reference/api.py", "")
     (tmp_path / "mkdocs.yml").write_text(f"{settings}{NAVIGATION}  - Tutorial: tutorial.md\n")
     (tmp_path / "README.md").write_text("# First\n\n[on](docs/tutorial.md#second)\n")
     (docs / "tutorial.md").write_text(f"# Second\n\n{line}\n")

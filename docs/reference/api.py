@@ -1,0 +1,147 @@
+"""The Python API as a page of the site: each promised name with its signature and its docstring.
+
+Made when the site is built: a copy in the repository would be a second place for every docstring.
+Which names are promised, `python.md` says.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, is_typeddict
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+PAGE = "reference/python-api.md"
+PROMISED = Path(__file__).with_name("python.md")
+HEAD = """# Python API
+
+Every name whose import path is [promised](python.md), with what its code says of it. Options of
+jobs (`**options`) are the fields of `JobOptions`; durations are a `timedelta`, a number of seconds,
+or a text such as `"10s"`.
+"""
+_WIDE = 100
+_ALIAS = "\nA name for annotations.\n"
+_UNSAYABLE = re.compile(r"<[\w. ]+ at 0x\w+>")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """The page is one of the site's."""
+    files.append(File.generated(config, PAGE, content=api_page()))
+
+
+def api_page() -> str:
+    """One section per import path, one entry per name, then what a class offers."""
+    return HEAD + "".join(
+        f"\n## {module}\n" + "".join(_entry(module, name) for name in names)
+        for module, names in promised(PROMISED.read_text()).items()
+        if names
+    )
+
+
+def promised(page: str) -> dict[str, list[str]]:
+    """The names that the page of import paths lists, by module."""
+    found: dict[str, list[str]] = {}
+    module = ""
+    for line in page.splitlines():
+        if line.startswith(("| `", "| |")):
+            _, path, names, _ = line.split("|")
+            module = path.strip(" `") or module
+            found.setdefault(module, []).extend(names.split("`")[1::2])
+    return found
+
+
+def _entry(module: str, name: str) -> str:
+    it = getattr(import_module(module), name)
+    title = f"\n### {name}\n"
+    if inspect.isclass(it):
+        return title + _class(name, it)
+    if inspect.isroutine(it):
+        return f"{title}\n{_fenced(_signature(name, it))}{_docs(it)}"
+    return f"{title}\n{_fenced(f'{name} = {it!r}')}" if isinstance(it, int) else title + _ALIAS
+
+
+def _class(name: str, kind: type) -> str:
+    if issubclass(kind, Enum):
+        return _docs(kind) + "\n" + "".join(f"- `{it.name}` = `{it.value!r}`\n" for it in kind)
+    members = "".join(_member(name, *one) for one in _members(kind))
+    return f"\n{_fenced(_shape(name, kind))}{_docs(kind)}{members}"
+
+
+def _shape(name: str, kind: Any) -> str:
+    """How one is made. Fields are read as they are written: their types need not be loaded."""
+    is_table = is_typeddict(kind)
+    fields = getattr(kind, "__struct_fields__", ())
+    if not fields and not is_table:
+        return _signature(name, kind)
+    said: dict[str, Any] = {}
+    for each in (kind,) if is_table else reversed(kind.__mro__):
+        said |= inspect.get_annotations(each)
+    names = [it for it in said if is_table or it in fields]
+    return _lines(name, [f"{it}: {_text(said[it])}" for it in names], "")
+
+
+def _text(annotation: Any) -> str:
+    """An annotation as it was written."""
+    written = getattr(annotation, "__forward_arg__", annotation)
+    return written if isinstance(written, str) else inspect.formatannotation(written)
+
+
+def _member(owner: str, name: str, it: Any) -> str:
+    if isinstance(it, property | cached_property):
+        return f"\n#### {owner}.{name}\n\n{_docs(it)}"
+    inner = it.__func__ if isinstance(it, classmethod | staticmethod) else it
+    waits = "await " if inspect.iscoroutinefunction(inner) else ""
+    return f"\n#### {owner}.{name}\n\n{_fenced(_signature(waits + name, inner))}{_docs(inner)}"
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    """What it offers, its own and what it has from classes of ours, each once."""
+    seen: set[str] = set()
+    for each in kind.__mro__:
+        if each.__module__.startswith("towpath"):
+            for name, it in vars(each).items():
+                is_known = isinstance(it, property | cached_property | classmethod | staticmethod)
+                if name.startswith("_") or name in seen or not (is_known or inspect.isfunction(it)):
+                    continue
+                seen.add(name)
+                yield name, it
+
+
+def _signature(name: str, it: Any) -> str:
+    """As one would write it; `self` is nobody's business."""
+    try:
+        said = inspect.signature(it)
+    except (TypeError, ValueError):
+        return name
+    known = [one for one in said.parameters.values() if one.name not in ("self", "cls")]
+    written = [_UNSAYABLE.sub("…", str(one)).replace("'", "") for one in known]
+    for at, one in enumerate(known):
+        if one.kind is one.VAR_POSITIONAL:
+            break
+        if one.kind is one.KEYWORD_ONLY:
+            written.insert(at, "*")
+            break
+    nothing = said.return_annotation in (said.empty, None, "None")
+    return _lines(name, written, "" if nothing else f" -> {_text(said.return_annotation)}")
+
+
+def _lines(name: str, arguments: list[str], answer: str) -> str:
+    """In one line, or in a line per argument where that is too long."""
+    line = f"{name}({', '.join(arguments)}){answer}"
+    if len(line) <= _WIDE:
+        return line
+    return f"{name}(\n" + "".join(f"    {one},\n" for one in arguments) + f"){answer}"
+
+
+def _fenced(text: str) -> str:
+    return f"```py\n{text}\n```\n"
+
+
+def _docs(it: Any) -> str:
+    text = inspect.getdoc(it)
+    return f"\n{text}\n" if text else ""
