@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FIRST = ROOT / "README.md"
-OUTSIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "examples/**/*.*")
+OUTSIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "examples/**/*")
 SECTIONS = {
     "how-to": "How-to",
     "reference": "Reference",

@@ -1,0 +1,220 @@
+"""The files of `examples/deploy`: what they name is there, and they stop things in good order."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from tests.warm import COMMAND, run
+from towpath.apps.application import applications
+from towpath.cli.config import groups
+from towpath.clock import duration
+from towpath.settings import Core, leaves
+from towpath.telemetry import measures
+from towpath.telemetry.measures import MetricSpec
+from towpath.worker.options import WorkerOptions
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
+OPERATING = ("deploy-*", "use-*", "send-events-*", "monitor", "upgrade", "run-workers")
+HOW_TO = [it for name in OPERATING for it in sorted((ROOT / "docs/how-to").glob(f"{name}.md"))]
+DASHBOARD, RULES = DEPLOY / "grafana-dashboard.json", DEPLOY / "prometheus-rules.yml"
+EVERYWHERE = {"le", "instance", "job"}
+"""Labels that Prometheus adds."""
+METRIC = re.compile(r"\b(?:towpath|repository)_[a-z0-9_]+\b")
+
+
+def specs() -> dict[str, MetricSpec]:
+    known = (*measures.CATALOGUE, *(own for app in applications() for own in app.metrics))
+    named: dict[str, MetricSpec] = {}
+    for it in known:
+        ends = ("_bucket", "_sum", "_count") if it.kind == "histogram" else ("",)
+        named |= {f"{it.name}{end}": it for end in ends}
+    return named
+
+
+def alerts() -> list[dict[str, Any]]:
+    told = yaml.safe_load(RULES.read_text())
+    return [rule for group in told["groups"] for rule in group["rules"]]
+
+
+def panels() -> list[dict[str, Any]]:
+    return [it for it in json.loads(DASHBOARD.read_text())["panels"] if it["type"] != "row"]
+
+
+def expressions() -> list[Any]:
+    drawn = [
+        (f"{panel['title']} {target['refId']}", target["expr"])
+        for panel in panels()
+        for target in panel["targets"]
+    ]
+    return [
+        pytest.param(text, id=name)
+        for name, text in [*((it["alert"], it["expr"]) for it in alerts()), *drawn]
+    ]
+
+
+def refused(text: str) -> list[str]:
+    """What is wrong with an expression: syntax, metrics and labels that there are not."""
+    plain = text.replace("$__rate_interval", "5m").replace("$queue", ".*")
+    try:
+        promql_parser.parse(plain)
+    except ValueError as error:
+        return [str(error)]
+    known = specs()
+    names = METRIC.findall(plain)
+    labels = {label for name in names if name in known for label in known[name].labels}
+    grouped = re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", plain)
+    asked = {it.strip() for group in grouped for it in group.split(",")}
+    asked |= set(re.findall(r"[{,]\s*(\w+)\s*=~?", plain))
+    wrong = [name for name in names if name not in known]
+    return wrong + sorted(asked - labels - EVERYWHERE) if names else ["names no metric of ours"]
+
+
+class TestMonitoring:
+    @pytest.mark.parametrize("text", expressions())
+    def test_an_expression_names_what_there_is(self, text: str) -> None:
+        assert refused(text) == []
+
+    @pytest.mark.parametrize(
+        ("text", "wrong"),
+        [
+            ("towpath_gone_total > 0", "towpath_gone_total"),
+            ("sum by (user) (towpath_queue_depth)", "user"),
+            ('towpath_queue_depth{lane="a"}', "lane"),
+            ("towpath_job_seconds > 1", "towpath_job_seconds"),
+        ],
+    )
+    def test_one_that_names_something_else_is_noticed(self, text: str, wrong: str) -> None:
+        assert refused(text) == [wrong]
+
+    def test_one_that_is_no_promql_is_noticed(self) -> None:
+        assert refused("sum by queue (towpath_queue_depth)")
+
+    def test_every_metric_of_the_engine_is_shown_or_alerted_on(self) -> None:
+        seen = set(METRIC.findall(DASHBOARD.read_text() + RULES.read_text()))
+        known = {spec.name for name, spec in specs().items() if name in seen}
+        ours = {it.name for it in measures.CATALOGUE}
+        assert ours - known == set()
+
+    def test_an_alert_says_what_happened_and_what_to_do(self) -> None:
+        for it in alerts():
+            assert set(it["annotations"]) == {"summary", "do"}, it["alert"]
+            assert it["labels"]["severity"] in ("warning", "critical")
+        names = [it["alert"] for it in alerts()]
+        assert len(names) == len(set(names)) > 8
+        page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
+        assert set(re.findall(r"`(Towpath\w+)`", page)) <= set(names)
+
+    def test_panels_do_not_lie_over_each_other(self) -> None:
+        taken: set[tuple[int, int]] = set()
+        for panel in panels():
+            at = panel["gridPos"]
+            cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+            assert not cells & taken, panel["title"]
+            assert at["x"] + at["w"] <= 24
+            taken |= cells
+
+
+def unit(name: str) -> ConfigParser:
+    read = ConfigParser(strict=False, interpolation=None)
+    read.optionxform = str  # pyright: ignore[reportAttributeAccessIssue] -- as its page says
+    read.read(DEPLOY / name)
+    return read
+
+
+def manifests() -> list[dict[str, Any]]:
+    return [it for it in yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text()) if it]
+
+
+def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Pods and their containers."""
+    for it in manifests():
+        if "template" in it.get("spec", {}):
+            pod = it["spec"]["template"]["spec"]
+            yield from ((pod, container) for container in pod["containers"])
+
+
+def commands() -> dict[str, list[str]]:
+    """The words behind `towpath`, by where they are."""
+    found = {
+        name: unit(name)["Service"]["ExecStart"].split()[1:]
+        for name in ("towpath-server.service", "towpath-worker@.service")
+    }
+    found |= {f"kubernetes {one['name']}": one["args"] for _, one in containers()}
+    services = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]
+    found |= {f"compose {it}": services[it]["command"] for it in ("server", "worker")}
+    [words] = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    return found | {"Dockerfile": json.loads(words)}
+
+
+@pytest.mark.parametrize("where", commands())
+def test_a_command_has_only_flags_that_there_are(where: str) -> None:
+    verb, *words = commands()[where]
+    told = run([str(COMMAND), verb, "--help"]).out
+    flags = [word for word in words if word.startswith("-")]
+    assert [flag for flag in flags if f"{flag} " not in told] == []
+
+
+@pytest.mark.parametrize("path", [*HOW_TO, *sorted(DEPLOY.iterdir())], ids=lambda it: it.name)
+def test_a_variable_is_one_of_a_setting(path: Path) -> None:
+    known: set[str] = set()
+    for leaf in leaves(groups(Core())):
+        known |= {*leaf.variables, *(f"{it}_FILE" for it in leaf.variables)}
+    named = set(re.findall(r"\bTOWPATH_[A-Z][A-Z0-9_]*\b(?!…)", path.read_text()))
+    assert named - known == set()
+
+
+def test_pods_and_units_wait_longer_than_what_they_stop() -> None:
+    grace = WorkerOptions().grace.total_seconds()
+    told = unit("towpath-worker@.service")["Service"]
+    assert f"--grace {grace:g}s" in told["ExecStart"]
+    assert int(told["TimeoutStopSec"]) > grace
+    services = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]
+    assert duration("stop", services["worker"]["stop_grace_period"]).total_seconds() > grace
+    stopping = {one["name"]: pod["terminationGracePeriodSeconds"] for pod, one in containers()
+                if "terminationGracePeriodSeconds" in pod}  # fmt: skip
+    assert stopping["worker"] > grace
+    assert stopping["server"] > 10 + 5
+
+
+def test_probes_ask_what_answers_without_a_key() -> None:
+    asked = {
+        one[probe]["httpGet"]["path"]
+        for _, one in containers()
+        for probe in ("livenessProbe", "readinessProbe")
+        if probe in one
+    }
+    assert asked == {"/livez", "/readyz", "/metrics"}  # the last of a worker, whose has no key
+
+
+def test_the_image_is_built_of_extras_that_there_are() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [named] = re.findall(r"/src\[([\w,]+)\]", text)
+    assert set(named.split(",")) <= set(extras["optional-dependencies"])
+    versions = re.findall(r"FROM python:3\.(\d+)", text)
+    assert all(int(it) >= 11 for it in versions)
+    assert 'ENTRYPOINT ["towpath"]' in text
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("name", ["towpath-server.service", "towpath-worker@.service"])
+def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
+    text = (DEPLOY / name).read_text()
+    here = tmp_path / name.replace("@.", "@1.")
+    here.write_text(text.replace("/srv/shop/.venv/bin/towpath", sys.executable))
+    told = subprocess.run(
+        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False
+    )
+    assert [line for line in told.stderr.splitlines() if name.partition(".")[0] in line] == []
