@@ -111,8 +111,6 @@ def test_is_the_only_table_of_statuses() -> None:
 
 THEIR_OWN = (
     "/forges/client.py",
-    "/issues/github.py",
-    "/issues/projection.py",
     "/uploads/client/sending.py",
     "/uploads/stores/s3/answers.py",
 )

@@ -121,7 +121,7 @@ def require_taken(
     told = asked or advice(answer)
     if told.next is not Next.DONE:
         kind = RefusedForGood if told.next in final else AnswerRefused
-        raise kind(who, answer.status, why, after=told.after)
+        raise kind(who, answer.status, why, after=told.after, asked=told.next)
 
 
 def _retry_after(answer: Answer, now: datetime) -> Duration:

@@ -71,9 +71,13 @@ class AnswerRefused(CallError):
     remedy = "Call again later; look at the receiver, and at the key that it was called with."
     retry = RetryAdvice.LATER
 
-    def __init__(self, who: str, status: int, why: str = "", *, after: Duration = ZERO) -> None:
+    def __init__(
+        self, who: str, status: int, why: str = "", *, after: Duration = ZERO, asked: str = "later"
+    ) -> None:
         super().__init__(f"{who} answered {status}{f': {why}' if why else ''}")
         self.status, self.after = status, after
+        self.asked = asked
+        """What the answer asks for: a word of `Next`."""
 
 
 class RefusedForGood(AnswerRefused):

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from towpath.calls.answer import Advice, Answer, Next, advice, require_taken
+from towpath.calls.answer import FINAL, Advice, Answer, Next, advice, require_taken
 from towpath.calls.caller import Caller, request_headers
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge
 from towpath.calls.guard import parse_target
@@ -23,6 +23,7 @@ from towpath.forges import GITHUB, GITLAB
 
 _HIDDEN, _UNCHANGED = 404, 304
 """404 is what forges answer for what is gone, and for what the token may not see."""
+_ABSENT = (404, 410, 451)
 _LIMITED = (403, 429)
 _PAGE, _PAGES = 50, 20
 _LONGEST_REASON = 200
@@ -161,6 +162,14 @@ class ForgeClient:
         return await self.send("POST", path, content)
 
     # ── what its answers mean ────────────────────────────────────────────────────────────
+
+    def lacks(self, answer: Answer) -> bool:
+        """Whether the forge says that it has no such thing, or none for this token."""
+        return answer.status in _ABSENT
+
+    def lasting(self, answer: Answer) -> bool:
+        """Whether the forge will never take the same call."""
+        return _asked(answer, "").next in FINAL
 
     def require_taken(self, answer: Answer) -> None:
         """Raises AnswerRefused for an answer that is no success, with what the forge says."""

@@ -122,14 +122,25 @@ class TestARefusalThatLasts:
         assert issue.task_id == task.task_id
         assert site.counted("towpath_issues_ended_total", "refused") == 1
 
-    async def test_of_an_undo_ends_the_matter(self, site: Site) -> None:
+    @pytest.mark.parametrize(("status", "attempt"), [(403, 1), (502, 6)])
+    async def test_of_an_undo_leaves_nothing_labelled_for_ever(
+        self, site: Site, status: int, attempt: int
+    ) -> None:
+        """What is left there is known as ours: it withholds nothing, and goes with a comparison."""
         site.people.open("It breaks")
         await site.deliver()
         task = await site.take("ann")
         await site.project()
         await site.service.release(task.task_id, task.token)
-        site.github.trouble(answers(403, "no", method="DELETE", times=None))
+        site.github.trouble(answers(status, "no", method="DELETE", times=None))
+        await site.project(attempt=attempt)
+        await site.sync()
+        assert site.labels(1) == {"in-progress", "agent:ann"}
+        assert (await site.look(1)).withheld == ""
+        site.github.calm()
+        await site.sync()
         await site.project()
+        assert site.labels(1) == set()
         assert (await site.look(1)).shown == ()
 
 

@@ -26,8 +26,6 @@ WITHIN = seconds(30)
 PAGES_MOST = 10_000
 _LARGEST_ANSWER = 32 * 1024 * 1024
 """Bytes: a page has a hundred issues, and each may have 64 KiB of text or more."""
-_GONE = (404, 410, 451)
-_EXISTS = 422
 _PER_PAGE = 100
 
 
@@ -129,7 +127,7 @@ class GitHub:
         """The issue as it is now; None = it is gone: deleted, or transferred."""
         self.requests += 1
         answer = await self._client.look(f"/repos/{repository}/issues/{number}")
-        if answer.status in _GONE or self._client.moved(answer) is not None:
+        if self._client.lacks(answer) or self._client.moved(answer) is not None:
             return None
         self._client.require_taken(answer)
         return _found(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
@@ -153,7 +151,7 @@ class GitHub:
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
         self.doubt(repository, number)
         answer = await self._client.remove(path)
-        if answer.status not in _GONE:
+        if not self._client.lacks(answer):
             self._client.require_taken(answer)
 
     async def make_branch(self, repository: str, branch: str) -> None:
@@ -167,7 +165,7 @@ class GitHub:
             f"/repos/{repository}/git/refs",
             {"ref": f"refs/heads/{branch}", "sha": told.object.sha},
         )
-        if made.status == _EXISTS and "already exists" in self._client.said(made).lower():
+        if self._client.lasting(made) and "already exists" in self._client.said(made).lower():
             return
         self._client.require_taken(made)
 
@@ -187,7 +185,7 @@ class GitHub:
         if moved is not None:
             self.requests += 1
             answer = await self._client.look(moved)
-        if answer.status in _GONE:
+        if self._client.lacks(answer):
             return None
         self._client.require_taken(answer)
         return answer

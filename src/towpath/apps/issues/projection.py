@@ -19,6 +19,7 @@ from towpath.apps.issues.github import Found, GitHub
 from towpath.apps.issues.measures import PROJECTED
 from towpath.apps.issues.model import ISSUES, Issue, IssueState, Payload, Source
 from towpath.apps.outcomes import calling
+from towpath.calls.answer import Next
 from towpath.calls.errors import AnswerRefused
 from towpath.clock import ZERO, minutes, seconds, wall_ms
 from towpath.engine.leases import lease_by_token
@@ -31,8 +32,6 @@ from towpath.worker.context import Context, Discard, Retry
 ATTEMPTS = 6
 RETRY = Exponential(first=seconds(2), factor=3, longest=minutes(5))
 TIME_LIMIT = minutes(5)
-_FORBIDDEN = (401, 403)
-"""Refusals that last, unless they are about the limit of requests."""
 
 
 class Projector:
@@ -53,9 +52,10 @@ class Projector:
         except Discard as refusal:
             await self._refused(issue, refusal.reason)
         except Retry as refusal:
+            # As GitHub is now: that is for good, unless it is about the limit of requests.
             cause = refusal.__cause__
-            forbidden = isinstance(cause, AnswerRefused) and cause.status in _FORBIDDEN
-            lasting = forbidden and (refusal.after or ZERO) == ZERO
+            refused = isinstance(cause, AnswerRefused) and cause.asked == Next.REFUSED
+            lasting = refused and (refusal.after or ZERO) == ZERO
             if lasting or ctx.attempt >= ATTEMPTS:
                 await self._refused(issue, refusal.reason)
                 return
@@ -126,9 +126,7 @@ class Projector:
         board.log.emit(ISSUE_REFUSED, **told, reason=reason)
         self._count("refused")
         if not issue.held:
-            # Nothing more can be done: labels that GitHub lets nobody change are its own.
-            await board.revise(issue.id, lambda it: it and _unshown(it, issue))
-            return
+            return  # its labels stay known as ours: the next comparison has them taken away
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseError, JobError):  # it has ended by itself
             await (await board.engine()).release(lease, delay=board.options.pause)
@@ -166,7 +164,3 @@ def _after(
     if not _same(now, issue):
         return now
     return replace(now, shown=shown, branch=branch or now.branch)
-
-
-def _unshown(now: Issue, issue: Issue) -> Issue:
-    return replace(now, shown=()) if _same(now, issue) else now
