@@ -12,7 +12,6 @@ from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import Policy
 from towpath.apps.issues.tables import TABLES
 from towpath.calls.caller import Caller
-from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.testing.github.double import GitHubDouble
@@ -40,18 +39,18 @@ def policy() -> Policy:
 
 @pytest.fixture
 async def desk(
-    server: EmbeddedServer, ledger: Ledger, options: IssuesOptions, policy: Policy
+    engine_url: str, ledger: Ledger, options: IssuesOptions, policy: Policy
 ) -> AsyncIterator[Desk]:
-    async with Engine(server.url) as engine:
+    async with Engine(engine_url) as engine:
         yield Desk(engine, ledger, options, policy)
 
 
 @pytest.fixture
 async def site(
-    server: EmbeddedServer, ledger: Ledger, github: GitHubDouble, policy: Policy, caller: Caller
+    engine_url: str, ledger: Ledger, github: GitHubDouble, policy: Policy, caller: Caller
 ) -> AsyncIterator[Site]:
     github.listen("http://127.0.0.1:1/", secret=SECRET)
-    async with Engine(server.url) as engine:
+    async with Engine(engine_url) as engine:
         yield Site(engine, ledger, options_for(github), policy, github=github, caller=caller)
 
 

@@ -48,12 +48,17 @@ class Site(Desk):
         caller: Caller,
     ) -> None:
         super().__init__(engine, ledger, options, policy)
-        self.github, self.people = github, github.at(REPOSITORY)
+        self.github, self.people, self._caller = github, github.at(REPOSITORY), caller
         self.client = github_of(options, caller)
         self.projector = Projector(self.board, self.client)
         self.reconciler = Reconciler(self.board, self.client, lambda: engine)
         self.taken = 0
         """Deliveries of GitHub that were taken."""
+
+    def restarted(self) -> "Site":
+        """Another process, which knows what is in database and store."""
+        again = (self.engine, self.ledger, self.board.options, self.board.policy)
+        return Site(*again, github=self.github, caller=self._caller)
 
     def at(self, repository: str) -> People:
         return self.github.at(repository)

@@ -37,6 +37,44 @@ async def test_what_has_not_changed_costs_nothing(site: Site) -> None:
     assert (await site.look(150)).priority == 100
 
 
+class TestAServerThatWasStartedAgain:
+    async def test_reads_nothing_that_has_not_changed(self, site: Site) -> None:
+        for number in range(1, 251):
+            site.people.open(f"Number {number}")
+        await site.sync()
+        used, asked = site.github.used, len(site.github.asked)
+        again = await site.restarted().sync()
+        assert (again.changed, again.issues, again.requests) == (0, 250, 5)
+        pages = [it for it in site.github.asked[asked:] if it.path.endswith("/issues")]
+        assert all(it.headers.get("if-none-match") for it in pages)
+        assert site.github.used - used == 2  # the repository and the list of pull requests
+        site.people.label(120, "P0")
+        assert (await site.restarted().sync()).changed == 1
+        assert (await site.look(120)).priority == 100
+
+    async def test_goes_on_behind_the_pages_that_were_read(self, site: Site) -> None:
+        for number in range(1, 251):
+            site.people.open(f"Number {number}")
+        slow_down = site.github.limit = site.github.used + 3  # the repository and two pages
+        with pytest.raises(AnswerRefused):
+            await site.sync()
+        site.github.limit = 5000
+        again = site.restarted()
+        assert (await again.sync()).changed == 50
+        assert site.github.used == slow_down + 3
+
+    async def test_reads_what_it_changed_itself(self, site: Site) -> None:
+        """Within one second GitHub's list may come back to what it was."""
+        site.people.open("It breaks")
+        await site.sync()
+        await site.take("ann")
+        await site.project()
+        asked = len(site.github.asked)
+        await site.restarted().sync()
+        [page] = [it for it in site.github.asked[asked:] if it.path.endswith("/issues")]
+        assert "if-none-match" not in page.headers
+
+
 @pytest.mark.parametrize("repositories", [1, 3])
 async def test_what_is_new_costs_a_few_statements_and_calls_a_page(
     site: Site, server: EmbeddedServer, repositories: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ import msgspec
 from towpath.apps.issues.errors import IssueInvalid
 from towpath.apps.issues.model import Facts, IssueState
 from towpath.apps.issues.options import IssuesOptions
+from towpath.apps.issues.tables import KnownPage
 from towpath.calls.answer import Answer
 from towpath.calls.caller import Caller
 from towpath.calls.guard import parse_target
@@ -47,16 +48,10 @@ class Page(NamedTuple):
     """A page of a list of issues."""
 
     issues: list[Found]
-    numbers: frozenset[int]
-    """Of the issues on it."""
+    known: KnownPage
+    """Which issues are on it, and how to ask later whether anything has changed."""
     changed: bool
     """Whether it is not as it was when it was last read; if not, *issues* are not told."""
-
-
-class _Known(NamedTuple):
-    etag: str
-    numbers: frozenset[int]
-    next: str | None
 
 
 class GitHub:
@@ -64,7 +59,6 @@ class GitHub:
 
     def __init__(self, client: ForgeClient) -> None:
         self._client = client
-        self._pages: dict[str, _Known] = {}
         self.requests = 0
 
     # ── what there is ────────────────────────────────────────────────────────────────────
@@ -81,47 +75,37 @@ class GitHub:
         return RepositoryFacts(now, branch if is_branch(branch) else "")
 
     async def open_issues(
-        self, repository: str, *, doubted: frozenset[int] = frozenset()
+        self,
+        repository: str,
+        *,
+        known: Mapping[str, KnownPage],
+        doubted: frozenset[int] = frozenset(),
     ) -> AsyncGenerator[Page]:
         """All open issues, page by page, oldest first: pages that are full rarely change.
 
-        A page with one that is *doubted* is read whether it has changed or not: its issue may be
-        as it was when the page was last read, and not as we have heard since.
+        Of a page that is *known* and has not changed nothing is told. One with an issue that is
+        *doubted* is read in any case: it may be as it was when the page was last read, and not as
+        we have heard since.
         """
         query = f"state=open&sort=created&direction=asc&per_page={_PER_PAGE}"
         path: str | None = f"/repos/{repository}/issues?{query}"
         for _ in range(PAGES_MOST):
             if path is None:
                 return
-            known = self._pages.get(path)
+            before = known.get(path)
+            etag = before.etag if before and not before.numbers & doubted else ""
             self.requests += 1
-            trusted = known is not None and not known.numbers & doubted
-            page = await self._client.page(path, etag=known.etag if known and trusted else "")
-            if page is None and known is not None:
-                yield Page([], known.numbers, changed=False)
-                path = known.next
+            page = await self._client.page(path, etag=etag)
+            if page is None:
+                if before is None:
+                    return
+                yield Page([], before, changed=False)
+                path = before.next
                 continue
-            entries = page.entries if page else []
-            found = [it for entry in entries if (it := _found(entry, repository))]
+            found = [it for entry in page.entries if (it := _found(entry, repository))]
             numbers = frozenset(it.facts.number for it in found)
-            if page is not None and page.etag:
-                self._pages[path] = _Known(page.etag, numbers, page.next)
-            yield Page(found, numbers, changed=True)
-            path = page.next if page else None
-
-    def forget(self, repository: str) -> None:
-        """Read all of its pages the next time, changed or not."""
-        start = f"/repos/{repository.lower()}/"
-        self._pages = {
-            path: it for path, it in self._pages.items() if not path.lower().startswith(start)
-        }
-
-    def doubt(self, repository: str, number: int) -> None:
-        """Read the page of an issue the next time: it was changed here."""
-        start = f"/repos/{repository.lower()}/"
-        for path, known in list(self._pages.items()):
-            if path.lower().startswith(start) and number in known.numbers:
-                del self._pages[path]
+            yield Page(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
+            path = page.next
 
     async def issue(self, repository: str, number: int) -> Found | None:
         """The issue as it is now; None = it is gone: deleted, or transferred."""
@@ -143,13 +127,11 @@ class GitHub:
 
     async def add_labels(self, repository: str, number: int, labels: list[str]) -> None:
         path = f"/repos/{repository}/issues/{number}/labels"
-        self.doubt(repository, number)
         self._client.require_taken(await self._client.post(path, {"labels": labels}))
 
     async def remove_label(self, repository: str, number: int, label: str) -> None:
         """Take a label away; one that is not there is as well."""
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
-        self.doubt(repository, number)
         answer = await self._client.remove(path)
         if not self._client.lacks(answer):
             self._client.require_taken(answer)

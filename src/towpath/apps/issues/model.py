@@ -182,6 +182,8 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[str, ...] = ()
     """Labels there that are ours."""
     branch: str = ""
+    touched: int | None = None
+    """When its labels were last changed by us, in ms."""
 
     created: int = 0
     updated: int = 0

@@ -113,6 +113,7 @@ class Projector:
     async def _undo(self, issue: Issue) -> None:
         if not issue.shown:
             return
+        await self._board.revise(issue.id, lambda it: _about_to_undo(it, issue))
         for label in issue.shown:
             await self._github.remove_label(issue.repository, issue.number, label)
         found = await self._github.issue(issue.repository, issue.number)
@@ -144,7 +145,12 @@ def _about_to_show(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> 
     """Labels are ours from before they are set: they never withhold the issue, and are undone."""
     if now is None or not _same(now, issue):
         return now
-    return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])))
+    return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])), touched=wall_ms())
+
+
+def _about_to_undo(now: Issue | None, issue: Issue) -> Issue | None:
+    """Whoever compares issues reads this one anew."""
+    return replace(now, touched=wall_ms()) if now and _same(now, issue) else now
 
 
 def _after(

@@ -25,6 +25,8 @@ from towpath.worker.context import Context, Discard, Retry
 _TOLD_MOST = 20
 """Lines of the log about one comparison; the count says how many there were."""
 _MINUTE = 60_000
+_KEPT_TOGETHER = 20
+"""Pages that are noted as read at once."""
 
 
 class SyncWish(msgspec.Struct, frozen=True):
@@ -78,27 +80,23 @@ class Reconciler:
 
     async def compare(self, name: str) -> Synced:
         """Compare one repository with GitHub. Raises what `calls` raises, LedgerError."""
-        began, asked = steady(), self._github.requests
+        began, asked, now = steady(), self._github.requests, wall_ms()
         facts = await self._github.repository(name)
         if facts is None:
             await self._moving.gone(name)
-            self._github.forget(name)
+            await self._board.ledger.write(changes.pages_forgotten(name))
             self._board.metrics.own(SYNCED).labels("gone").inc()
             return Synced(repository=name, gone=True, requests=self._github.requests - asked)
         if facts.name.lower() != name.lower():
             await self._moving.renamed(name, facts.name)
             name = facts.name
-        there, changed = set[int](), 0
-        doubted = await self._board.ledger.read(tables.unread_numbers(name))
-        async for page in self._github.open_issues(name, doubted=doubted):
-            there |= page.numbers
-            changed += await self._page(page)
+        there, changed = await self._pages(name)
         if changed:
             await self._board.look_again()
         changed += await self._missing(name, there)
         await self._pulls(name)
         repaired = await self._drifted(name)
-        branch, now = facts.default_branch, wall_ms()
+        branch = facts.default_branch
         noted = changes.noted(name, default_branch=branch, synced=now, trouble="", source="github")
         await self._board.ledger.decide(noted)
         synced = Synced(
@@ -112,6 +110,29 @@ class Reconciler:
         return synced
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
+
+    async def _pages(self, name: str) -> tuple[set[int], int]:
+        """Take in all pages: the numbers of the issues on them, and how many rows have changed.
+
+        A page counts as read once its issues are rows, also if a later one can't be read.
+        """
+        ledger, there, changed = self._board.ledger, set[int](), 0
+        known = await ledger.read(tables.pages_of(name))
+        doubted = await ledger.read(tables.doubted_numbers(name))
+        read: list[tables.KnownPage] = []
+        try:
+            async for page in self._github.open_issues(name, known=known, doubted=doubted):
+                there |= page.known.numbers
+                if page.changed:
+                    changed += await self._page(page)
+                    read.append(page.known)
+                if len(read) >= _KEPT_TOGETHER:
+                    await ledger.write(changes.pages_kept(name, read))
+                    read = []
+        finally:
+            if read:
+                await ledger.write(changes.pages_kept(name, read))
+        return there, changed
 
     async def _page(self, page: Page) -> int:
         """Take in what a page tells; how many rows were not as it says."""

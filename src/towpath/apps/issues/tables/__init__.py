@@ -7,7 +7,7 @@ row has a note.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import and_, func, or_, select, update
@@ -19,12 +19,16 @@ from towpath.apps.issues.tables.schema import (
     is_known,
     issue_of,
     issues,
+    pages,
     repositories,
     selectors,
 )
 
 __all__ = ["TABLES", "Connection", "is_known"]
 
+_numbers = msgspec.json.Decoder(frozenset[int])
+_CALL_MS = 60_000
+"""A change that was noted is made within this, and the clocks of two hosts may differ by it."""
 _i, _r, _s = issues.c, repositories.c, selectors.c
 
 
@@ -121,9 +125,14 @@ def open_numbers(repository: str, source: Source) -> Callable[[Connection], set[
     return lambda connection: set(connection.scalars(select(_i.number).where(*there)))
 
 
-def unread_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
-    """Of those, the ones of which webhooks told something since they were last asked for."""
-    there = _i.place == repository.lower(), _i.state == IssueState.OPEN, _i.read.is_(False)
+def doubted_numbers(repository: str) -> Callable[[Connection], frozenset[int]]:
+    """Of those, the ones of which webhooks told something since they were last asked for, or whose
+    labels we changed about the time of the last comparison, or since.
+    """
+    place = repository.lower()
+    compared = select(_r.synced).where(_r.place == place).scalar_subquery()
+    doubt = or_(_i.read.is_(False), _i.touched > func.coalesce(compared, 0) - _CALL_MS)
+    there = _i.place == place, _i.state == IssueState.OPEN, doubt
     return lambda connection: frozenset(connection.scalars(select(_i.number).where(*there)))
 
 
@@ -219,3 +228,28 @@ def repository_facts(connection: Connection) -> list[dict[str, Any]]:
     """All repositories that are known."""
     rows = connection.execute(select(repositories).order_by(_r.place)).mappings()
     return [dict(row) for row in rows]
+
+
+class KnownPage(NamedTuple):
+    """A page of a list as it was last read."""
+
+    path: str
+    etag: str
+    numbers: frozenset[int]
+    next: str | None
+
+
+def pages_of(repository: str) -> Callable[[Connection], dict[str, KnownPage]]:
+    """The pages of a repository's list of open issues that were read, by their path."""
+    query = select(pages).where(pages.c.place == repository.lower())
+
+    def look(connection: Connection) -> dict[str, KnownPage]:
+        some = connection.execute(query).mappings()
+        return {
+            it["path"]: KnownPage(
+                it["path"], it["etag"], _numbers.decode(it["numbers"]), it["following"]
+            )
+            for it in some
+        }
+
+    return look

@@ -11,7 +11,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from towpath.apps.issues.model import Issue, Source
-from towpath.apps.issues.tables.schema import issue_of, issues, repositories, row_of, selectors
+from towpath.apps.issues.tables import KnownPage
+from towpath.apps.issues.tables.schema import (
+    issue_of,
+    issues,
+    pages,
+    repositories,
+    row_of,
+    selectors,
+)
 from towpath.clock import wall_ms
 from towpath.ledger.database.writing import Decide, Overtaken, Write
 
@@ -219,6 +227,37 @@ def repository_renamed(old: str) -> Write[None]:
 
     def write(connection: Connection) -> None:
         connection.execute(delete(repositories).where(_r.place == old.lower()))
+        connection.execute(delete(pages).where(pages.c.place == old.lower()))
         connection.execute(delete(selectors).where(_s.place == old.lower()))
 
     return write
+
+
+def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
+    """Note how pages were read, in place of what was known of them."""
+    place, paths = repository.lower(), [it.path for it in some]
+    rows = [
+        {
+            "path": it.path,
+            "place": place,
+            "etag": it.etag,
+            "numbers": msgspec.json.encode(sorted(it.numbers)).decode(),
+            "following": it.next,
+        }
+        for it in some
+    ]
+
+    def write(connection: Connection) -> None:
+        connection.execute(delete(pages).where(pages.c.path.in_(paths)))
+        try:
+            connection.execute(insert(pages), rows)
+        except IntegrityError as error:  # another has read them just now
+            raise Overtaken from error
+
+    return write
+
+
+def pages_forgotten(repository: str) -> Write[None]:
+    """Have all pages of a repository read the next time, changed or not."""
+    gone = delete(pages).where(pages.c.place == repository.lower())
+    return lambda connection: connection.execute(gone) and None

@@ -11,7 +11,7 @@ from sqlalchemy.engine import RowMapping
 from towpath.apps.issues.model import Issue, IssueState, Source, TaskType
 from towpath.ledger.database.tables import Tables
 
-TABLES = Tables("issues", version="0001", steps=__package__ or "")
+TABLES = Tables("issues", version="0002", steps=__package__ or "")
 
 issues = Table(
     "towpath_issues_issues",
@@ -55,6 +55,7 @@ issues = Table(
     Column("ready_told", Boolean, nullable=False, doc="Whether outsiders know that it is."),
     Column("shown", Text, nullable=False, doc="Labels on GitHub that are ours, as JSON."),
     Column("branch", String(255), nullable=False, doc="The branch that was made for it."),
+    Column("touched", BigInteger, doc="When we last changed its labels on GitHub, ms."),
     Column("created", BigInteger, nullable=False, doc="When it was first told of, ms."),
     Column("updated", BigInteger, nullable=False, doc="When the row was last changed, ms."),
     Column("revision", BigInteger, nullable=False, doc="Grows with each change of the row."),
@@ -87,6 +88,17 @@ selectors = Table(
     Column("role", String(64), nullable=False, doc="The role."),
     info={"about": "Kinds of tasks that there were: by repository and role."},
 )
+pages = Table(
+    "towpath_issues_pages",
+    TABLES.metadata,
+    Column("path", String(500), primary_key=True, doc="Where the page is."),
+    Column("place", String(255), nullable=False, doc="Its repository, in lower case."),
+    Column("etag", Text, nullable=False, doc="What GitHub called it."),
+    Column("numbers", Text, nullable=False, doc="The issues on it, as JSON."),
+    Column("following", Text, doc="Where the next page is; none = it was the last."),
+    info={"about": "Pages of GitHub's lists of issues, as they were last read."},
+)
+Index(None, pages.c.place)
 _LISTS = ("labels", "assignees", "done", "shown")
 _ENUMS = {"state": IssueState, "source": Source, "task_type": TaskType}
 _FIELDS = Issue.__struct_fields__

@@ -1,0 +1,21 @@
+"""Pages of GitHub's lists of issues, as they were last read; and when we changed labels."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+additive = True
+
+
+def upgrade() -> None:
+    op.add_column("towpath_issues_issues", sa.Column("touched", sa.BigInteger()))
+    op.create_table(
+        "towpath_issues_pages",
+        sa.Column("path", sa.String(500), nullable=False),
+        sa.Column("place", sa.String(255), nullable=False),
+        sa.Column("etag", sa.Text(), nullable=False),
+        sa.Column("numbers", sa.Text(), nullable=False),
+        sa.Column("following", sa.Text()),
+        sa.PrimaryKeyConstraint("path", name="pk_towpath_issues_pages"),
+    )
+    op.create_index("ix_towpath_issues_pages_place", "towpath_issues_pages", ["place"])
