@@ -1,5 +1,5 @@
 """The chart: every column of the tables in docs/benchmarks.md, also those where a peer is ahead;
-and the short table in README.
+and the short table in README and docs/comparison.md.
 
     python -m benchmarks.peers.chart      makes both of what the page says now
 
@@ -47,8 +47,9 @@ SHORT = {
     "commands sent/job": "calls",
     "bytes/queued job": "bytes",
 }
-"""The columns of README's table, and what it calls them."""
-README = Marks("peers", "python -m benchmarks.peers.chart")
+"""The columns of the short table, and what it calls them."""
+SHOWN = Marks("peers", "python -m benchmarks.peers.chart")
+SHORT_TABLES = (ROOT / "README.md", ROOT / "docs" / "comparison.md")
 _WITHIN = 60
 _NODE = {peer.label for peer in roster() if not peer.in_python}
 
@@ -83,7 +84,7 @@ def panels(page: str) -> list[dict[str, Any]]:
 
 
 def short_table(page: str) -> str:
-    """README's table: who is best in a column is bold there, whoever it is."""
+    """The short table: who is best in a column is bold there, whoever it is."""
     columns = [
         [_cell(bar, panel) for bar in panel["bars"]]
         for panel, (column, *_) in zip(panels(page), COLUMNS, strict=True)
@@ -104,8 +105,9 @@ def _cell(bar: dict[str, Any], panel: dict[str, Any]) -> str:
     return f"**{words}**" if bar["value"] == best else words
 
 
-def write_readme(page: str, to: Path = ROOT / "README.md") -> Path:
-    return put(README, [short_table(page)], to)
+def write_short(page: str) -> list[Path]:
+    """Put it where it is shown."""
+    return [put(SHOWN, [short_table(page)], to) for to in SHORT_TABLES]
 
 
 def _bar(label: str, row: dict[str, str], column: str) -> dict[str, Any]:
@@ -139,5 +141,5 @@ def _note(page: str) -> str:
 
 
 if __name__ == "__main__":
-    write_readme(PAGE.read_text())
+    write_short(PAGE.read_text())
     draw(PAGE.read_text())

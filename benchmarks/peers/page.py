@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.peers import comparison as comparing
 from benchmarks.peers import crash as crashing
-from benchmarks.peers.chart import CHART, PAGE, draw, write_readme
+from benchmarks.peers.chart import CHART, PAGE, draw, write_short
 from benchmarks.peers.crash import told
 from benchmarks.peers.environments import NotInstalled
 from benchmarks.peers.standing import Comparison, Recoveries, Standing, Who, kept
@@ -43,7 +43,7 @@ def write_sections(names: Sequence[str]) -> list[Path]:
     if "crash" in names and (crashed := kept(Recoveries)):
         written.append(put(CRASH, recovery_blocks(crashed)))
     if written:
-        written.append(write_readme(PAGE.read_text()))
+        written += write_short(PAGE.read_text())
         try:
             written.append(draw(PAGE.read_text()))
         except NotInstalled as problem:
