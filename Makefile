@@ -1,4 +1,4 @@
-# Every target makes its own .venv first: `make up` and `make test` work as the first command
+# Every target makes its own .venv first: `make up`, `make demo` and `make test` work as the first command
 # on a fresh machine that has Python 3.11 or newer, pip and make.
 
 PYTHON ?= python3
@@ -20,13 +20,16 @@ PROGRAMS ?= 5000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check spec lint types contracts unit model bench figures docs site format clean
+.PHONY: help up demo test check spec lint types contracts unit model bench figures docs site format clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(RUNTIME) ## start everything: server, store and database, data in ./towpath-data
 	@$(BIN)/towpath up
+
+demo: $(RUNTIME) ## see what it keeps: five applications under load, a worker and the store killed
+	@$(BIN)/towpath demo
 
 # The types are checked on one core: the tests need not wait for that.
 test: lint contracts ## everything that must hold before a change lands

@@ -50,6 +50,7 @@ def size(there: Distribution) -> int:
 
 def test_up_brings_no_tools_of_the_tests(tmp_path: Path) -> None:
     assert extras_of("up", tmp_path) == {"server,embedded,fast"}
+    assert extras_of("demo", tmp_path) == {"server,embedded,fast"}
     assert extras_of("unit", tmp_path) == {"dev,embedded"}
 
 

@@ -23,6 +23,8 @@ AWAITED = {
     "cli/reloading.py": "awaited: the parent ends with its error",
     "cli/task_runner.py": "awaited to its end",
     "dashboard/pulse.py": "who looks raises what it raises",
+    "demo/load.py": "a group: the demo ends with its error",
+    "demo/run.py": "a group: the demo ends with its error",
     "engine/batcher.py": "its submits raise what it raises",
     "engine/connect.py": "who asks for the layout waits for it, or asks again",
     "engine/follow.py": "those who wait raise what it raises",

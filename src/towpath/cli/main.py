@@ -21,6 +21,7 @@ from towpath.cli import (
     bench,
     config,
     dead,
+    demo,
     doctor,
     events,
     jobs,
@@ -190,6 +191,7 @@ def towpath(
 
 
 serve.register(app)
+demo.register(app)
 worker.register(app)
 submit.register(app)
 app.add_typer(queues.app, name="queues")

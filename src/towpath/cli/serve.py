@@ -37,7 +37,7 @@ def serve(
     TOWPATH_API_KEY sets the first admin key; `towpath keys create` makes others. While the
     server or the database is away, requests are answered with 503.
     """
-    _require_extra()
+    require_server()
     from towpath.cli.serving import serve_beside  # noqa: PLC0415 -- slow to import
 
     serve_beside(session, _said(host=host, port=port, database=database), _log(session, log_format))
@@ -57,14 +57,14 @@ def up(
     No other set-up. All data is in one directory; starting again goes on where it was, after a
     crash too. The API key it makes is shown once, at the first start.
     """
-    _require_extra()
+    require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
     said = _said(data=data, host=host, port=port, objects=objects)
     serve_alone(session, said, _log(session, log_format))
 
 
-def _require_extra() -> None:
+def require_server() -> None:
     """Raises NotInstalled without the libraries of the server."""
     from towpath.console.exits import NotInstalled  # noqa: PLC0415 -- rarely needed
 

@@ -1,0 +1,273 @@
+"""What the demo's users do: they chat, set timers, send files and webhooks; agents take issues.
+
+Whoever is answered "later", or not at all because the store is away, sends the same again: that is
+what ids are for. What was accepted is remembered, and counted against what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from towpath.calls.answer import Answer
+from towpath.calls.errors import CallError
+from towpath.clock import steady, wall_ms
+from towpath.console.remote import Remote
+from towpath.demo import facts
+from towpath.demo.desk import REMINDER
+from towpath.demo.errors import DemoFailed
+from towpath.demo.site import Site, uploaded
+from towpath.engine.engine import Engine
+from towpath.testing.github.people import People
+
+REPOSITORY = "demo/shop"
+_PATIENCE = 60.0
+"""Seconds for which whoever is answered "later" goes on asking."""
+_PAUSE, _LOOK = 0.2, 0.05
+_OPEN = {"PENDING", "RUNNING", "FAILED"}
+"""States of a review from which it goes on by itself."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """How much there is to do."""
+
+    users: int = 20
+    messages: int = 6
+    """Of each user."""
+    timers: int = 30
+    reviews: int = 12
+    files: tuple[int, ...] = (7 << 20, 3 << 20, 200_000)
+    """Sizes in bytes."""
+    agents: int = 6
+    issues: int = 18
+    over: float = 12.0
+    """Seconds over which it is spread."""
+
+
+class Users:
+    """Everybody who uses the five applications; `progress` and the rows say how far they are."""
+
+    def __init__(self, site: Site, load: Load, engine: Engine) -> None:
+        self._site, self._load, self._engine = site, load, engine
+        self._chance = random.Random(7)  # noqa: S311 -- the same load each time
+        self._messages: dict[tuple[str, int], str] = {}
+        self._timers: list[int] = []
+        self._heads: list[str] = []
+        self._files: dict[str, str] = {}
+        self._uploads: list[dict[str, Any]] = []
+        self._issues: list[int] = []
+        self._taken = 0
+        self._completed: list[int] = []
+        self._people: People = site.github.at(REPOSITORY)
+
+    async def run(self) -> None:
+        """Send everything; return when all of it was accepted, and the files are stored."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._load.users):
+                group.create_task(self._chat(f"user-{number + 1}"))
+            for work in (self._set_timers, self._open_pulls, self._send_files, self._open_issues):
+                group.create_task(work())
+
+    # ── what they do ─────────────────────────────────────────────────────────────────────
+
+    async def _chat(self, user: str) -> None:
+        for number in range(1, self._load.messages + 1):
+            await self._pause(self._load.messages)
+            said = await self._asked("POST", "/api/v1/message", {
+                "user_id": user, "org_id": "demo", "client_id": "web", "message": f"No. {number}",
+                "client_message_id": str(number),
+                "metadata": {"number": number, "takes": self._chance.uniform(0.05, 0.3)},
+            })  # fmt: skip
+            self._messages[user, number] = said["message_id"]
+
+    async def _set_timers(self) -> None:
+        began = wall_ms()
+        for number in range(1, self._load.timers + 1):
+            due = began + int(self._chance.uniform(0.1, 1.2) * self._load.over * 1000)
+            await self._asked("POST", "/api/v1/timers", {
+                "task_type": REMINDER, "task_id": f"r-{number}", "delay_time": due,
+                "params": {"number": number, "due": due},
+            })  # fmt: skip
+            self._timers.append(number)
+
+    async def lose_a_timer(self) -> None:
+        """Take one away behind everybody's back: whoever counts well must find it missing."""
+        due = wall_ms() + 3_600_000
+        body = {"task_type": REMINDER, "task_id": "r-lost", "delay_time": due}
+        await self._asked("POST", "/api/v1/timers", body)
+        self._timers.append(0)
+        await self._asked("DELETE", f"/api/v1/timers/{REMINDER}/r-lost")
+
+    async def _open_pulls(self) -> None:
+        for number in range(1, self._load.reviews + 1):
+            await self._pause(self._load.reviews)
+            self._people.open_pull(f"Change no. {number}", head=f"change-{number}")
+
+    async def send_webhooks(self) -> None:
+        """Send the webhooks of all that happens on GitHub, in this order, until cancelled. One that
+        is not taken is sent again; some pull requests are told twice.
+        """
+        told = 0
+        while True:
+            for it in self._site.github.deliveries[told:]:
+                told += 1
+                opened = it.payload["action"] == "opened"
+                if pull := opened and it.event == "pull_request":
+                    self._heads.append(it.payload["pull_request"]["head"]["sha"])
+                elif opened and it.event == "issues":
+                    self._issues.append(it.payload["issue"]["number"])
+                for _ in range(1 + bool(pull and len(self._heads) % 4 == 0)):
+                    await self._persistently(lambda it=it: _delivered(it.send))
+            await asyncio.sleep(_LOOK)
+
+    async def _send_files(self) -> None:
+        files: list[Path] = []
+        for number, size in enumerate(self._load.files, 1):
+            content = self._chance.randbytes(size)
+            file = self._site.folder / f"file-{number}.bin"
+            await asyncio.to_thread(file.write_bytes, content)
+            files.append(file)
+            self._files[file.name] = hashlib.sha256(content).hexdigest()
+        self._uploads = await uploaded(self._site, files)
+
+    async def _open_issues(self) -> None:
+        for number in range(1, self._load.issues + 1):
+            await self._pause(self._load.issues)
+            self._people.open(f"Issue no. {number}", labels=[f"P{number % 5}"])
+
+    async def work_as_agents(self) -> None:
+        """Take issues, work on them and complete them, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._load.agents):
+                group.create_task(self._agent(f"agent-{number + 1}"))
+
+    async def _agent(self, name: str) -> None:
+        while True:
+            body = {"agent_id": name, "wait": 1}
+            task = await self._asked("POST", "/api/v1/request-task", body)
+            if task is None:
+                continue
+            self._taken += 1
+            await asyncio.sleep(self._chance.uniform(0.1, 0.4))
+            path = f"/api/v1/tasks/{quote(task['task_id'], safe='')}/complete"
+            said = await self._answer("POST", path, {"token": task["token"], "agent_id": name})
+            if said.status < 300:
+                self._completed.append(task["issue_number"])
+
+    # ── how they speak ───────────────────────────────────────────────────────────────────
+
+    async def _pause(self, times: int) -> None:
+        await asyncio.sleep(self._chance.uniform(0.2, 1.0) * self._load.over / times)
+
+    async def _asked(self, method: str, path: str, body: Any = None) -> Any:
+        """What was answered. Raises DemoFailed if it was refused for good."""
+        answer = await self._answer(method, path, body)
+        if answer.status >= 300:
+            raise DemoFailed(f"{method} {path} was answered {answer.status}: {answer.body[:200]!r}")
+        return msgspec.json.decode(answer.body) if answer.body else None
+
+    async def _answer(self, method: str, path: str, body: Any = None) -> Answer:
+        sent = b"" if body is None else msgspec.json.encode(body)
+        # A task that was handed out to an answer that got lost is handed out to nobody else.
+        headers = {"idempotency-key": f"{self._chance.getrandbits(64):x}"}
+        return await self._persistently(
+            lambda: self._remote_for(path).answer(method, path, sent, headers)
+        )
+
+    def _remote_for(self, path: str) -> Remote:
+        """Agents wait for tasks on connections of their own."""
+        return self._site.agents if "task" in path else self._site.remote
+
+    async def _persistently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        end = steady() + _PATIENCE
+        while True:
+            try:
+                answer = await ask()
+                if answer.status not in (429, 502, 503, 504):
+                    return answer
+                trouble = str(answer.status)
+            except CallError as error:
+                trouble = str(error)
+            if steady() > end:
+                raise DemoFailed(f"for {_PATIENCE:g} s there was no answer but: {trouble}")
+            await asyncio.sleep(_PAUSE)
+
+    # ── what came of it ──────────────────────────────────────────────────────────────────
+
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """Done, of all there will be, from what is at hand."""
+        notes, load = facts.notes_in(self._site.notes), self._load
+        ended = {(it["user"], it["number"]) for it in facts.noted(notes, "message.ended")}
+        fired = {it["number"] for it in facts.noted(notes, "timer")}
+        looked = {it["head"] for it in facts.noted(notes, "review")}
+        return {
+            "reviews": (len(looked), load.reviews),
+            "messages": (len(ended), load.users * load.messages),
+            "timers": (len(fired), load.timers),
+            "uploads": (len(self._uploads), len(load.files)),
+            "issues": (len(set(self._completed)), load.issues),
+        }
+
+    async def rows(self) -> list[facts.Row]:
+        """All of it, counted from what is kept by now."""
+        notes = await asyncio.to_thread(facts.notes_in, self._site.notes)
+        return [
+            await self._reviews(),
+            await self._chats(notes),
+            facts.timers(
+                notes, self._timers, completed=await self._total(f"timers.{REMINDER}")
+            ),
+            await self._stored(),
+            facts.issues(
+                self._issues, self._completed, agents=self._load.agents, taken=self._taken
+            ),
+        ]  # fmt: skip
+
+    async def _total(self, queue: str) -> int:
+        """How many completions the store has accepted."""
+        return (await self._engine.counts(queue)).totals["completed"]
+
+    async def _chats(self, notes: list[facts.Note]) -> facts.Row:
+        answered = [
+            which
+            for which, id in self._messages.items()
+            if (await self._asked("GET", f"/api/v1/message/{id}"))["state"] == "answered"
+        ]
+        completed = await self._total("messages")
+        return facts.messages(notes, self._messages, answered, completed=completed)
+
+    async def _reviews(self) -> facts.Row:
+        page = await self._asked("GET", "/api/v1/reviews?state=COMPLETED&size=200")
+        completed = [it["task"]["head"] for it in page["reviews"]]
+        pulls = [it.pull for it in self._people.repository.issues.values() if it.pull]
+        posted = [review.commit for pull in pulls for review in pull.reviews]
+        return facts.reviews(self._heads, completed, posted)
+
+    async def open_reviews(self) -> int:
+        """How many have not ended, or are not posted yet."""
+        page = await self._asked("GET", "/api/v1/reviews?size=200")
+        states = [[it["state"], (it["posting"] or it)["state"]] for it in page["reviews"]]
+        return sum(bool(_OPEN & set(it)) for it in states)
+
+    async def _stored(self) -> facts.Row:
+        page = await self._asked("GET", "/api/v1/uploads")
+        names = [it["name"] for it in page["uploads"] if it["status"] == "COMPLETED"]
+        whole: list[str] = []
+        for it in self._uploads:
+            answer = await self._answer("GET", f"/api/v1/uploads/{it['upload_id']}/content")
+            name = Path(it["file"]).name
+            if hashlib.sha256(answer.body).hexdigest() == self._files[name]:
+                whole.append(name)
+        return facts.uploads(self._files, names, whole)
+
+
+async def _delivered(send: Callable[[], int]) -> Answer:
+    status = await asyncio.to_thread(send)
+    return Answer(status or 503, {}, b"")

@@ -1,0 +1,200 @@
+"""One run of the demo: everything started, used, hurt, waited for and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from towpath.clock import steady
+from towpath.demo import facts
+from towpath.demo.errors import DemoFailed
+from towpath.demo.load import Load, Users
+from towpath.demo.site import NAME, WORKERS, Site, running, waited
+from towpath.engine.engine import Engine
+from towpath.telemetry.logs import Silent
+
+WITHIN = 170.0
+"""Seconds for all of it."""
+_LOOK, _TOLD_EVERY = 0.05, 2.0
+_STILL = 3
+"""How often in a row nothing may be open before what is missing counts as lost."""
+
+Say = Callable[[str], None]
+Counted = Callable[[list[facts.Row]], None]
+
+
+class Demo:
+    """Runs *load*; *say* is told what happens. With *lose*, one timer is taken away on the way."""
+
+    def __init__(self, load: Load, *, say: Say, lose: bool = False, within: float = WITHIN) -> None:
+        self._load, self._told, self._lose, self._within = load, say, lose, within
+        self._began = steady()
+
+    async def run(self, folder: Path, counted: Counted, *, stay: bool = False) -> None:
+        """Tell *counted* what became of everything. With *stay*, all of it runs until SIGINT or
+        SIGTERM comes.
+
+        Raises DemoFailed if it can't be run to its end.
+        """
+        _end_by_sigterm()
+        self._say("starting a server, its store and database, two workers and a GitHub …")
+        async with running(folder) as site, Engine(site.store, log=Silent()) as engine:
+            self._say(f"serving {site.address}; look around: {site.login}")
+            users = Users(site, self._load, engine)
+            beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
+            async with self._bounded(), _beside(*beside):
+                rows = await self._all_of_it(site, users, engine)
+            counted(rows)
+            if stay:
+                self._say(f"it runs until Ctrl-C; look around: {site.address}")
+                await _signalled()
+
+    async def _all_of_it(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
+        await self._workers_are_there(site, without=0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(users.run())
+            if self._lose:
+                group.create_task(users.lose_a_timer())
+            group.create_task(self._hurt(site, users))
+        self._say("all is sent; waiting for what is not done yet …")
+        return await self._counted(users, engine)
+
+    # ── what goes wrong ──────────────────────────────────────────────────────────────────
+
+    async def _hurt(self, site: Site, users: Users) -> None:
+        """Kill a worker that holds messages, then the store: both with SIGKILL, by their pids."""
+        killed = await self._busy_worker(site, users)
+        os.kill(killed, signal.SIGKILL)
+        held = facts.held(facts.notes_in(site.notes))[killed]
+        self._say(f"killed worker process {killed} (SIGKILL) while it held {held} messages")
+        await self._workers_are_there(site, without=killed)
+        self._say("its parent has started another one")
+        await self._share_done(users, 0.5)
+        store = await asyncio.to_thread(site.store_pid)
+        os.kill(store, signal.SIGKILL)
+        self._say(f"killed the store, process {store} (SIGKILL)")
+        await waited("another store", lambda: site.store_is_another(store))
+        self._say("the server has started it again, from what it had on disk")
+
+    async def _busy_worker(self, site: Site, users: Users) -> int:
+        """The process that holds most messages, once a quarter is done."""
+        await self._share_done(users, 0.25)
+        while True:
+            alive = set(await self._workers(site))
+            held = facts.held(await asyncio.to_thread(facts.notes_in, site.notes))
+            busy = {pid: count for pid, count in held.items() if pid in alive and count > 0}
+            done, all_of_them = users.progress()["messages"]
+            if alive and (busy or done == all_of_them):
+                return max(busy or alive, key=lambda pid: held[pid])
+            await asyncio.sleep(_LOOK)
+
+    async def _share_done(self, users: Users, share: float) -> None:
+        def reached() -> bool:
+            done, all_of_them = users.progress()["messages"]
+            return done >= share * all_of_them
+
+        await waited("a share of the messages", reached, within=self._within)
+
+    async def _workers_are_there(self, site: Site, *, without: int) -> None:
+        while len(set(await self._workers(site)) - {without}) < WORKERS:  # noqa: ASYNC110 -- nobody tells when they are
+            await asyncio.sleep(_LOOK)
+
+    async def _workers(self, site: Site) -> list[int]:
+        """The pids of the workers that take jobs; none while the store is away."""
+        answer = await site.remote.answer("GET", "/api/v1/workers")
+        found: Any = msgspec.json.decode(answer.body) if answer.status == 200 else {}
+        ours = f"{NAME}."
+        return [it["pid"] for it in found.get("workers", ()) if it["name"].startswith(ours)]
+
+    # ── what is waited for ───────────────────────────────────────────────────────────────
+
+    async def _counted(self, users: Users, engine: Engine) -> list[facts.Row]:
+        """The rows, as soon as nothing lacks, or nothing that lacks can still come."""
+        still = 0
+        while True:
+            still = 0 if await _open_jobs(engine) or await users.open_reviews() else still + 1
+            rows = await users.rows()
+            if not any(it.lost for it in rows) or still >= _STILL:
+                return rows
+            await asyncio.sleep(_TOLD_EVERY / 4)
+
+    @asynccontextmanager
+    async def _bounded(self) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(self._within):
+                yield
+        except TimeoutError as error:
+            raise DemoFailed(f"not all was done within {self._within:g} s") from error
+
+    # ── what is told ─────────────────────────────────────────────────────────────────────
+
+    def _say(self, text: str) -> None:
+        self._told(f"{steady() - self._began:5.1f} s  {text}")
+
+    async def _tell_progress(self, users: Users) -> None:
+        while True:
+            await asyncio.sleep(_TOLD_EVERY)
+            counts = await asyncio.to_thread(users.progress)
+            shown = (f"{name} {done}/{of}" for name, (done, of) in counts.items())
+            self._say("  ".join(shown))
+
+
+async def _open_jobs(engine: Engine) -> int:
+    """How many jobs of the demo's applications wait, or run."""
+    known = await engine.known_queues()
+    ours = [it for it in known if it.split(".")[0] in ("messages", "timers", "reviews", "issues")]
+    counts = [await engine.counts(it) for it in ours]
+    return sum(it.ready + it.delayed + it.waiting + it.leased for it in counts)
+
+
+@asynccontextmanager
+async def _beside(*work: Any) -> AsyncGenerator[None]:
+    """Do that while the body runs; what it raises ends the body."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(it) for it in work]
+            yield
+            for task in tasks:
+                task.cancel()
+    except ExceptionGroup as failed:
+        raise _first(failed) from failed
+
+
+def _first(failed: ExceptionGroup[Exception]) -> Exception:
+    """What went wrong first, out of the groups in which it was done."""
+    it = failed.exceptions[0]
+    return _first(cast("Any", it)) if isinstance(it, ExceptionGroup) else it
+
+
+def _end_by_sigterm() -> None:
+    """Let SIGTERM end it as Ctrl-C does: with everything that it has started."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+async def _signalled() -> None:
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, came.set)
+    await came.wait()
+
+
+@contextmanager
+def folder_for(*, kept: bool) -> Generator[Path]:
+    """A folder of the demo's own; removed at the end unless it is *kept*."""
+    folder = Path(tempfile.mkdtemp(prefix="towpath-demo-"))
+    try:
+        yield folder
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,176 @@
+"""What the demo runs on, in a folder of its own: a server with its store, workers, and a GitHub."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from towpath.clock import steady
+from towpath.console.remote import Remote
+from towpath.demo.desk import FOLDER
+from towpath.demo.errors import DemoFailed
+from towpath.embedded.errors import EmbeddedError
+from towpath.embedded.process import ask_fields
+from towpath.processes.launch import follow_parent
+from towpath.testing.github.double import TOKEN, GitHubDouble
+
+SECRET = "the-demo-s-webhooks"  # noqa: S105 -- of webhooks that never leave this machine
+NAME, WORKERS = "desk", 2
+"""What the worker processes are called, and how many there are."""
+_COMMAND = "from towpath.cli.main import main; main()"
+_READY, _LAST_WORDS = 60.0, 2000
+"""Seconds until everything runs; characters of a log that are shown."""
+_ENDED = 30.0
+_LEASE = "6s"
+"""Short: what a killed worker held comes back while somebody looks."""
+_LOOK = 0.05
+
+
+class Site(NamedTuple):
+    """All that runs, and how it is reached."""
+
+    folder: Path
+    notes: Path
+    address: str
+    login: str
+    key: str
+    store: str
+    remote: Remote
+    agents: Remote
+    github: GitHubDouble
+    environment: Mapping[str, str]
+
+    # ── who runs ─────────────────────────────────────────────────────────────────────────
+
+    def store_pid(self) -> int:
+        """The store's process. Raises OSError, EmbeddedError while it is away."""
+        path = Path(unquote(urlsplit(self.store).path))
+        return int(ask_fields(path, "INFO", "server")["process_id"])
+
+    def store_is_another(self, pid: int) -> bool:
+        """Whether a store answers that is not the process *pid*."""
+        try:
+            return self.store_pid() != pid
+        except (OSError, EmbeddedError):
+            return False
+
+
+async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
+    """Return when *fact* holds. Raises DemoFailed."""
+    end = steady() + within
+    while not await asyncio.to_thread(fact):
+        if steady() > end:
+            raise DemoFailed(f"{for_what} was not there within {within:g} s")
+        await asyncio.sleep(_LOOK)
+
+
+# ── starting and ending it ───────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncGenerator[Site]:
+    """Everything, started in dependency order and ended in reverse."""
+    notes = folder / "notes"
+    notes.mkdir()
+    with GitHubDouble(live=False) as github:
+        environment = _environment(notes, github.url)
+        async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
+                            folder, environment) as server:  # fmt: skip
+            told = await _told(server, folder)
+            hook = f"{told['address']}/api/v1/webhooks/github"
+            github.listen(hook, secret=SECRET)
+            words = ["worker", "towpath.demo.desk:app", "--url", told["store"], "--name", NAME]
+            words += ["--processes", str(WORKERS), "--lease", _LEASE, "--grace", "5s"]
+            async with (
+                Remote(told["address"], told["api_key"]) as remote,
+                Remote(told["address"], told["api_key"]) as agents,
+                _program(words, folder, environment),
+            ):
+                yield Site(
+                    folder, notes, told["address"], told["login"], told["api_key"], told["store"],
+                    remote, agents, github, environment,
+                )  # fmt: skip
+
+
+def _environment(notes: Path, github: str) -> dict[str, str]:
+    """Nothing of the user's own settings counts here."""
+    ours = ("TOWPATH_", "REDIS_", "DATABASE_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    settings = {
+        "CALLS__ALLOW": "127.0.0.1",
+        "REVIEWS__GITHUB_SECRETS": SECRET,
+        "REVIEWS__GITHUB_TOKEN": TOKEN,
+        "REVIEWS__GITHUB_HOST": github,
+        "REVIEWS__REVIEWER_FUNCTION": "towpath.demo.desk:review",
+        "ISSUES__GITHUB_SECRETS": SECRET,
+        "ISSUES__GITHUB_TOKEN": TOKEN,
+        "ISSUES__GITHUB_HOST": github,
+        "ISSUES__LEASE": _LEASE,
+        "ISSUES__LOOK": "0.5s",
+    }
+    return kept | {f"TOWPATH_{it}": value for it, value in settings.items()} | {FOLDER: str(notes)}
+
+
+@asynccontextmanager
+async def _program(
+    words: Sequence[str], folder: Path, environment: Mapping[str, str]
+) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A `towpath` of its own, drained at the end. It ends with this process at the latest."""
+    with log_of(folder, words[0]).open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            *follow_parent(), sys.executable, "-c", _COMMAND, *words,
+            cwd=folder, env=dict(environment), start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(_ENDED):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def log_of(folder: Path, command: str) -> Path:
+    """Where the lines of a program go."""
+    return folder / f"{command}.log"
+
+
+async def _told(server: asyncio.subprocess.Process, folder: Path) -> dict[str, Any]:
+    """What `towpath up` says once it serves. Raises DemoFailed with its last words."""
+    assert server.stdout is not None  # noqa: S101 -- it was asked for
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READY):
+            if line := await server.stdout.readline():
+                return json.loads(line)
+    words = await asyncio.to_thread(log_of(folder, "up").read_text, errors="replace")
+    raise DemoFailed(f"the server did not start: {words[-_LAST_WORDS:].strip()}")
+
+
+async def uploaded(site: Site, files: Sequence[Path]) -> list[dict[str, Any]]:
+    """What `towpath upload` says of each file. Raises DemoFailed."""
+    words = ["upload", *map(str, files), "--server", site.address, "--chunk-size", "1m", "--json"]
+    with log_of(site.folder, "upload").open("ab") as log:
+        sending = await asyncio.create_subprocess_exec(
+            *follow_parent(), sys.executable, "-c", _COMMAND, *words, cwd=site.folder,
+            env={**site.environment, "TOWPATH_API_KEY": site.key}, start_new_session=True,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+    try:
+        said, _ = await sending.communicate()
+    except asyncio.CancelledError:
+        sending.kill()
+        await sending.wait()
+        raise
+    return [json.loads(line) for line in said.splitlines()]

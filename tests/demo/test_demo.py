@@ -1,0 +1,56 @@
+"""`towpath demo`, whole: real processes, a worker and the store killed, and what the table says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.command import Command
+from tests.warm import Ran
+
+SMALL = (
+    "--users", "4", "--messages", "2", "--timers", "4", "--reviews", "4", "--issues", "3",
+    "--agents", "2", "--over", "1", "--within", "100", "--json",
+)  # fmt: skip
+
+
+@pytest.fixture
+def towpath(tmp_path: Path) -> Command:
+    """The settings of whoever runs it mean nothing to the demo: here they would break it."""
+    (tmp_path / "towpath.toml").write_text("port = 1\n")
+    command = Command("redis://nowhere.invalid", tmp_path)
+    command.env["TMPDIR"] = str(tmp_path)
+    return command
+
+
+def by_application(ran: Ran) -> dict[str, dict[str, Any]]:
+    return {it["application"]: it for it in ran.objects}
+
+
+def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
+    towpath: Command, tmp_path: Path
+) -> None:
+    ran = towpath("demo", *SMALL)
+    rows = by_application(ran)
+    assert {name: it["sent"] for name, it in rows.items()} == {
+        "reviews": 4, "messages": 8, "timers": 4, "uploads": 3, "issues": 3,
+    }  # fmt: skip
+    for row in rows.values():
+        assert (row["done"], row["lost"], row["doubled"]) == (row["sent"], 0, 0), row
+    assert (rows["messages"]["out_of_order"], rows["timers"]["out_of_order"]) == (0, 0)
+    assert rows["timers"]["late_s"] >= 0
+    assert "killed worker process" in ran.err
+    assert "killed the store, process" in ran.err
+    assert "nothing was lost, done twice or out of order" in ran.err
+    assert ran.code == 0
+    assert list(tmp_path.glob("towpath-demo-*")) == []
+
+
+def test_a_loss_is_seen(towpath: Command) -> None:
+    """Somebody takes a timer away: the table says so, and so does the exit code."""
+    ran = towpath("demo", *SMALL, "--plant-loss")
+    rows = by_application(ran)
+    assert (rows["timers"]["sent"], rows["timers"]["done"], rows["timers"]["lost"]) == (5, 4, 1)
+    assert sum(it["lost"] for it in rows.values()) == 1
+    assert "not everything was kept" in ran.err
+    assert ran.code == 1
