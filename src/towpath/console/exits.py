@@ -8,6 +8,7 @@ TowpathError
 ├── NotConfirmed        something would be lost, and nobody said `--yes`
 ├── JobFailed           the job that was waited for ended dead or cancelled
 ├── NotInstalled        a library is missing that comes with an extra
+├── DemoFailed          the demo could not be run to its end
 └── RemoteRefused       the server that a command speaks HTTP to refused
 """
 
@@ -99,6 +100,14 @@ class NotInstalled(TowpathError):
     def __init__(self, library: str, *, extra: str) -> None:
         super().__init__(f"{library} is not here: pip install 'towpath[{extra}]'")
         self.library, self.extra = library, extra
+
+
+class DemoFailed(TowpathError):
+    """The demo could not be run to its end; that says nothing about what it was to show."""
+
+    code = "demo_failed"
+    remedy = "Run it again with --keep, and see the logs in the folder that it names."
+    retry = RetryAdvice.LATER
 
 
 class RemoteRefused(TowpathError):

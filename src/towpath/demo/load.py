@@ -19,10 +19,10 @@ import msgspec
 from towpath.calls.answer import Answer
 from towpath.calls.errors import CallError
 from towpath.clock import steady, wall_ms
+from towpath.console.exits import DemoFailed
 from towpath.console.remote import Remote
 from towpath.demo import facts
 from towpath.demo.desk import REMINDER
-from towpath.demo.errors import DemoFailed
 from towpath.demo.site import Site, uploaded
 from towpath.engine.engine import Engine
 from towpath.testing.github.people import People

@@ -15,8 +15,8 @@ from typing import Any, cast
 import msgspec
 
 from towpath.clock import steady
+from towpath.console.exits import DemoFailed
 from towpath.demo import facts
-from towpath.demo.errors import DemoFailed
 from towpath.demo.load import Load, Users
 from towpath.demo.site import NAME, WORKERS, Site, running, waited
 from towpath.engine.engine import Engine

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from towpath.clock import steady
+from towpath.console.exits import DemoFailed
 from towpath.console.remote import Remote
 from towpath.demo.desk import FOLDER
-from towpath.demo.errors import DemoFailed
 from towpath.embedded.errors import EmbeddedError
 from towpath.embedded.process import ask_fields
 from towpath.processes.launch import follow_parent
