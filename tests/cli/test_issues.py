@@ -1,15 +1,20 @@
-"""`towpath issues`, on a database and a store of its own; no server runs."""
+"""`towpath issues`, on a database and a store of its own: without a server, and beside one."""
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.command import Command
+from tests.server.serving import Serving, serve
+from tests.waiting import eventually
 from towpath.apps.issues.tables import TABLES
+from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
+from towpath.testing.github.double import GitHubDouble
 
 
 @pytest.fixture
@@ -125,3 +130,88 @@ class TestAPolicy:
 
 def test_a_comparison_that_nobody_makes_is_told(issues: Command) -> None:
     assert "still_open" in refused(issues, 75, "sync", "octo/repo", "--wait", "10ms")
+
+
+class TestBesideAServerAndAGitHub:
+    """The server has the token; whoever is at the terminal has database and store."""
+
+    @pytest.fixture
+    def github(self) -> Iterator[GitHubDouble]:
+        with GitHubDouble(live=False) as double:
+            yield double
+
+    @pytest.fixture
+    def serving(
+        self, server: EmbeddedServer, github: GitHubDouble, tmp_path: Path
+    ) -> Iterator[Serving]:
+        settings = {
+            "TOWPATH_ISSUES__REPOSITORIES": "octo/repo",
+            "TOWPATH_ISSUES__GITHUB_TOKEN": github.token,
+            "TOWPATH_ISSUES__GITHUB_HOST": github.url,
+            "TOWPATH_ISSUES__GITHUB_API": github.url,
+        }
+        for number in range(1, 4):
+            github.at("octo/repo").open(f"Number {number}", labels=["P0"] if number == 3 else [])
+        with serve(tmp_path, server.url, **settings) as it:
+            yield it
+
+    def test_issues_are_compared_listed_shown_and_released(
+        self, towpath: Command, serving: Serving, github: GitHubDouble
+    ) -> None:
+        towpath.env["DATABASE_URL"] = serving.database
+        people = github.at("octo/repo")
+        [synced] = told(towpath, "sync", "octo/repo")
+        assert (synced["repository"], synced["issues"]) == ("octo/repo", 3)
+        body = {"agent_id": "ann"}
+        task = serving.client().post("/api/v1/request-task", json=body).json()
+        assert task["issue_number"] == 3
+        eventually(lambda: "agent:ann" in people[3].labels)
+        [held] = told(towpath, "list", "--agent", "ann")
+        assert (held["number"], held["holder"]) == (3, "ann")
+        assert "ann holds it until" in towpath("issues", "show", "octo/repo", "3").out
+
+        released = towpath("issues", "release", "octo/repo", "3", "--reason", "it hangs")
+        assert released.out == "octo/repo#3  handed out\n"
+        [shown] = told(towpath, "show", "octo/repo", "3")
+        assert shown["outcome"] == "it hangs"
+        # At once, and not what the comparison of a moment ago came to.
+        people.close(1)
+        people.label(2, "epic")
+        [again] = told(towpath, "sync", "octo/repo")
+        assert (again["issues"], again["changed"] >= 2) == (2, True)
+        words = {it["number"]: it.get("withheld", "") for it in told(towpath, "list")}
+        assert words == {1: "closed", 2: "never", 3: ""}
+        eventually(lambda: people[3].labels == ["P0"])  # what the agent had set is gone
+        assert "compared by the server now" in towpath("issues", "sync").err
+
+    def test_what_was_closed_on_both_sides_while_nobody_looked_is_held_by_nobody(
+        self, towpath: Command, serving: Serving, github: GitHubDouble
+    ) -> None:
+        towpath.env["DATABASE_URL"] = serving.database
+        told(towpath, "sync", "octo/repo")
+        client, people = serving.client(), github.at("octo/repo")
+        asked = [{"agent_id": f"a{n}"} for n in "123"]
+        tasks = [client.post("/api/v1/request-task", json=it).json() for it in asked]
+        eventually(lambda: all("in-progress" in people[n].labels for n in (1, 2, 3)))
+        for number in (1, 2, 3):
+            people.close(number)
+        towpath("issues", "add", "octo/repo", "1", "--closed")
+        done = f"/api/v1/tasks/{tasks[1]['task_id']}/complete"
+        assert client.post(done, json={"token": tasks[1]["token"]}).status_code == 200
+        told(towpath, "sync", "octo/repo")
+        for task in (tasks[0], tasks[2]):
+            path = f"/api/v1/tasks/{task['task_id']}"
+            beat = client.post(f"{path}/heartbeat", json={"token": task["token"]}).json()
+            assert "closed" in beat["withdrawn"]
+            assert client.post(f"{path}/release", json={"token": task["token"]}).status_code == 200
+        assert [it for it in told(towpath, "list") if "holder" in it] == []
+        assert {it["withheld"] for it in told(towpath, "list")} == {"closed"}
+        eventually(lambda: not any("in-progress" in people[n].labels for n in (1, 2, 3)))
+
+    def test_a_repository_that_is_not_handed_out_is_not_compared(
+        self, towpath: Command, serving: Serving
+    ) -> None:
+        towpath.env["DATABASE_URL"] = serving.database
+        said = towpath("issues", "sync", "octo/other")
+        assert said.code != 0
+        assert "issues of octo/other are not handed out" in said.err

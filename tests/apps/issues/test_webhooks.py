@@ -156,6 +156,43 @@ class TestARepository:
         await site.deliver(signed("repository", sent))
         assert sorted(await site.rows()) == ["octo/repo#1", "octo/repo#7"]
 
+    @pytest.mark.parametrize(
+        ("name", "then"), [("octo/renamed", "octo/third"), ("zoe/repo", "mia/repo")]
+    )
+    async def test_is_followed_under_its_new_name_though_the_options_have_the_old_one(
+        self, site: Site, name: str, then: str
+    ) -> None:
+        site.people.open("One")
+        await site.deliver()
+        task = await site.take("ann")
+        site.github.rename("octo/repo", name)
+        site.at(name).open("Two", labels=["P0"])
+        site.at("octo/strange").open("Not ours")
+        await site.deliver()
+        assert sorted(await site.rows()) == [f"{name}#1", f"{name}#2"]
+        assert (await site.service.get(name, 1)).agent == "ann"
+        assert (await site.take("bob", repositories=(name,))).issue_number == 2
+        site.github.rename(name, then)
+        site.at(then).close(1)
+        await site.deliver()
+        held = await site.service.heartbeat(task.task_id, task.token)
+        assert "closed" in held.withdrawn
+
+    async def test_that_is_deleted_under_a_held_lease_is_told_and_ends(self, site: Site) -> None:
+        site.people.open("One")
+        await site.deliver()
+        task = await site.take("ann")
+        await site.project()
+        site.github.delete("octo/repo")
+        await site.deliver()
+        held = await site.service.heartbeat(task.task_id, task.token)
+        assert "gone" in held.withdrawn
+        await site.service.release(task.task_id, task.token)
+        await site.project()
+        issue = await site.look(1)
+        assert (issue.agent, issue.shown, issue.withheld) == ("", (), "gone")
+        assert await site.ask("bob") is None
+
     async def test_that_is_deleted_offers_nothing(self, site: Site) -> None:
         site.people.open("One")
         site.github.delete("octo/repo")

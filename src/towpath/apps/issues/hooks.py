@@ -99,7 +99,7 @@ class Intake:
         if isinstance(found, Ignored):
             return self._answered([], found.reason)
         fact = found.fact
-        if not self._board.options.takes(fact.repository):
+        if not await self._takes(fact):
             return self._answered([], "issues of this repository are not handed out")
         if isinstance(fact, IssueFact):
             changed = await self._issue(fact, found)
@@ -118,6 +118,17 @@ class Intake:
         state = "taken" if changed else "stale" if known else "ignored"
         self._board.metrics.own(WEBHOOKS).labels(state).inc()
         return changed, ignored
+
+    async def _takes(self, fact: Fact) -> bool:
+        """Whether its issues are handed out: under the name that it has, or had before."""
+        before = fact.before if isinstance(fact, Repository) else None
+        for name in (fact.repository, before):
+            if name and self._board.options.takes(name):
+                return True
+            former = name and await self._board.ledger.read(tables.former_name(name))
+            if former and self._board.options.takes(former):
+                return True
+        return False
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 

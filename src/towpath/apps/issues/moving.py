@@ -46,7 +46,7 @@ class Moving:
                 await board.withdraw(other)
                 revised = await board.revise(issue_id(new, issue.number), lambda it: it)
                 ids += [revised.after.id] if revised.after else []
-        await board.ledger.write(changes.repository_renamed(old))
+        await board.ledger.decide(changes.repository_renamed(old, new))
         if ids:
             board.log.emit(REPOSITORY_MOVED, repository=old, name=new)
         return ids

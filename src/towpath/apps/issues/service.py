@@ -270,7 +270,7 @@ class Issues:
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseLost, JobError):  # it has let go by itself
             await (await self.board.engine()).release(lease)
-        await self.board.look_at(issue, how="released")
+        await self.board.look_at(issue, how="released", why=reason)
         return await self.get(repository, number)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────

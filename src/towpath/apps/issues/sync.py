@@ -63,6 +63,8 @@ class Reconciler:
             for name in await self.repositories():
                 await submit_sync(self._engine(), name)
             return None
+        if not self._board.options.takes(wish.repository):
+            raise Discard(f"issues of {wish.repository} are not handed out (issues.repositories)")
         try:
             with calling("GitHub"):
                 return await self.compare(wish.repository)
@@ -246,9 +248,11 @@ def _only_read(before: Issue, after: Issue) -> bool:
     return all(getattr(before, it) == getattr(after, it) for it in names)
 
 
-async def submit_sync(engine: Engine, repository: str | None) -> str:
-    """Have a repository compared, or all; once a minute at most. The job's id."""
-    minute = wall_ms() // _MINUTE
+async def submit_sync(engine: Engine, repository: str | None, *, anew: bool = False) -> str:
+    """Have a repository compared, or all: once a minute at most, or *anew* in any case. One
+    comparison at a time. The job's id.
+    """
     lane = f"repository {repository.lower()}" if repository else "all"
+    id = None if anew else f"{lane} {wall_ms() // _MINUTE}"
     wish = msgspec.json.encode(SyncWish(repository))
-    return (await engine.submit(SYNCS, wish, id=f"{lane} {minute}", lane=lane)).id
+    return (await engine.submit(SYNCS, wish, id=id, lane=lane)).id

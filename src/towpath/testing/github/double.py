@@ -115,7 +115,13 @@ class GitHubDouble:
             repository.full_name = new
             self._repositories[new.lower()] = repository
             self._moved[full_name.lower()] = new
-            self._happened("repository", "renamed", repository, None)
+            (owner, _, name), now = full_name.partition("/"), new.partition("/")[0]
+            moved = owner.lower() != now.lower()
+            was = {"owner": {"from": {"user": {"login": owner}}}} if moved else {
+                "repository": {"name": {"from": name}}
+            }  # fmt: skip
+            action = "transferred" if moved else "renamed"
+            self._happened("repository", action, repository, None, changes=was)
 
     def delete(self, full_name: str) -> None:
         """Delete a repository: it is 404 from now on."""
@@ -193,6 +199,8 @@ class GitHubDouble:
         if "review" in more and issue is not None:
             review = shown.review(repository, issue, more["review"])
             told["review"] = {**review, "state": review["state"].lower()}
+        if "changes" in more:
+            told["changes"] = more["changes"]
         if "before" in more:
             told |= {"before": more["before"], "after": more["after"]}
         told["repository"] = shown.repository(repository)

@@ -230,6 +230,12 @@ def repository_facts(connection: Connection) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
+def former_name(repository: str) -> Callable[[Connection], str | None]:
+    """What a repository was called when it was first known; None = as now."""
+    query = select(_r.formerly).where(_r.place == repository.lower())
+    return lambda connection: connection.scalar(query)
+
+
 class KnownPage(NamedTuple):
     """A page of a list as it was last read."""
 

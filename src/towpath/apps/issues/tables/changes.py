@@ -222,15 +222,23 @@ def noted(name: str, **values: Any) -> Decide[None]:
     return decide
 
 
-def repository_renamed(old: str) -> Write[None]:
-    """Forget what a repository was called; its new name is made known by its issues."""
+def repository_renamed(old: str, new: str) -> Decide[None]:
+    """A repository has another name: what is known of it goes by that. Its first name stays known:
+    it may be the one that the options have.
+    """
 
-    def write(connection: Connection) -> None:
-        connection.execute(delete(repositories).where(_r.place == old.lower()))
-        connection.execute(delete(pages).where(pages.c.place == old.lower()))
-        connection.execute(delete(selectors).where(_s.place == old.lower()))
+    def decide(connection: Connection) -> Write[None]:
+        first = connection.scalar(select(_r.formerly).where(_r.place == old.lower())) or old
+        note = noted(new, formerly=first if first.lower() != new.lower() else None)(connection)
 
-    return write
+        def write(connection: Connection) -> None:
+            for table in (repositories, selectors, pages):
+                connection.execute(delete(table).where(table.c.place == old.lower()))
+            note(connection)
+
+        return write
+
+    return decide
 
 
 def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:

@@ -78,6 +78,7 @@ repositories = Table(
     Column("default_branch", String(255), nullable=False, doc="Where branches start from."),
     Column("synced", BigInteger, nullable=False, doc="When it was last compared, ms; 0 = never."),
     Column("trouble", Text, nullable=False, doc="Why it could not be; empty = it could."),
+    Column("formerly", String(255), doc="What it was called when it was first known, if other."),
     info={"about": "Repositories whose issues are known."},
 )
 selectors = Table(

@@ -1,4 +1,4 @@
-"""Pages of GitHub's lists of issues, as they were last read; and when we changed labels."""
+"""Pages of GitHub's lists as they were last read, when we changed labels, and former names."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -9,6 +9,7 @@ additive = True
 
 def upgrade() -> None:
     op.add_column("towpath_issues_issues", sa.Column("touched", sa.BigInteger()))
+    op.add_column("towpath_issues_repositories", sa.Column("formerly", sa.String(255)))
     op.create_table(
         "towpath_issues_pages",
         sa.Column("path", sa.String(500), nullable=False),
