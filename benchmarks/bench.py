@@ -61,7 +61,7 @@ class Bench:
     async def clear(self) -> None:
         """Empty the server and let the engine introduce the queue again, unmeasured."""
         self.meter.empty()
-        await self.engine.declare(QUEUE)
+        await self.engine.queues.declare(QUEUE)
 
     async def fill(self, jobs: int) -> None:
         for start in range(0, jobs, 500):

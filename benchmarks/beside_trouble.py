@@ -83,7 +83,7 @@ async def _press(engine: Engine, queue: str) -> None:
     """What a caller does that does not give in: again, twice a second."""
     while True:
         with suppress(ServerError):
-            await engine.counts(queue)
+            await engine.inspect.counts(queue)
         await asyncio.sleep(0.5)
 
 

@@ -73,7 +73,7 @@ async def synced(it: Bench, database: str, double: Double, issues: int) -> Seen:
     async with served_with(it, database, **settings) as serving:
         first = most = serving.resident()
         async with asyncio.timeout(_WITHIN):
-            while (await it.engine.counts("issues")).ready < issues:
+            while (await it.engine.inspect.counts("issues")).ready < issues:
                 await asyncio.sleep(_LOOK_EVERY)
                 most = max(most, serving.resident())
         return Seen(time.perf_counter() - began, most, most - first)

@@ -50,7 +50,7 @@ async def _rate(server: EmbeddedServer, jobs: int, *, broken: bool) -> float:
     async with app:
         for start in range(0, jobs, 500):
             await app.engine.submit_many(GOOD, _plain(min(500, jobs - start)))
-        await app.engine.options(BAD)
+        await app.engine.queues.options(BAD)
         if broken:
             server.ask("SET", f"{{{BAD}}}:queue", "not what it should be")
         worker = Worker(app, signals=())

@@ -96,7 +96,7 @@ async def _back(it: Bench, kept: Database, serving: Serving, tasks: int) -> tupl
     it.server.start()
     began, cpu = time.perf_counter(), serving.cpu()
     async with asyncio.timeout(_PATIENCE_S):
-        while (await it.engine.counts(_QUEUE)).ready < expected:  # noqa: ASYNC110 -- only the server knows
+        while (await it.engine.inspect.counts(_QUEUE)).ready < expected:  # noqa: ASYNC110 -- only the server knows
             await asyncio.sleep(_LOOK_S)
     took = time.perf_counter() - began
     return took, serving.cpu() - cpu

@@ -54,7 +54,7 @@ async def _measured(plan: Plan, it: Database) -> list[Figure]:
 async def _queued(engine: Engine, sent: int) -> None:
     """Waits for the last ones: a webhook is answered before its task is queued if that is slow."""
     ends = time.monotonic() + _WITHIN_S
-    while (ready := (await engine.counts("reviews")).ready) < sent:
+    while (ready := (await engine.inspect.counts("reviews")).ready) < sent:
         assert time.monotonic() < ends, f"of {sent} webhooks {ready} are queued"
         await asyncio.sleep(0.05)
     assert ready == sent, f"{sent} webhooks made {ready} jobs"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
-    from towpath.app.blocking import BlockingEngine
     from towpath.app.handlers import Handlers
     from towpath.app.job import BlockingJob, Job
     from towpath.app.submission import Draft, Submission
@@ -33,7 +32,6 @@ __all__ = [
     "LOW",
     "NORMAL",
     "AttemptStopped",
-    "BlockingEngine",
     "BlockingJob",
     "CallNext",
     "Context",
@@ -73,7 +71,6 @@ __all__ = [
 
 _HOMES = (
     "towpath.clock",
-    "towpath.app.blocking",
     "towpath.engine.durability",
     "towpath.engine.engine",
     "towpath.engine.model",
@@ -129,7 +126,8 @@ _MOVED = {
 }
 """Names that were here once, and where they live."""
 _RENAMED = {name: f"`{home}.{name}`" for name, home in _MOVED.items()} | {
-    "Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`"
+    "BlockingEngine": "`Towpath(url).blocking.run(lambda engine: engine.submit(…))`",
+    "Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`",
 }
 
 

@@ -344,7 +344,7 @@ class StillOpen(JobError):
     """The job had not ended when the time to wait for it was over; it goes on."""
 
     code = "still_open"
-    remedy = "Wait again, or ask `explain` why it does not run."
+    remedy = "Wait again, or ask `engine.inspect.explain` why it does not run."
     retry = RetryAdvice.LATER
 
     def __init__(self, job: object, within: object) -> None:
@@ -406,7 +406,9 @@ class QueueDiffers(QueueError):
     """The queue was first used with other options than these."""
 
     code = "queue_differs"
-    remedy = "Use the stored options everywhere, or call `reconfigure` once to change them."
+    remedy = (
+        "Use the stored options everywhere, or change them once with `engine.queues.reconfigure`."
+    )
 
     def __init__(self, queue: str, differences: str) -> None:
         super().__init__(f"queue {queue} has other options: {differences}")
@@ -417,7 +419,7 @@ class QueueHasNoEvents(QueueError):
     """The queue keeps no events, so nobody can follow it or wait for a result."""
 
     code = "queue_has_no_events"
-    remedy = "Give the queue an `events` option above 0 with `reconfigure`."
+    remedy = "Give the queue an `events` option above 0 with `engine.queues.reconfigure`."
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"queue {queue} keeps no events")

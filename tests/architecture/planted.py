@@ -58,7 +58,7 @@ async def seen(url: str) -> dict[str, list[int]]:
     async with Engine(url) as engine:
         for queue in QUEUES:
             [lease] = await engine.claim(queue, worker="w", lease=hours(1), wait=seconds(30))
-            info: Any = await engine.job(job_ref(queue, lease.id))
+            info: Any = await engine.inspect.job(job_ref(queue, lease.id))
             shown = await asyncio.to_thread(run_command, url, "jobs", "show", str(lease.job))
             given: Any = lease
             found[queue] = [given.tier, info.tier, json.loads(shown)["tier"]]

@@ -50,7 +50,7 @@ class TestTheRateOfMessages:
     async def test_is_that_of_messages_which_are_in_the_queue(self) -> None:
         async with bench() as it, served(it) as (serving, _):
             trial = await load(it, serving, http_message.bodies(64, each=2))
-            counts = await it.engine.counts("messages")
+            counts = await it.engine.inspect.counts("messages")
         assert len(trial.times_ms) == 64
         assert (counts.ready, counts.waiting, counts.lanes) == (32, 32, 32)
 

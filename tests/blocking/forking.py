@@ -9,7 +9,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from towpath import BlockingEngine, Towpath, seconds
+from towpath import Engine, Towpath, seconds
+from towpath.app.blocking import Blocking
 from towpath.engine.channel import Limits
 from towpath.errors import EngineClosed
 
@@ -39,20 +40,21 @@ def ends() -> None:
 def engine() -> None:
     def use() -> None:
         try:
-            blocking.submit(MAILS, b"of the child")
+            blocking.run(lambda engine: engine.submit(MAILS, b"of the child"))
         except EngineClosed as error:
             say("child", error)
         try:
             blocking.__enter__()
         except EngineClosed:
             blocking.__exit__()
-        with BlockingEngine(sys.argv[1]) as other:
-            say("child", other.submit(MAILS, b"of the child").existed)
+        with Blocking(Engine(sys.argv[1])) as other:
+            say("child", other.run(lambda engine: engine.submit(MAILS, b"of the child")).existed)
 
-    with BlockingEngine(sys.argv[1], limits=LIMITS) as blocking:
-        blocking.submit(MAILS, b"of the parent")
+    with Blocking(Engine(sys.argv[1], limits=LIMITS)) as blocking:
+        blocking.run(lambda engine: engine.submit(MAILS, b"of the parent"))
         in_child(use)
-        say("parent", blocking.submit(MAILS, b"of the parent again").existed)
+        again = blocking.run(lambda engine: engine.submit(MAILS, b"of the parent again"))
+        say("parent", again.existed)
 
 
 def say(*words: object) -> None:

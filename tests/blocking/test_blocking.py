@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from towpath import BlockingEngine, Engine, QueueOptions, State, hours, seconds
+from towpath import Engine, QueueOptions, State, hours, seconds
+from towpath.app.blocking import Blocking
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.errors import JobNotFound, ServerRefused, ServerUnreachable, StillOpen
@@ -13,34 +14,40 @@ from towpath.errors import JobNotFound, ServerRefused, ServerUnreachable, StillO
 MAILS = "mails"
 
 
-class TestABlockingEngine:
+class TestBlocking:
     def test_submits_and_looks_up(self, server: EmbeddedServer) -> None:
-        with BlockingEngine(server.url) as engine:
-            submitted = engine.submit(MAILS, b"hello", lane="anna")
-            assert engine.state(submitted.job) is State.READY
-            assert engine.job(submitted.job).payload == b"hello"
-            assert engine.counts(MAILS).ready == 1
-            assert [job.id for job in engine.list(MAILS, State.READY).jobs] == [submitted.id]
+        with Blocking(Engine(server.url)) as blocking:
+            submitted = blocking.run(lambda engine: engine.submit(MAILS, b"hello", lane="anna"))
+            assert blocking.run(lambda engine: engine.inspect.state(submitted.job)) is State.READY
+            assert (
+                blocking.run(lambda engine: engine.inspect.job(submitted.job)).payload == b"hello"
+            )
+            assert blocking.run(lambda engine: engine.inspect.counts(MAILS)).ready == 1
+            assert [
+                job.id
+                for job in blocking.run(lambda engine: engine.inspect.list(MAILS, State.READY)).jobs
+            ] == [submitted.id]
 
     def test_submits_of_many_threads_share_round_trips(self, server: EmbeddedServer) -> None:
-        with BlockingEngine(server.url) as engine:
-            engine.submit(MAILS, b"first")
+        with Blocking(Engine(server.url)) as blocking:
+            blocking.run(lambda engine: engine.submit(MAILS, b"first"))
             before = server.ask("INFO", "commandstats")
             with ThreadPoolExecutor(16) as pool:
                 for _ in range(200):
-                    pool.submit(engine.submit, MAILS, b"x")
-            assert engine.counts(MAILS).ready == 201
+                    pool.submit(blocking.run, lambda engine: engine.submit(MAILS, b"x"))
+            assert blocking.run(lambda engine: engine.inspect.counts(MAILS)).ready == 201
             assert scripts_in(server.ask("INFO", "commandstats")) - scripts_in(before) < 200
 
     async def test_waits_for_a_result_that_a_worker_brings(self, server: EmbeddedServer) -> None:
         async with Engine(server.url) as engine:
-            await engine.configure(MAILS, QueueOptions(keep=hours(1)))
+            await engine.queues.configure(MAILS, QueueOptions(keep=hours(1)))
             ref = (await engine.submit(MAILS, b"hello")).job
             told: list[bytes | None] = []
 
             def wait() -> None:
-                with BlockingEngine(server.url) as blocking:
-                    told.append(blocking.ended(ref, within=seconds(30)).result)
+                with Blocking(Engine(server.url)) as blocking:
+                    job = blocking.run(lambda engine: engine.events.ended(ref, within=seconds(30)))
+                    told.append(job.result)
 
             waiting = threading.Thread(target=wait)
             waiting.start()
@@ -50,32 +57,33 @@ class TestABlockingEngine:
             assert told == [b"sent"]
 
     def test_says_so_when_a_job_does_not_end_in_time(self, server: EmbeddedServer) -> None:
-        with BlockingEngine(server.url) as engine:
-            ref = engine.submit(MAILS, b"hello").job
+        with Blocking(Engine(server.url)) as blocking:
+            ref = blocking.run(lambda engine: engine.submit(MAILS, b"hello")).job
             with pytest.raises(StillOpen):
-                engine.ended(ref, within=seconds(0.05))
+                blocking.run(lambda engine: engine.events.ended(ref, within=seconds(0.05)))
 
     def test_cancels(self, server: EmbeddedServer) -> None:
-        with BlockingEngine(server.url) as engine:
-            ref = engine.submit(MAILS, b"hello").job
-            assert engine.cancel(ref) is State.CANCELLED
+        with Blocking(Engine(server.url)) as blocking:
+            ref = blocking.run(lambda engine: engine.submit(MAILS, b"hello")).job
+            assert blocking.run(lambda engine: engine.cancel(ref)) is State.CANCELLED
             with pytest.raises(JobNotFound):
-                engine.job(ref)
+                blocking.run(lambda engine: engine.inspect.job(ref))
 
 
-class TestABlockingEngineThatIsNotThere:
+class TestBlockingThatIsNotThere:
     def test_says_that_it_was_not_entered(self, server: EmbeddedServer) -> None:
-        engine = BlockingEngine(server.url)
-        with pytest.raises(RuntimeError, match="with BlockingEngine"):
-            engine.submit(MAILS, b"hello")
+        blocking = Blocking(Engine(server.url))
+        with pytest.raises(RuntimeError, match="with Blocking"):
+            blocking.run(lambda engine: engine.submit(MAILS, b"hello"))
 
     def test_leaves_no_thread_behind_when_its_server_is_gone(self) -> None:
         before = threading.active_count()
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
-        with BlockingEngine("unix:///nowhere/at.all", limits=limits) as engine:
-            for ask in (engine.check, lambda: engine.submit(MAILS, b"hello")):
-                with pytest.raises(ServerUnreachable):
-                    ask()
+        with Blocking(Engine("unix:///nowhere/at.all", limits=limits)) as blocking:
+            with pytest.raises(ServerUnreachable):
+                blocking.run(lambda engine: engine.check())
+            with pytest.raises(ServerUnreachable):
+                blocking.run(lambda engine: engine.submit(MAILS, b"hello"))
         assert threading.active_count() == before
 
     def test_leaves_no_thread_behind_when_its_server_refuses_it(
@@ -83,7 +91,7 @@ class TestABlockingEngineThatIsNotThere:
     ) -> None:
         before = threading.active_count()
         url = server.url.replace("unix://", "unix://nobody:secret@")
-        with pytest.raises(ServerRefused), BlockingEngine(url):
+        with pytest.raises(ServerRefused), Blocking(Engine(url)):
             raise AssertionError("entered without a login")
         assert threading.active_count() == before
 

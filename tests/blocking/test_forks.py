@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from towpath import BlockingEngine
+from towpath import Engine
+from towpath.app.blocking import Blocking
 from towpath.embedded import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
@@ -41,5 +42,5 @@ def forking(server: EmbeddedServer, what: str) -> list[str]:
 
 
 def submitted(server: EmbeddedServer) -> int:
-    with BlockingEngine(server.url) as engine:
-        return engine.counts("mails").ready
+    with Blocking(Engine(server.url)) as blocking:
+        return blocking.run(lambda engine: engine.inspect.counts("mails")).ready

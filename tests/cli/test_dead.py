@@ -31,25 +31,25 @@ async def test_all_are_retried_with_a_bar_to_watch(towpath: Command, engine: Eng
     ran = towpath.in_terminal("dead", "retry", "mails", "--all").end()
     assert "250/250" in ran.out
     assert ran.out.splitlines()[-1] == "mails  250 retried"
-    counts = await engine.counts("mails")
+    counts = await engine.inspect.counts("mails")
     assert (counts.ready, counts.dead) == (250, 0)
-    assert (await engine.counts("other")).dead == 1
+    assert (await engine.inspect.counts("other")).dead == 1
 
 
 async def test_some_are_retried_by_name(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1", "m-2")
     assert towpath("dead", "retry", "m-2").out == "mails/m-2  ready\n"
-    assert (await engine.counts("mails")).dead == 1
+    assert (await engine.inspect.counts("mails")).dead == 1
 
 
 async def test_purging_all_needs_a_yes(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1", "m-2")
     await bury(engine, "other", "o-1")
     assert towpath("dead", "purge", "--all").code == 2
-    assert (await engine.counts("mails")).dead == 2
+    assert (await engine.inspect.counts("mails")).dead == 2
     ran = towpath("dead", "purge", "--all", "--yes", "--json")
     assert ran.objects == [{"queue": "mails", "purged": 2}, {"queue": "other", "purged": 1}]
-    assert (await engine.counts("mails")).totals["deleted"] == 2
+    assert (await engine.inspect.counts("mails")).totals["deleted"] == 2
 
 
 def test_either_some_are_named_or_all_are_meant(towpath: Command) -> None:

@@ -24,7 +24,7 @@ def by_check(ran: Ran) -> dict[str, Any]:
 async def test_options_that_were_changed_since_they_were_declared_are_shown(
     towpath: Command, engine: Engine
 ) -> None:
-    await engine.declare("mails", max_attempts=5, keep=hours(1))
+    await engine.queues.declare("mails", max_attempts=5, keep=hours(1))
     assert "options" not in by_check(towpath("doctor", "--json"))
     towpath("queues", "configure", "mails", "--set", "max_attempts=8")
     found = by_check(towpath("doctor", "--json"))["options"]

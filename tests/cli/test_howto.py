@@ -18,7 +18,7 @@ async def test_the_commands_of_the_page_run(towpath: Command, engine: Engine) ->
     commands = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
     assert len(commands) > 12
     run(towpath, commands)
-    assert (await engine.counts("mails")).dead == 0
+    assert (await engine.inspect.counts("mails")).dead == 0
 
 
 def run(towpath: Command, commands: list[str]) -> None:

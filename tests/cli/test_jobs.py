@@ -69,7 +69,7 @@ class TestListing:
 
 class TestShowing:
     async def test_tells_everything_about_a_job(self, towpath: Command, engine: Engine) -> None:
-        await engine.configure("mails", KEEPING)
+        await engine.queues.configure("mails", KEEPING)
         job = await engine.submit("mails", b'{"n": 1}', id="m/1", headers={"handler": "x"})
         [lease] = await engine.claim("mails", worker="w1", lease=seconds(60))
         await engine.progress(lease, b"half")
@@ -124,13 +124,13 @@ class TestChanging:
     async def test_cancel_ends_what_waits_and_asks_what_runs_to_stop(
         self, towpath: Command, engine: Engine
     ) -> None:
-        await engine.configure("mails", KEEPING)
+        await engine.queues.configure("mails", KEEPING)
         await engine.submit("mails", b"1", id="runs")
         await engine.claim("mails", worker="w1", lease=seconds(60))
         await engine.submit("mails", b"1", id="waits")
         ran = towpath("jobs", "cancel", "waits", "runs")
         assert ran.out == "mails/waits  cancelled\nmails/runs  leased\n"
-        assert (await engine.job(job_ref("mails", "runs"))).cancel_requested
+        assert (await engine.inspect.job(job_ref("mails", "runs"))).cancel_requested
 
     async def test_of_several_sees_to_all_and_ends_with_the_first_refusal(
         self, towpath: Command, engine: Engine
@@ -161,10 +161,10 @@ class TestChanging:
         terminal.read_until("Go on?")
         terminal.type("n\n")
         assert terminal.end().code == 2
-        assert await engine.state(ref) is State.DEAD
+        assert await engine.inspect.state(ref) is State.DEAD
 
         assert towpath("jobs", "delete", "m-1", "--yes").out == "mails/m-1  gone\n"
-        assert await engine.state(ref) is State.GONE
+        assert await engine.inspect.state(ref) is State.GONE
 
 
 class TestMoving:
@@ -177,7 +177,7 @@ class TestMoving:
         ]
         past = towpath("jobs", "move", "a", "--queue", "mails", "--due", "2020-01-01T00:00:00Z")
         assert past.out.split() == ["mails/a", "ready"]
-        assert await engine.state(job_ref("mails", "a")) is State.READY
+        assert await engine.inspect.state(job_ref("mails", "a")) is State.READY
 
     async def test_refuses_what_does_not_wait(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1", id="a")
@@ -204,4 +204,4 @@ class TestMoving:
     ) -> None:
         await engine.submit("mails", b"1", id="a")
         assert towpath("jobs", "move", "mails/a", *when).code == 2
-        assert await engine.state(job_ref("mails", "a")) is State.READY
+        assert await engine.inspect.state(job_ref("mails", "a")) is State.READY

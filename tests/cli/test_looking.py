@@ -41,13 +41,13 @@ class TestPause:
     ) -> None:
         await engine.submit("mails", b"1")
         assert towpath("pause", "mails", "reprots").code == 5
-        assert not (await engine.counts("mails")).paused
-        assert list(await engine.queues()) == ["mails"]
+        assert not (await engine.inspect.counts("mails")).paused
+        assert list(await engine.queues.list()) == ["mails"]
 
 
 class TestLanes:
     async def test_a_parked_lane_is_let_go_on(self, towpath: Command, engine: Engine) -> None:
-        await engine.configure("mails", QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure("mails", QueueOptions(lanes=LanePolicy.PARK))
         for id in ("head", "next"):
             await engine.submit("mails", b"1", id=id, lane="anna")
         [lease] = await engine.claim("mails", worker="w1", lease=seconds(60))
@@ -55,7 +55,7 @@ class TestLanes:
 
         told = towpath("lanes", "drop", "mails", "anna", "--json").object
         assert told == {"queue": "mails", "lane": "anna", "dropped": "head"}
-        assert await engine.state(job_ref("mails", "next")) is State.READY
+        assert await engine.inspect.state(job_ref("mails", "next")) is State.READY
         assert towpath("lanes", "drop", "mails", "anna").code == 4
 
 

@@ -16,7 +16,7 @@ class TestTheTable:
         await bury(engine, "uploads", "u-1")
         await engine.submit_many("reviews", [new_job(b"1", lane="a") for _ in range(3)])
         await engine.submit("reviews", b"1", delay=hours(1))
-        await engine.pause("reviews")
+        await engine.queues.pause("reviews")
 
         terminal = towpath.in_terminal("queues", "--over", "10ms")
         ran = terminal.end()
@@ -56,7 +56,9 @@ class TestOneQueue:
     async def test_is_shown_with_its_totals_and_options(
         self, towpath: Command, engine: Engine
     ) -> None:
-        await engine.configure("mails", QueueOptions(keep=minutes(90), lanes=LanePolicy.PARK))
+        await engine.queues.configure(
+            "mails", QueueOptions(keep=minutes(90), lanes=LanePolicy.PARK)
+        )
         await engine.submit("mails", b"1")
         lines = [line.split() for line in towpath("queues", "show", "mails").out.splitlines()]
         assert ["ready", "1"] in lines
@@ -70,32 +72,32 @@ class TestOneQueue:
         assert ran.code == 5
         assert ran.refusal["refused"] == "queue_not_found"
         assert ran.refusal["message"] == "no queue mail; did you mean mails?"
-        assert list(await engine.queues()) == ["mails"]
+        assert list(await engine.queues.list()) == ["mails"]
 
     async def test_gets_other_options_and_keeps_the_rest(
         self, towpath: Command, engine: Engine
     ) -> None:
-        await engine.configure("mails", QueueOptions(max_attempts=9))
+        await engine.queues.configure("mails", QueueOptions(max_attempts=9))
         ran = towpath(
             "queues", "configure", "mails", "--set", "keep=1h", "--set", "retry=fixed:30s", "--json"
         )
         assert ran.object["options"]["retry"] == "fixed:30s"
-        stored = await engine.options("mails")
+        stored = await engine.queues.options("mails")
         assert stored == QueueOptions(max_attempts=9, keep=hours(1), retry=Fixed(seconds(30)))
 
     async def test_refuses_options_that_are_none(self, towpath: Command, engine: Engine) -> None:
         ran = towpath("queues", "configure", "mails", "--set", "kep=1h")
         assert ran.code == 2
         assert "did you mean keep?" in ran.err
-        assert await engine.queues() == {}
+        assert await engine.queues.list() == {}
 
     async def test_takes_back_what_was_changed(self, towpath: Command, engine: Engine) -> None:
-        await engine.declare("mails", keep=hours(1))
+        await engine.queues.declare("mails", keep=hours(1))
         towpath("queues", "configure", "mails", "--set", "keep=9h", "--set", "max_length=7")
         ran = towpath("queues", "reset", "mails", "--option", "kep")
         assert (ran.code, "must be one of max_attempts" in ran.err) == (2, True)
         assert towpath("queues", "reset", "mail").code == 5
         towpath("queues", "reset", "mails", "--option", "keep")
-        assert await engine.options("mails") == QueueOptions(keep=hours(1), max_length=7)
+        assert await engine.queues.options("mails") == QueueOptions(keep=hours(1), max_length=7)
         assert "1h" in towpath("queues", "reset", "mails").out
-        assert await engine.options("mails") == QueueOptions(keep=hours(1))
+        assert await engine.queues.options("mails") == QueueOptions(keep=hours(1))

@@ -44,7 +44,7 @@ async def test_a_dead_record_is_retried_as_any_dead_job(
             return {await it.state() for it in jobs} == {State.DONE}
 
         await eventually_async(done)
-        assert (await app.engine.counts("invoices")).dead == 0
+        assert (await app.engine.inspect.counts("invoices")).dead == 0
 
 
 async def test_a_record_is_submitted_and_waited_for(

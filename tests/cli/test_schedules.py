@@ -11,9 +11,11 @@ from towpath.engine.model import new_job
 
 async def plant(engine: Engine) -> None:
     """As a worker does whose app declares it."""
-    now = (await engine.recurring("reports")).now
+    now = (await engine.schedules.recurring("reports")).now
     await engine.submit("reports", b"1")
-    await engine.fire("reports", "nightly", [], after=None, upto=now, about="0 3 * * * UTC")
+    await engine.schedules.fire_due(
+        "reports", "nightly", [], after=None, upto=now, about="0 3 * * * UTC"
+    )
 
 
 class TestWhatCodeDeclares:
@@ -27,15 +29,15 @@ class TestWhatCodeDeclares:
         self, towpath: Command, engine: Engine
     ) -> None:
         """What was only seen so far was never fired."""
-        now = (await engine.recurring("reports")).now
+        now = (await engine.schedules.recurring("reports")).now
         await plant(engine)
         told = towpath("schedules", "--json").object
         coming = datetime.fromisoformat(told["next"])
         assert (coming.hour, coming.minute, told.get("last")) == (3, 0, None)
         assert timedelta(0) < coming - now <= timedelta(days=1)
-        last = (await engine.recurring("reports")).last["nightly"].at
-        later = (await engine.recurring("reports")).now
-        await engine.fire(
+        last = (await engine.schedules.recurring("reports")).last["nightly"].at
+        later = (await engine.schedules.recurring("reports")).now
+        await engine.schedules.fire_due(
             "reports", "nightly", [new_job(b"1")], after=last, upto=later, about="every 0:00:05"
         )
         told = towpath("schedules", "--json").object
@@ -49,7 +51,7 @@ class TestWhatCodeDeclares:
         told = towpath("schedules", "list", "--queue", "reports", "--json").object
         assert (told["queue"], told["name"], told["source"]) == ("reports", "nightly", "code")
         assert towpath("schedules", "forget", "reports", "nightly").code == 0
-        assert (await engine.recurring("reports")).last == {}
+        assert (await engine.schedules.recurring("reports")).last == {}
 
     async def test_that_is_not_there_can_not_be_forgotten(
         self, towpath: Command, engine: Engine
@@ -98,7 +100,7 @@ class TestASchedule:
         assert "(paused)" in towpath("schedules").out
         fired = towpath("schedules", "fire", "reports", "hourly", "--json").object
         assert fired["id"].startswith("hourly!")
-        assert (await engine.counts("reports")).ready == 1
+        assert (await engine.inspect.counts("reports")).ready == 1
         assert "resumed  next " in towpath("schedules", "resume", "reports", "hourly").out
 
     @pytest.mark.parametrize("command", ["show", "remove", "fire", "pause", "resume"])

@@ -17,7 +17,7 @@ class TestOneJob:
             "--handler", "rerun", "--keep", "1h", "--selector", "o/n|dev",
         )  # fmt: skip
         assert (ran.code, ran.out) == (0, "mails/m-1  delayed\n")
-        job = await engine.job(job_ref("mails", "m-1"))
+        job = await engine.inspect.job(job_ref("mails", "m-1"))
         assert (job.payload, job.priority, job.lane, job.max_attempts) == (
             b'{"to": "anna"}', 100, "anna", 2,
         )  # fmt: skip
@@ -30,7 +30,7 @@ class TestOneJob:
     ) -> None:
         told = towpath("submit", "mails", "1", "--retry", "listed:1s,5s", "--lease", "2h", "--json")
         ref = job_ref("mails", told.object["id"])
-        job = await engine.job(ref)
+        job = await engine.inspect.job(ref)
         assert (job.retry, job.max_attempts) == (Listed((seconds(1), seconds(5))), 3)
         [lease] = await engine.claim("mails", worker="w", lease=seconds(9))
         assert lease.expires_at - lease.claimed_at == hours(2)
@@ -42,7 +42,7 @@ class TestOneJob:
         await engine.submit("mails", b"1", id="m-1")
         told = towpath("submit", "mails", "1", "--id", "m-1", "--json").object
         assert (told["existed"], told["same_payload"]) == (True, True)
-        assert (await engine.counts("mails")).ready == 1
+        assert (await engine.inspect.counts("mails")).ready == 1
 
     async def test_with_another_payload_is_refused_unless_it_is_asked_for(
         self, towpath: Command, engine: Engine
@@ -64,10 +64,12 @@ class TestOneJob:
         (towpath.directory / "mail.json").write_text('{"n": 1}\n')
         first = towpath("submit", "mails", "@mail.json", "--due", "2100-01-01T00:00:00", "--json")
         second = towpath("submit", "mails", "--raw", input=b"\xff\x00", TOWPATH_TIMEOUT="9s")
-        job = await engine.job(job_ref("mails", first.object["id"]))
+        job = await engine.inspect.job(job_ref("mails", first.object["id"]))
         assert job.payload == b'{"n": 1}'
         assert str(job.due_at) == "2100-01-01 00:00:00+00:00"
-        raw = await engine.job(job_ref("mails", second.out.split()[0].removeprefix("mails/")))
+        raw = await engine.inspect.job(
+            job_ref("mails", second.out.split()[0].removeprefix("mails/"))
+        )
         assert raw.payload == b"\xff\x00"
 
     async def test_that_can_not_be_right_is_refused_and_not_sent(
@@ -83,7 +85,7 @@ class TestOneJob:
             ran = towpath("submit", *words)
             assert (ran.code, ran.out) == (2, ""), words
             assert said in ran.err, words
-        assert await engine.queues() == {}
+        assert await engine.queues.list() == {}
 
 
 class TestReplacing:
@@ -105,9 +107,9 @@ class TestReplacing:
         job = (await engine.submit("mails", b"1", id="m-1")).job
         await engine.cancel(job)
         assert towpath("submit", "mails", "1", "--id", "m-1").code == 0
-        assert await engine.state(job) is State.GONE
+        assert await engine.inspect.state(job) is State.GONE
         assert towpath("submit", "mails", "1", "--id", "m-1", "--replace").code == 0
-        assert await engine.state(job) is State.READY
+        assert await engine.inspect.state(job) is State.READY
 
     async def test_needs_an_id_and_stands_alone(self, towpath: Command, engine: Engine) -> None:
         assert towpath("submit", "mails", "1", "--replace").code == 2
@@ -125,8 +127,8 @@ class TestManyJobs:
         assert first.out == "1200 submitted to mails, 0 of them existed\n"
         again = towpath("submit", "mails", "--lines", "--id", "import-7", input=lines)
         assert again.out == "1200 submitted to mails, 1200 of them existed\n"
-        assert (await engine.counts("mails")).ready == 1200
-        assert (await engine.job(job_ref("mails", "import-7.3"))).payload == b'{"n": 1}'
+        assert (await engine.inspect.counts("mails")).ready == 1200
+        assert (await engine.inspect.job(job_ref("mails", "import-7.3"))).payload == b'{"n": 1}'
 
     async def test_are_shown_going_in(self, towpath: Command, engine: Engine) -> None:
         file = "".join(f"{n}\n" for n in range(1000))
@@ -138,11 +140,11 @@ class TestManyJobs:
     async def test_end_at_the_first_line_that_can_not_be_taken(
         self, towpath: Command, engine: Engine
     ) -> None:
-        await engine.configure("small", QueueOptions(max_length=2))
+        await engine.queues.configure("small", QueueOptions(max_length=2))
         wrong = towpath("submit", "mails", "--lines", input="1\n2\nthree\n4\n")
         assert wrong.code == 2
         assert "line 3 = '…': is no JSON" in wrong.err
-        assert (await engine.counts("mails")).ready == 0
+        assert (await engine.inspect.counts("mails")).ready == 0
         full = towpath("submit", "small", "--lines", "--json", input="1\n2\n3\n")
         assert full.code == 75
         assert len(full.objects) == 2
@@ -170,7 +172,7 @@ class TestWaiting:
         ran = towpath("submit", "mails", "1", "--id", "slow", "--wait", "50ms")
         assert (ran.code, ran.out) == (75, "")
         assert "still_open" in ran.err
-        assert await engine.state(job_ref("mails", "slow")) is State.READY
+        assert await engine.inspect.state(job_ref("mails", "slow")) is State.READY
 
     async def submit_and_wait(self, towpath: Command, id: str, *more: str) -> Ran:
         words = ("submit", "mails", "1", "--id", id, "--wait", "1m", *more)

@@ -51,8 +51,8 @@ class TestRunning:
         await engine.submit("reports", b'"weekly"', id="r-1")
         ran = towpath("worker", "shop.jobs:app", "--burst", "--queues", "mails", "--json")
         assert (ran.code, ran.out) == (0, "")
-        assert (await engine.job(job_ref("mails", "m-1"))).result == b'"sent to anna"'
-        assert (await engine.counts("reports")).ready == 1
+        assert (await engine.inspect.job(job_ref("mails", "m-1"))).result == b'"sent to anna"'
+        assert (await engine.inspect.counts("reports")).ready == 1
         events = [json.loads(line)["event"] for line in ran.err.splitlines()]
         assert (events[0], events[-1]) == ("queue.configured", "worker.stopped")
 

@@ -14,7 +14,7 @@ class TestListingWorkers:
         doing = Doing(
             host="build-3", pid=77, queues=["mails"], serving=1, slots=10, running=4, jobs=runs
         )
-        await engine.living.tell("anna", doing)
+        await engine.workers.tell("anna", doing)
         ran = towpath("workers")
         assert ran.code == 0
         head, row = ran.out.splitlines()

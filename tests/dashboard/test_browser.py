@@ -252,7 +252,7 @@ def submit_large(running: Serving, queue: str, id: str, payload: bytes) -> None:
 
     async def submit() -> None:
         async with Engine(running.said["store"]) as engine:
-            await engine.configure(queue, QueueOptions(max_payload=8 * 2**20))
+            await engine.queues.configure(queue, QueueOptions(max_payload=8 * 2**20))
             await engine.submit(queue, payload, id=id)
 
     with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread

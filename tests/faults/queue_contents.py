@@ -31,7 +31,7 @@ async def contents_of(engine: Engine, queue: str) -> QueueContents:
         for job in await all_in(engine, queue, state):
             assert job.id not in listed, f"{job.id} is listed twice"
             listed[job.id] = job
-    counts = await engine.counts(queue)
+    counts = await engine.inspect.counts(queue)
     states = Counter(job.state for job in listed.values())
     kept = states[State.DONE] + states[State.CANCELLED]
     assert (counts.ready, counts.delayed, counts.waiting, counts.leased) == (
@@ -49,23 +49,23 @@ async def with_payloads(engine: Engine, found: QueueContents) -> QueueContents:
     jobs: dict[JobId, JobInfo] = {}
     for id, job in found.jobs.items():
         with suppress(JobNotFound):
-            jobs[id] = await engine.job(job.ref)
+            jobs[id] = await engine.inspect.job(job.ref)
     return QueueContents(jobs, found.counts)
 
 
 async def all_in(engine: Engine, queue: str, state: State) -> list[JobInfo]:
     """Every job in *state*, page by page, in order."""
-    page = await engine.list(queue, state, size=1000)
+    page = await engine.inspect.list(queue, state, size=1000)
     jobs = page.jobs
     while page.after is not None:
-        page = await engine.list(queue, state, size=1000, after=page.after)
+        page = await engine.inspect.list(queue, state, size=1000, after=page.after)
         jobs = jobs + page.jobs
     return jobs
 
 
 async def is_drained(engine: Engine, queue: str) -> bool:
     """Whether no job of *queue* is open any more."""
-    counts = await engine.counts(queue)
+    counts = await engine.inspect.counts(queue)
     return counts.ready + counts.delayed + counts.waiting + counts.leased == 0
 
 

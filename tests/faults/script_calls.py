@@ -86,13 +86,13 @@ async def prepare(filled: FilledQueue, policy: LanePolicy | None) -> None:
 
 
 async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
-    await filled.engine.configure(filled.queue, options(policy))
+    await filled.engine.queues.configure(filled.queue, options(policy))
     await _hold(filled)
     await _leave_to_be_reaped(filled)
     await _end_some(filled)
     await _let_some_wait(filled)
     await _select(filled)
-    await filled.engine.fire(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
+    await filled.engine.schedules.fire_due(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
     await _schedule(filled, KEPT, "", "v1")
 
 
@@ -263,12 +263,16 @@ async def _submit_all_kinds(filled: FilledQueue) -> None:
 async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
     """A repeat of the firing is refused, so each call on a filled queue is its first."""
     upto = FIRST_SEEN + minutes(30)
-    await filled.engine.fire(filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
+    await filled.engine.schedules.fire_due(
+        filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto
+    )
 
 
 async def _fire_kept(filled: FilledQueue) -> None:
     jobs, upto = [new_job(b"", id="of-a-schedule")], FIRST_SEEN + minutes(30)
-    await filled.engine.fire(filled.queue, KEPT, jobs, after=FIRST_SEEN, upto=upto, version="v1")
+    await filled.engine.schedules.fire_due(
+        filled.queue, KEPT, jobs, after=FIRST_SEEN, upto=upto, version="v1"
+    )
 
 
 async def _schedule(filled: FilledQueue, name: str, over: str, version: str) -> None:
@@ -376,25 +380,25 @@ CASES = [
     _case("exchange plain", _exchange_plain, PLAIN),
     _case("exchange and skip", _exchange, SKIP),
     _case("exchange and park", _exchange, PARK),
-    _case("promote", lambda it: it.engine.promote(it.queue)),
-    _case("reap", lambda it: it.engine.reap(it.queue)),
-    _case("trim", lambda it: it.engine.trim(it.queue)),
+    _case("promote", lambda it: it.engine.queues.promote(it.queue)),
+    _case("reap", lambda it: it.engine.queues.reap(it.queue)),
+    _case("trim", lambda it: it.engine.queues.trim(it.queue)),
     _case("retry", lambda it: it.engine.retry(it.ref("dead-plain"))),
     _case("retry a parked lane", lambda it: it.engine.retry(it.ref("dead-lane")), PARK),
     _case("retry behind its lane", lambda it: it.engine.retry(it.ref("dead-lane"))),
     _case("delete", lambda it: it.engine.delete(it.ref("done-kept"))),
     _case("delete a parked lane's head", lambda it: it.engine.delete(it.ref("dead-lane")), PARK),
     _case("drop", lambda it: it.engine.drop(it.queue, "dead"), PARK),
-    _case("pause", lambda it: it.engine.pause(it.queue)),
-    _case("resume", lambda it: it.engine.resume(it.queue)),
-    _case("anchor", lambda it: it.engine.anchor(it.queue, floor=2**52)),
+    _case("pause", lambda it: it.engine.queues.pause(it.queue)),
+    _case("resume", lambda it: it.engine.queues.resume(it.queue)),
+    _case("anchor", lambda it: it.engine.queues.anchor(it.queue, floor=2**52)),
     _case("fire", lambda it: _fire(it, _all_kinds())),
     _case("fire nothing", lambda it: _fire(it, [])),
     _case("fire a kept schedule", _fire_kept),
     _case("schedule", lambda it: _schedule(it, "new", "", "v2")),
     _case("schedule another in its place", lambda it: _schedule(it, KEPT, "v1", "v2")),
     _case("unschedule", lambda it: _write(it, "unschedule", [KEPT, "v1", "v2"])),
-    _case("forget", lambda it: it.engine.forget(it.queue, RECURRING)),
-    _case("configure", lambda it: it.engine.reconfigure(it.queue, options(SKIP))),
+    _case("forget", lambda it: it.engine.schedules.forget(it.queue, RECURRING)),
+    _case("configure", lambda it: it.engine.queues.reconfigure(it.queue, options(SKIP))),
 ]
 """At least one call of every writing script; a test sees to that."""

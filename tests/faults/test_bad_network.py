@@ -31,7 +31,7 @@ HOLES = [Hole.REQUESTS, Hole.REPLIES]
 async def direct(server: EmbeddedServer) -> AsyncIterator[Engine]:
     """Another engine, which the proxy does not trouble."""
     async with Engine(server.url) as engine:
-        await engine.configure(QUEUE, QueueOptions())
+        await engine.queues.configure(QUEUE, QueueOptions())
         yield engine
 
 
@@ -53,7 +53,7 @@ class TestABlackHole:
         self, proxy: Proxy, direct: Engine, hole: Hole
     ) -> None:
         async with Engine(proxy.url, limits=PATIENT) as engine:
-            await engine.configure(QUEUE, QueueOptions())
+            await engine.queues.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, hole, 3):
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
             assert (await submit).existed is False
@@ -63,7 +63,7 @@ class TestABlackHole:
             async with in_hole(proxy, hole, 3):
                 complete = asyncio.create_task(engine.complete(lease))
             await complete
-        counts = await direct.counts(QUEUE)
+        counts = await direct.inspect.counts(QUEUE)
         assert (counts.totals["submitted"], counts.totals["completed"]) == (1, 1)
         assert counts.ready + counts.leased == 0
 
@@ -74,7 +74,7 @@ class TestABlackHole:
     ) -> None:
         limits = Limits(answer=milliseconds(answer), give_up=seconds(3))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.configure(QUEUE, QueueOptions())
+            await engine.queues.configure(QUEUE, QueueOptions())
             proxy.faults.hole = hole
             began = time.monotonic()
             with pytest.raises(ServerUnreachable):
@@ -83,7 +83,7 @@ class TestABlackHole:
             proxy.faults.hole = Hole.NOTHING
             again = await engine.submit(QUEUE, b"x", id="job")
             assert again.existed is (hole is Hole.REPLIES)
-        assert (await direct.counts(QUEUE)).ready == 1
+        assert (await direct.inspect.counts(QUEUE)).ready == 1
 
     async def test_that_lasts_ends_every_call_within_its_limit(self, proxy: Proxy) -> None:
         """However many callers share the engine's few channels."""
@@ -102,7 +102,7 @@ class TestABlackHole:
         """One call after the other, but not one time limit after the other."""
         limits = Limits(answer=seconds(1), give_up=seconds(1))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.configure(QUEUE, QueueOptions())
+            await engine.queues.configure(QUEUE, QueueOptions())
             proxy.faults.hole = Hole.REQUESTS
             began = time.monotonic()
             calls = (engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(20))
@@ -117,14 +117,14 @@ class TestALostReply:
     ) -> None:
         """The job was claimed, completed and deleted while its submitter still asked."""
         async with Engine(proxy.url, limits=PATIENT) as engine:
-            await engine.configure(QUEUE, QueueOptions())
+            await engine.queues.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, Hole.REPLIES, 1):
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
                 [lease] = await direct.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(5))
                 await direct.complete(lease)
             answer = await submit
         assert (answer.id, answer.state, answer.existed) == (lease.id, State.READY, False)
-        counts = await direct.counts(QUEUE)
+        counts = await direct.inspect.counts(QUEUE)
         assert (counts.totals["submitted"], counts.ready, counts.leased) == (1, 0, 0)
 
     async def test_of_a_complete_is_repeated_without_effect(
@@ -139,13 +139,13 @@ class TestALostReply:
                 await eventually_async(_is_gone(direct))
                 await direct.submit(QUEUE, b"again", id=lease.id)
             await complete
-        assert await direct.state(lease.job) is State.READY
-        assert (await direct.counts(QUEUE)).totals["completed"] == 1
+        assert await direct.inspect.state(lease.job) is State.READY
+        assert (await direct.inspect.counts(QUEUE)).totals["completed"] == 1
 
 
 def _is_gone(engine: Engine) -> Callable[[], Awaitable[bool]]:
     async def gone() -> bool:
-        return (await engine.counts(QUEUE)).totals["completed"] == 1
+        return (await engine.inspect.counts(QUEUE)).totals["completed"] == 1
 
     return gone
 
@@ -159,7 +159,7 @@ async def drained(engine: Engine, count: int) -> None:
     )
     assert answer.outcomes == [State.DONE] * count
     assert answer.leases == []
-    assert (await engine.counts(QUEUE)).totals["completed"] == count
+    assert (await engine.inspect.counts(QUEUE)).totals["completed"] == count
 
 
 class TestASlowNetwork:
@@ -197,7 +197,7 @@ class TestADroppedConnection:
                 Proxy(server.address, faults, tcp=True) as proxy,
                 Engine(proxy.url) as engine,
             ):
-                await engine.configure(QUEUE, QueueOptions())
+                await engine.queues.configure(QUEUE, QueueOptions())
                 faults.cut_replies = 0.3
                 for _ in range(20):
                     await engine.submit(QUEUE, b"x")
@@ -205,6 +205,6 @@ class TestADroppedConnection:
                 assert len(leases) == 20
                 for lease in leases:
                     await engine.complete(lease)
-                counts = await engine.counts(QUEUE)
+                counts = await engine.inspect.counts(QUEUE)
                 assert (counts.totals["submitted"], counts.totals["completed"]) == (20, 20)
                 assert proxy.cuts > 3

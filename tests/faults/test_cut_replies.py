@@ -42,7 +42,7 @@ async def proxy(server: EmbeddedServer, seed: int) -> AsyncIterator[Proxy]:
 @pytest.fixture
 async def engine(proxy: Proxy) -> AsyncIterator[Engine]:
     async with Engine(proxy.url, limits=LIMITS) as engine:
-        await engine.options(QUEUE)
+        await engine.queues.options(QUEUE)
         proxy.faults.cut_replies, proxy.faults.cut_requests = 0.25, 0.1
         yield engine
         assert proxy.cuts > 0, "nothing was cut"
@@ -119,18 +119,18 @@ class TestCallsThatAreCut:
             )
             held += portion
             for lease in portion:
-                assert (await engine.counts(QUEUE)).leased <= 4
+                assert (await engine.inspect.counts(QUEUE)).leased <= 4
                 await engine.complete(lease)
         assert sorted({it.id for it in held}) == sorted(it.id for it in held)
         assert {it.selector for it in held} == {"s0", "s1"}
-        counts = await engine.counts(QUEUE)
+        counts = await engine.inspect.counts(QUEUE)
         assert (counts.ready, counts.leased, counts.totals["completed"]) == (20, 0, 40)
 
     async def test_complete_is_accepted_once(self, engine: Engine) -> None:
         ids = await submitted_ids(engine, 60)
         for lease in await claimed(engine):
             await engine.complete(lease, b"result")
-        counts = await engine.counts(QUEUE)
+        counts = await engine.inspect.counts(QUEUE)
         assert counts.totals["completed"] == len(ids)
         assert counts.ready + counts.leased == 0
 
@@ -138,7 +138,7 @@ class TestCallsThatAreCut:
         await submitted_ids(engine, 40)
         for lease in await claimed(engine):
             await engine.release(lease)
-        assert (await engine.counts(QUEUE)).totals["released"] == 40
+        assert (await engine.inspect.counts(QUEUE)).totals["released"] == 40
         assert {lease.attempt for lease in await claimed(engine)} == {1}
 
     async def test_fail_renew_cancel_and_progress_count_once(self, engine: Engine) -> None:
@@ -150,7 +150,7 @@ class TestCallsThatAreCut:
             renewed = await engine.renew(lease, minutes(10))
             await engine.progress(renewed, b"half")
             assert await engine.cancel(renewed.job) is State.LEASED
-        counts = await engine.counts(QUEUE)
+        counts = await engine.inspect.counts(QUEUE)
         assert (counts.totals["failed"], counts.delayed, counts.leased) == (20, 20, 20)
 
     async def test_move_and_set_have_one_effect(self, engine: Engine) -> None:
@@ -161,7 +161,7 @@ class TestCallsThatAreCut:
         for n, id in enumerate(ids[10:]):
             assert (await engine.set(QUEUE, b"y", id=id, lane=f"lane-{n % 3}")).replaced
             assert not (await engine.set(QUEUE, b"x", id=f"new-{n}")).replaced
-        counts = await engine.counts(QUEUE)
+        counts = await engine.inspect.counts(QUEUE)
         assert (counts.totals["moved"], counts.totals["replaced"]) == (10, 20)
         assert counts.totals["submitted"] == 30 + 20
         assert (counts.delayed, counts.ready, counts.waiting) == (10, 20 + 3, 17)
@@ -180,7 +180,7 @@ class TestCallsThatAreCut:
             assert not any(isinstance(it, Exception) for it in answer.outcomes)
             done += [lease.id for lease, it in pairs if it is State.DONE]
             held = [*answer.leases, *(it for _, it in pairs if isinstance(it, Lease))]
-        counts = await engine.counts(QUEUE)
+        counts = await engine.inspect.counts(QUEUE)
         assert sorted(done) == sorted(ids)
         assert counts.totals["completed"] == len(ids)
         assert counts.ready + counts.leased + counts.delayed == 0
@@ -198,7 +198,7 @@ class TestARepeatedClaim:
             await engine.complete(first[0])
             still = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=4, call=call)
             assert still == first[1:]
-        assert (await engine.counts(QUEUE)).ready == 4
+        assert (await engine.inspect.counts(QUEUE)).ready == 4
 
 
 async def test_without_its_memory_calls_count_twice(proxy: Proxy) -> None:
@@ -211,9 +211,9 @@ async def test_without_its_memory_calls_count_twice(proxy: Proxy) -> None:
         return text.replace("ARGV[3]", "redis.call('INCR', 'probe:number')")
 
     async with Engine(proxy.url, limits=LIMITS, scripts=Scripts(edit)) as forgetful:
-        await forgetful.options(QUEUE)
+        await forgetful.queues.options(QUEUE)
         proxy.faults.cut_replies = 0.3
         for _ in range(10):
             await submitted_ids(forgetful, 10)
         leases = await claimed(forgetful)
-        assert len(leases) < (await forgetful.counts(QUEUE)).leased
+        assert len(leases) < (await forgetful.inspect.counts(QUEUE)).leased

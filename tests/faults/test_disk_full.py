@@ -60,7 +60,7 @@ async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowle
     database = f"sqlite:///{data}/towpath.db"
     with serving("up", "--data", str(data), database=database, log=tmp_path / "log") as it:
         async with Engine(it.said["store"]) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, Durability.parse("disk"))
             async with under_load(load):
                 await load.more(1_000)

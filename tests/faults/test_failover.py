@@ -40,7 +40,7 @@ class TestSentinel:
         """Under load; the new primary knows no script, and is taught."""
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE)
             async with under_load(load):
                 await load.more(200)
@@ -66,7 +66,9 @@ class TestSentinel:
             leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
             fail_over(group)
             again = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
-            states = {await engine.state(it.job) for it in lost if isinstance(it, Submitted)}
+            states = {
+                await engine.inspect.state(it.job) for it in lost if isinstance(it, Submitted)
+            }
         assert states == {State.GONE}, "nothing was lost, so nothing was tried"
         assert len(leases) == 55
         assert sorted(lease.payload for lease in again) == [b"known"] * 5
@@ -74,7 +76,7 @@ class TestSentinel:
 
     async def test_submits_that_a_replica_confirmed_survive(self, group: EmbeddedSentinel) -> None:
         async with Engine(group.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, ONE_REPLICA)
             async with under_load(load):
                 await load.more(300)
@@ -88,7 +90,7 @@ class TestSentinel:
         """The new primary answers long before a call is given up, so its caller is told."""
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             new.pause()
             submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=ONE_REPLICA))
             await meanwhile(lambda: blocked_clients(old) == 1)
@@ -102,7 +104,7 @@ class TestSentinel:
         """
         with EmbeddedSentinel(replicas=2) as group:
             async with Engine(group.url, limits=LIMITS) as engine:
-                await engine.configure(QUEUE, OPTIONS)
+                await engine.queues.configure(QUEUE, OPTIONS)
                 old = group.primary
                 await meanwhile(lambda: caught_up(old) == 2)
                 cut_off(old, *group.servers[1:])
@@ -113,7 +115,7 @@ class TestSentinel:
                 if isinstance(answer, BaseException):
                     assert isinstance(answer, ServerError)
                 else:
-                    assert await engine.state(answer.job) is State.READY
+                    assert await engine.inspect.state(answer.job) is State.READY
 
     async def test_a_class_is_that_of_the_server_that_acknowledges(
         self, group: EmbeddedSentinel
@@ -136,7 +138,7 @@ class TestSentinel:
         """The check can fail: without the class, what a lagging replica never saw is lost."""
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             cut_off(old, new)
             lost = [await engine.submit(QUEUE, b"x") for _ in range(5)]
             fail_over(group)
@@ -184,7 +186,7 @@ class TestACluster:
             // SLOTS
         )
         async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, ONE_REPLICA)
             async with under_load(load):
                 await load.more(200)
@@ -203,7 +205,7 @@ class TestACluster:
         talks to the same servers about other queues gets an answer that was not for him.
         """
         async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE, ONE_REPLICA)
             neighbours = asyncio.create_task(keep_submitting(engine))
             async with under_load(load):

@@ -41,7 +41,7 @@ async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
     """*server* freezes under load, and wakes up when another has its place: work goes on both
     times, and of what a replica had confirmed nothing is lost.
     """
-    await engine.configure(QUEUE, OPTIONS)
+    await engine.queues.configure(QUEUE, OPTIONS)
     load = Load(engine, QUEUE, ONE_REPLICA)
     async with under_load(load):
         await load.more(1_000)
@@ -96,7 +96,7 @@ class TestOneServer:
                 Engine(server.url, limits=limits) as engine,
                 Engine(server.url, limits=hasty) as other,
             ):
-                await engine.configure(QUEUE, OPTIONS)
+                await engine.queues.configure(QUEUE, OPTIONS)
                 load = Load(engine, QUEUE)
                 async with under_load(load):
                     await load.more(1_000)

@@ -90,9 +90,9 @@ class Shop:
         """Return when Redis shows the job as dead for that reason."""
 
         async def dead() -> bool:
-            if await self.engine.state(job_ref(QUEUE, id)) is not State.DEAD:
+            if await self.engine.inspect.state(job_ref(QUEUE, id)) is not State.DEAD:
                 return False
-            return reason in ((await self.engine.job(job_ref(QUEUE, id))).reason or "")
+            return reason in ((await self.engine.inspect.job(job_ref(QUEUE, id))).reason or "")
 
         await eventually_async(dead, within=20)
 

@@ -126,7 +126,7 @@ async def test_while_it_hangs_a_handlers_time_has_not_begun(
             ticket = await brief.submit()
 
             async def is_queued() -> bool:
-                return await app.engine.state(ticket.ref) is State.READY
+                return await app.engine.inspect.state(ticket.ref) is State.READY
 
             await eventually_async(is_queued)
             with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
@@ -142,7 +142,7 @@ async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
     ends: set[datetime | None] = set()
 
     async def often_enough() -> bool:
-        found = await engine.job(job)
+        found = await engine.inspect.job(job)
         assert found.state in {State.READY, State.LEASED}, found.reason
         ends.add(found.expires_at)
         return len(ends - {None}) > times

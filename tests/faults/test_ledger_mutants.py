@@ -71,7 +71,7 @@ async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
             await relay.look()
         server.ask("RENAME", f"{{{QUEUE}}}:aside", f"{{{QUEUE}}}:queue")
         await relay.look()
-        if (ready := (await engine.counts(QUEUE)).ready) != 2:
+        if (ready := (await engine.inspect.counts(QUEUE)).ready) != 2:
             raise Broken(f"{ready} of 2 are queued")
 
 
@@ -92,7 +92,7 @@ async def undone(url: str, server: EmbeddedServer) -> None:
         ledger.jobs.fastpath = Relay(ledger, lambda: redis, log=Log())
         async with AsyncSession(engine) as session:
             await ledger.submit(session, QUEUE, b"")
-            seen = (await redis.counts(QUEUE)).ready
+            seen = (await redis.inspect.counts(QUEUE)).ready
             await session.rollback()
     await engine.dispose()
     if seen:

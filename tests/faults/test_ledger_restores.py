@@ -106,4 +106,4 @@ async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
         assert not (await ledger.jobs.submit(QUEUE, b"1", id="a")).existed
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         assert isinstance(await recorder.begin(lease), Lease)
-        assert (await engine.counts(QUEUE)).dead == 0
+        assert (await engine.inspect.counts(QUEUE)).dead == 0

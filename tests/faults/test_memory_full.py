@@ -42,7 +42,7 @@ def small_server(running_small_server: EmbeddedServer) -> EmbeddedServer:
 @pytest.fixture
 async def engine(small_server: EmbeddedServer) -> AsyncIterator[Engine]:
     async with Engine(small_server.url) as engine:
-        await engine.configure(QUEUE, QueueOptions(max_attempts=50))
+        await engine.queues.configure(QUEUE, QueueOptions(max_attempts=50))
         yield engine
 
 
@@ -88,7 +88,7 @@ class TestAServerThatJobsHaveFilled:
             with pytest.raises(MemoryFull):
                 await engine.submit(QUEUE, b"x" * 10_000, id="named", lane="lane")
         assert changed(before, dump(small_server)) == set()
-        assert (await engine.counts(QUEUE)).ready == taken
+        assert (await engine.inspect.counts(QUEUE)).ready == taken
 
     async def test_is_drained_by_workers_and_takes_submits_again(
         self, small_server: EmbeddedServer, engine: Engine
@@ -152,19 +152,19 @@ class TestAServerWithoutAnyRoom:
         self, small_server: EmbeddedServer, engine: Engine
     ) -> None:
         """A worker that starts says again what it wants: it must be able to drain the queue."""
-        await engine.declare(QUEUE, keep=minutes(5))
+        await engine.queues.declare(QUEUE, keep=minutes(5))
         shut(small_server)
         before = dump(small_server)
         async with Engine(small_server.url) as late:
-            assert (await late.declare(QUEUE, keep=minutes(5))).now.keep == minutes(5)
+            assert (await late.queues.declare(QUEUE, keep=minutes(5))).now.keep == minutes(5)
             for change in (
-                late.declare(QUEUE, keep=minutes(6)),
-                late.reset(QUEUE, "max_attempts"),
-                late.declare("another", keep=minutes(5)),
+                late.queues.declare(QUEUE, keep=minutes(6)),
+                late.queues.reset(QUEUE, "max_attempts"),
+                late.queues.declare("another", keep=minutes(5)),
             ):
                 with pytest.raises(MemoryFull):
                     await change
-            assert (await late.options(QUEUE)).keep == minutes(5)
+            assert (await late.queues.options(QUEUE)).keep == minutes(5)
         assert changed(before, dump(small_server)) == set()
 
     async def test_lets_a_worker_come_that_was_not_there_before(
@@ -177,4 +177,4 @@ class TestAServerWithoutAnyRoom:
         async with Engine(small_server.url) as late:
             [lease] = await late.claim(QUEUE, worker="w", lease=minutes(5))
             await late.complete(lease)
-            assert (await late.options(QUEUE)).max_attempts == 50
+            assert (await late.queues.options(QUEUE)).max_attempts == 50

@@ -56,7 +56,7 @@ class TestAFullDisk:
                 can_write(server, folder)
                 await submit
                 leases = await claim
-                counts = await engine.counts(QUEUE)
+                counts = await engine.inspect.counts(QUEUE)
         assert (counts.totals["submitted"], counts.leased) == (2, len(leases))
 
     async def test_that_stays_full_is_no_defect_of_a_script(self, tmp_path: Path) -> None:

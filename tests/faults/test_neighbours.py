@@ -76,14 +76,14 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
 
 
 async def _completed(engine: Engine, wanted: int) -> bool:
-    return (await engine.counts(GOOD)).totals["completed"] >= wanted
+    return (await engine.inspect.counts(GOOD)).totals["completed"] >= wanted
 
 
 async def misdeeds(engine: Engine, found: QueueContents) -> list[str]:
     """Jobs that were not done once; those of the good queue by their first attempt."""
     wrong: list[str] = []
     for id, listed in found.jobs.items():
-        job = await engine.job(listed.ref)
+        job = await engine.inspect.job(listed.ref)
         attempts = job.attempts if job.ref.queue == GOOD else 1  # a lease may end while frozen
         if (attempts, job.result) != (1, b"%d" % (job.token or 0)):
             wrong.append(f"{id}: attempt {job.attempts}, token {job.token}, result {job.result!r}")

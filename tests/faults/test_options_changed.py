@@ -67,7 +67,7 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
     """A call that was cut is sent again after a pause; the options change before that."""
     for attempts in itertools.count(5):
         seen = proxy.cuts
-        await engine.reconfigure(QUEUE, QueueOptions(max_attempts=attempts, events=0))
+        await engine.queues.reconfigure(QUEUE, QueueOptions(max_attempts=attempts, events=0))
         await meanwhile(lambda seen=seen: proxy.cuts > seen, within=60)
 
 
@@ -80,12 +80,12 @@ async def run(server: EmbeddedServer, seed: int) -> History:
         Engine(proxy.url, limits=LIMITS) as engine,
     ):
         changing = asyncio.create_task(change_with_every_cut(direct, proxy))
-        await engine.options(QUEUE)
+        await engine.queues.options(QUEUE)
         faults.cut_replies = 0.25
         async with asyncio.timeout(90):
             await asyncio.gather(history.submit(engine), history.work(engine))
         changing.cancel()
-        counts = await direct.counts(QUEUE)
+        counts = await direct.inspect.counts(QUEUE)
     assert proxy.cuts > 10, "nothing was cut"
     assert counts.ready + counts.leased + counts.waiting == 0
     assert (counts.totals["submitted"], counts.totals["completed"]) == (JOBS, JOBS)

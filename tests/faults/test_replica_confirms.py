@@ -59,7 +59,7 @@ async def test_a_replica_that_is_silent_confirms_nothing(
         replica.unpause()
         again = await engine.submit(QUEUE, b"x", id="job", durability=ONE_REPLICA)
         assert again.existed
-        assert (await engine.counts(QUEUE)).ready == 1
+        assert (await engine.inspect.counts(QUEUE)).ready == 1
 
 
 async def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(

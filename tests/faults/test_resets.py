@@ -47,7 +47,7 @@ async def resetting(server: EmbeddedServer) -> AsyncGenerator[tuple[Proxy, Engin
         Proxy(server.address, Faults(reset=True), tcp=True) as proxy,
         Engine(proxy.url, limits=LIMITS) as engine,
     ):
-        await engine.configure(QUEUE, OPTIONS)
+        await engine.queues.configure(QUEUE, OPTIONS)
         yield proxy, engine
 
 
@@ -58,14 +58,14 @@ class TestResetConnections:
                 for _ in range(10):
                     job = await engine.submit(QUEUE, b"x")
                     await proxy.drop_all()
-                    assert (await engine.job(job.job)).state is State.READY
+                    assert (await engine.inspect.job(job.job)).state is State.READY
                     await proxy.drop_all()
                     [lease] = await engine.claim(QUEUE, worker="w", lease=minutes(1))
                     await proxy.drop_all()
                     await engine.complete(lease)
                     await proxy.drop_all()
                     await engine.try_write()
-                assert (await engine.counts(QUEUE)).totals["completed"] == 10
+                assert (await engine.inspect.counts(QUEUE)).totals["completed"] == 10
 
         run(body())
 
@@ -89,7 +89,7 @@ class TestResetConnections:
         async def body(server: EmbeddedServer) -> None:
             async with resetting(server) as (proxy, engine):
                 job = (await engine.submit(QUEUE, b"x", delay=hours(1))).job
-                ended = asyncio.create_task(engine.ended(job, within=minutes(1)))
+                ended = asyncio.create_task(engine.events.ended(job, within=minutes(1)))
                 claim = asyncio.create_task(
                     engine.claim(QUEUE, worker="w", lease=minutes(1), wait=minutes(1))
                 )

@@ -45,7 +45,7 @@ async def worker(
 
 async def count(engine: Engine) -> int:
     with suppress(ServerError):
-        return (await engine.counts(QUEUE)).ready
+        return (await engine.inspect.counts(QUEUE)).ready
     return -1
 
 
@@ -64,8 +64,8 @@ def is_away(server: Serving) -> bool:
 
 
 async def jobs_of(engine: Engine) -> list[JobInfo]:
-    page = await engine.list(QUEUE, State.READY, size=1000)
-    return [await engine.job(job_ref(QUEUE, it.id)) for it in page.jobs]
+    page = await engine.inspect.list(QUEUE, State.READY, size=1000)
+    return [await engine.inspect.job(job_ref(QUEUE, it.id)) for it in page.jobs]
 
 
 def check(jobs: list[JobInfo]) -> None:
@@ -125,7 +125,7 @@ class TestAWatch:
             await engine.schedules.set(QUEUE, "far", Every(hours(1)))
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)))
             await more(engine)
-            await engine.schedules.remove(QUEUE, NAME)
+            await engine.schedules.delete(QUEUE, NAME)
             made = await count(engine)
             await engine.schedules.set(QUEUE, "other", Every(seconds(1)))
             await more(engine)
@@ -141,7 +141,7 @@ class TestAWatch:
             await engine.schedules.set("elsewhere", NAME, Every(seconds(1)), missed=Missed.ALL)
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), missed=Missed.ALL)
             await more(engine, 3)
-            assert (await engine.counts("elsewhere")).ready == 0
+            assert (await engine.inspect.counts("elsewhere")).ready == 0
 
     async def test_mends_an_index_that_was_lost(self, server: EmbeddedServer) -> None:
         index = "towpath:{schedules}:index"
@@ -194,7 +194,7 @@ class TestAStoreWithoutMemory:
                 with pytest.raises(MemoryFull):
                     await engine.schedules.set(QUEUE, NAME, Every(hours(1)), b"x" * 1000)
                 assert _contents(server) == before
-                await engine.schedules.remove("others", NAME)
+                await engine.schedules.delete("others", NAME)
             finally:
                 server.ask("CONFIG", "SET", "maxmemory", 0)
             assert (await engine.schedules.list()).schedules == []

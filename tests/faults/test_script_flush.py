@@ -22,7 +22,7 @@ class TestScriptFlush:
     async def test_at_any_time_costs_nothing(self, server: EmbeddedServer, seed: int) -> None:
         chance = random.Random(seed)
         async with Engine(server.url) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE)
             async with under_load(load):
                 for _ in range(30):
@@ -39,7 +39,7 @@ class TestFlushAll:
         self, server: EmbeddedServer
     ) -> None:
         async with Engine(server.url) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             await engine.submit_many(QUEUE, [new_job(b"lost") for _ in range(5)])
             server.ask("FLUSHALL")
             assert await engine.claim(QUEUE, worker="w", lease=minutes(1)) == []
@@ -47,8 +47,8 @@ class TestFlushAll:
             [lease] = await engine.claim(QUEUE, worker="w", lease=minutes(1))
             assert lease.payload == b"new"
             async with Engine(server.url) as other:
-                assert await other.options(QUEUE) == OPTIONS
-                assert list(await other.queues()) == [QUEUE]
+                assert await other.queues.options(QUEUE) == OPTIONS
+                assert list(await other.queues.list()) == [QUEUE]
 
     async def test_takes_leases_along(self, server: EmbeddedServer) -> None:
         """A worker's completion then finds no job, and the same id can be submitted anew."""
@@ -65,7 +65,7 @@ class TestFlushAll:
     async def test_under_load_is_survived(self, server: EmbeddedServer) -> None:
         """Jobs are lost, as told; calls are not: every one after it works."""
         async with Engine(server.url) as engine:
-            await engine.configure(QUEUE, OPTIONS)
+            await engine.queues.configure(QUEUE, OPTIONS)
             load = Load(engine, QUEUE)
             async with under_load(load):
                 for _ in range(10):
@@ -74,7 +74,7 @@ class TestFlushAll:
                     server.ask("SCRIPT", "FLUSH")
                 await load.more(20)
             assert len(load.tokens) == len(set(load.tokens))
-            assert await engine.options(QUEUE) == OPTIONS
+            assert await engine.queues.options(QUEUE) == OPTIONS
             await contents_of(engine, QUEUE)
 
     async def test_does_not_end_a_waiting_claim(self, server: EmbeddedServer) -> None:
@@ -93,7 +93,7 @@ class TestARestartWithEmptyMemory:
     async def test_is_survived_by_engines_that_are_connected(self) -> None:
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
-                await engine.configure(QUEUE, OPTIONS)
+                await engine.queues.configure(QUEUE, OPTIONS)
                 await engine.submit(QUEUE, b"lost")
                 server.kill()
                 submit = asyncio.create_task(engine.submit(QUEUE, b"new"))
@@ -102,5 +102,5 @@ class TestARestartWithEmptyMemory:
                 [lease] = await engine.claim(QUEUE, worker="w", lease=minutes(1))
                 assert lease.payload == b"new"
                 await engine.complete(lease)
-                assert await engine.state(lease.job) is State.DONE
-                assert await engine.options(QUEUE) == OPTIONS
+                assert await engine.inspect.state(lease.job) is State.DONE
+                assert await engine.queues.options(QUEUE) == OPTIONS

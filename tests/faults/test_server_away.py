@@ -107,7 +107,7 @@ class TestOneServerThatIsAway:
             asyncio.get_running_loop().call_soon(others_had_a_turn.set)
             for _ in range(10):
                 with pytest.raises(ServerUnreachable):
-                    await engine.counts(QUEUE)
+                    await engine.inspect.counts(QUEUE)
             assert others_had_a_turn.is_set()
 
     async def test_is_asked_again_whether_it_is_fit(
@@ -198,9 +198,9 @@ class TestAShardThatIsAway:
     async def test_takes_nothing_from_calls_to_the_others(self, shards: EmbeddedCluster) -> None:
         """However many wait for it: each shard has channels of its own."""
         async with Engine(shards.url) as engine, one_shard_away(shards) as (bad, healthy):
-            stuck = [asyncio.create_task(engine.counts(bad)) for _ in range(10)]
+            stuck = [asyncio.create_task(engine.inspect.counts(bad)) for _ in range(10)]
             for queue in healthy:
-                await engine.configure(queue, OPTIONS)
+                await engine.queues.configure(queue, OPTIONS)
                 load = Load(engine, queue)
                 async with under_load(load):
                     await load.more(100)
@@ -237,13 +237,13 @@ class TestAShardThatIsAway:
         async with Engine(shards.url, limits=HASTY) as engine:
             async with one_shard_away(shards, _shard_of(shards, REGISTRY)) as (_, [queue, _]):
                 for it in options:
-                    await engine.reconfigure(queue, it)
+                    await engine.queues.reconfigure(queue, it)
                 tasks = [it.get_name() for it in asyncio.all_tasks()]
                 assert tasks.count("towpath entry of the directory of queues") == 1
 
             async def shows_the_last() -> bool:
                 with suppress(ServerUnreachable):
-                    return (await engine.queues()).get(queue_name(queue)) == options[-1]
+                    return (await engine.queues.list()).get(queue_name(queue)) == options[-1]
                 return False
 
             await eventually_async(shows_the_last)
@@ -282,9 +282,9 @@ class TestAnEngineThatIsLeft:
             before = int(ask_fields(own.address, "INFO", "clients")["connected_clients"])
             for _ in range(3):
                 async with Engine(own.url, limits=HASTY) as engine:
-                    asked = [asyncio.create_task(engine.counts(QUEUE)) for _ in range(8)]
+                    asked = [asyncio.create_task(engine.inspect.counts(QUEUE)) for _ in range(8)]
                     await engine.try_write()  # the others have begun
-                later = [asyncio.create_task(engine.counts(QUEUE)) for _ in range(8)]
+                later = [asyncio.create_task(engine.inspect.counts(QUEUE)) for _ in range(8)]
                 await asyncio.gather(*asked, *later, return_exceptions=True)
 
             def all_gone() -> bool:

@@ -39,7 +39,7 @@ async def killed_under_load(
     """Kill the server several times in the middle of its work; the engine goes on by itself."""
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
-        await engine.configure(QUEUE, OPTIONS)
+        await engine.queues.configure(QUEUE, OPTIONS)
         load = Load(engine, QUEUE, durability)
         async with under_load(load):
             for _ in range(KILLS):

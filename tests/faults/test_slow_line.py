@@ -23,7 +23,7 @@ LIMITS = Limits(answer=seconds(7), give_up=seconds(60))
 
 async def submitted(engine: Engine) -> list[str]:
     """Large jobs, and behind them small ones; 2,000 in all."""
-    await engine.configure(QUEUE, QueueOptions(max_payload=2 * MEBIBYTE))
+    await engine.queues.configure(QUEUE, QueueOptions(max_payload=2 * MEBIBYTE))
     large = [new_job(bytes(MEBIBYTE), id=f"large-{n}") for n in range(JOBS)]
     small = [new_job(b"", id=f"small-{n}") for n in range(2000 - JOBS)]
     await engine.submit_many(QUEUE, [*large, *small])
@@ -48,6 +48,6 @@ async def test_every_job_arrives_and_is_done_once(server: EmbeddedServer) -> Non
             held = answer.leases
             claimed.update(lease.id for lease in held)
             assert held or done.total() == len(ids), "the queue seems to be empty"
-        totals = (await direct.counts(QUEUE)).totals
+        totals = (await direct.inspect.counts(QUEUE)).totals
     assert claimed == done == Counter(ids)
     assert (totals["completed"], totals.get("reaped", 0)) == (len(ids), 0)

@@ -84,7 +84,9 @@ async def submit(service: TimerService, timers: list[NewTimer]) -> None:
 async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, TimerService]]:
     async with Engine(store.url, limits=LIMITS) as engine:
         for queue in QUEUES.values():
-            await engine.configure(queue, msgspec.structs.replace(TIMER_OPTIONS, events=1_000_000))
+            await engine.queues.configure(
+                queue, msgspec.structs.replace(TIMER_OPTIONS, events=1_000_000)
+            )
         yield engine, TimerService(lambda: engine, TimersOptions())
 
 
@@ -230,7 +232,7 @@ class TestTheCheckCanFail:
     async def test_one_that_is_doubled_is_found(self, server: EmbeddedServer) -> None:
         async def again(engine: Engine, job: JobRef) -> None:
             async def done() -> bool:
-                return (await engine.job(job)).state is State.DONE
+                return (await engine.inspect.job(job)).state is State.DONE
 
             await eventually_async(done)
             await engine.set(job.queue, b"{}", id=job.id)

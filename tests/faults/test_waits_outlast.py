@@ -36,7 +36,7 @@ outages = pytest.mark.parametrize(
 async def outlasted(engine: Engine) -> None:
     """Return when the server was away for longer than a call takes to be given up."""
     with pytest.raises(ServerUnreachable):
-        await engine.counts(QUEUE)
+        await engine.inspect.counts(QUEUE)
 
 
 async def completed(engine: Engine, lease: Lease) -> bool:
@@ -50,15 +50,15 @@ async def completed(engine: Engine, lease: Lease) -> bool:
 async def test_an_outage(tmp_path: Path, away: Act, back: Act) -> None:
     with EmbeddedServer(data=tmp_path) as server:
         async with Engine(server.url, limits=SHORT) as engine:
-            await engine.configure(QUEUE, QueueOptions(keep=hours(1)))
+            await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1)))
             await engine.submit(QUEUE, b"", id="a")
             [lease] = await engine.claim(QUEUE, worker="anna", lease=minutes(10))
-            ended = asyncio.create_task(engine.ended(lease.job, within=minutes(5)))
-            async with engine.follow(QUEUE) as live:
+            ended = asyncio.create_task(engine.events.ended(lease.job, within=minutes(5)))
+            async with engine.events.follow(QUEUE) as live:
                 away(server)
                 await outlasted(engine)
                 with pytest.raises((ServerUnreachable, StillOpen)):
-                    await engine.ended(lease.job, within=milliseconds(100))
+                    await engine.events.ended(lease.job, within=milliseconds(100))
                 await asyncio.to_thread(back, server)
                 async with asyncio.timeout(60):
                     await eventually_async(partial(completed, engine, lease))

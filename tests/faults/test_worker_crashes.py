@@ -36,7 +36,7 @@ async def test_nothing_is_lost_doubled_or_reordered(
 ) -> None:
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
-        await engine.configure(QUEUE, QueueOptions(keep=hours(1), events=0))
+        await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1), events=0))
         jobs, lanes = new_jobs(chance)
         await engine.submit_many(QUEUE, jobs)
         with claimers(
@@ -57,12 +57,12 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     async with Engine(server.url) as engine:
-        await engine.configure(QUEUE, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1)))
         await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(500)])
         with claimers(server.url, QUEUE, size=1, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
             await eventually_async(_completed(engine, 100))
             workers.freeze_one(random.Random())
-            held = (await engine.counts(QUEUE)).leased
+            held = (await engine.inspect.counts(QUEUE)).leased
             ours = await claim_all(engine)
             workers.thaw()
             eventually(lambda: words(workers)["lost"] == held)
@@ -78,7 +78,7 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
 async def claim_all(engine: Engine) -> list[Lease]:
     """Every job that is not done, those of the silent worker included once its lease has ended."""
     ours: list[Lease] = []
-    while len(ours) < 500 - (await engine.counts(QUEUE)).totals["completed"]:
+    while len(ours) < 500 - (await engine.inspect.counts(QUEUE)).totals["completed"]:
         ours += await engine.claim(QUEUE, worker="test", lease=hours(1), count=500, wait=seconds(5))
     return ours
 
@@ -117,7 +117,7 @@ async def disturb(engine: Engine, workers: Claimers, chance: random.Random) -> N
 
 def _completed(engine: Engine, wanted: int) -> Callable[[], Awaitable[bool]]:
     async def enough() -> bool:
-        return (await engine.counts(QUEUE)).totals["completed"] >= wanted
+        return (await engine.inspect.counts(QUEUE)).totals["completed"] >= wanted
 
     return enough
 

@@ -165,7 +165,7 @@ class TestItsJob:
             await library.decide(lend(library, lending, 1))
 
             async def is_there() -> bool:
-                return (await app.engine.counts("reminders")).ready == 1
+                return (await app.engine.inspect.counts("reminders")).ready == 1
 
             await eventually_async(is_there)
 

@@ -150,7 +150,7 @@ async def test_a_head_that_failed_keeps_its_lane_when_redis_forgets_it(
 async def test_a_lane_that_skips_goes_on_while_its_head_retries(
     ledger: Ledger, engine: Engine, relay: Relay
 ) -> None:
-    await engine.configure(CHAT, QueueOptions(lanes=LanePolicy.SKIP))
+    await engine.queues.configure(CHAT, QueueOptions(lanes=LanePolicy.SKIP))
     await make(ledger, "first")
     await make(ledger, "second")
     hand = Hand(ledger, engine)

@@ -55,12 +55,12 @@ async def settle(ledger: Ledger, engine: Engine, lease: Lease, by: Any) -> None:
 
 async def queued(engine: Engine) -> list[tuple[str, str]]:
     """Every open job of Redis and its state."""
-    counts = await engine.counts(REVIEWS)
+    counts = await engine.inspect.counts(REVIEWS)
     return [
         (job.id, state)
         for state in (State.READY, State.DELAYED, State.WAITING)
         if getattr(counts, state)
-        for job in (await engine.list(REVIEWS, state)).jobs
+        for job in (await engine.inspect.list(REVIEWS, state)).jobs
     ]
 
 
@@ -81,7 +81,7 @@ class TestMoving:
             return await queued(engine) == [(record.job, "delayed")]
 
         await eventually_async(only_the_new_one)
-        job = await engine.job(job_ref(REVIEWS, record.job))
+        job = await engine.inspect.job(job_ref(REVIEWS, record.job))
         assert job.due_at is not None
         assert 5 * 3600 <= (job.due_at - job.submitted_at).total_seconds() + 1 < 5 * 3600 + 60
 
@@ -284,7 +284,7 @@ class TestSetting:
         await settle(ledger, engine, lease, Complete(lease))
 
     async def test_makes_anew_what_is_dead_or_done(self, ledger: Ledger, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=minutes(5)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=minutes(5)))
         await made(ledger)
         for dies in (True, False):
             lease, _ = await begin(ledger, engine, 10)

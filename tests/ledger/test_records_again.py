@@ -37,7 +37,7 @@ async def test_one_that_is_sent_again_is_due_when_it_was(
         await ledger.write(lambda it: it.exec_driver_sql("UPDATE towpath_jobs SET created_at = 1"))
         server.ask("FLUSHALL")
         assert (await ledger.jobs.submit(REVIEWS, b"1", id="a")).existed
-        job = await engine.job(job_ref(REVIEWS, "a"))
+        job = await engine.inspect.job(job_ref(REVIEWS, "a"))
     assert job.due_at is not None
     assert 50 < (job.due_at - job.submitted_at).total_seconds() < 61
 
@@ -51,7 +51,7 @@ async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
         await ledger.jobs.retry(REVIEWS, "a")
 
         async def only_the_new_one() -> bool:
-            counts = await engine.counts(REVIEWS)
+            counts = await engine.inspect.counts(REVIEWS)
             return (counts.ready, counts.delayed) == (1, 0)
 
         await eventually_async(only_the_new_one)

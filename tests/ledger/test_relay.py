@@ -79,7 +79,7 @@ class TestARelay:
     async def test_brings_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
         async with Relay(ledger, lambda: engine, log=Log()):
             made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
-            job = await engine.job(ref(made.record))
+            job = await engine.inspect.job(ref(made.record))
             assert (job.state, job.priority, job.lane) == (State.READY, 100, "u1")
             # The payload stays in the row.
             assert job.payload == b""
@@ -123,7 +123,7 @@ class TestARelay:
             await missed(ledger, *(f"r{n}" for n in range(700)))
             brought = await asyncio.gather(relay.look(), other.look())
         assert sum(brought) == 700
-        assert (await engine.counts(REVIEWS)).ready == 700
+        assert (await engine.inspect.counts(REVIEWS)).ready == 700
 
     async def test_a_delay_counts_from_when_the_record_was_made(
         self, ledger: Ledger, engine: Engine, relay: Relay
@@ -135,7 +135,7 @@ class TestARelay:
             )
         )
         await relay.look()
-        job = await engine.job(ref(made.record))
+        job = await engine.inspect.job(ref(made.record))
         assert job.state is State.DELAYED
         assert job.due_at is not None
         assert 200 < (job.due_at - job.submitted_at).total_seconds() < 301
@@ -207,11 +207,11 @@ class TestWhenRedisLosesEverything:
         await relay.look()
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         await engine.complete(lease)
-        assert await engine.state(ref(record)) is State.GONE
+        assert await engine.inspect.state(ref(record)) is State.GONE
         await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
         assert await relay.look() == 1
         assert (await ledger.jobs.get(REVIEWS, "a")).job == "a~2"
-        assert await engine.state(job_ref(REVIEWS, "a~2")) is State.READY
+        assert await engine.inspect.state(job_ref(REVIEWS, "a~2")) is State.READY
 
 
 class TestWhenTheyDisagree:
@@ -280,7 +280,7 @@ class TestWhenTheyDisagree:
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             await ledger.jobs.begin(lease)
             await ledger.jobs.cancel(REVIEWS, "a")
-            assert (await engine.job(lease.job)).cancel_requested
+            assert (await engine.inspect.job(lease.job)).cancel_requested
 
     async def test_one_that_was_cancelled_without_redis_is_told_of_when_all_are_gone_through(
         self, ledger: Ledger, engine: Engine, relay: Relay
@@ -288,7 +288,7 @@ class TestWhenTheyDisagree:
         lease = await begun(ledger, engine)
         await ledger.jobs.cancel(REVIEWS, "a")
         await relay.look()
-        assert (await engine.job(lease.job)).cancel_requested
+        assert (await engine.inspect.job(lease.job)).cancel_requested
 
     async def test_one_that_is_cancelled_while_it_is_looked_at_is_told_of_the_next_time(
         self, server: EmbeddedServer, ledger: Ledger
@@ -301,7 +301,7 @@ class TestWhenTheyDisagree:
             await relay.look()
             await due(ledger)
             await relay.look()
-            assert (await engine.job(lease.job)).cancel_requested
+            assert (await engine.inspect.job(lease.job)).cancel_requested
 
 
 class TestWhatEndedLongAgo:
@@ -317,7 +317,7 @@ class TestWhatEndedLongAgo:
             await relay.look()
             left.append((await ledger.jobs.counts(REVIEWS))[RecordState.COMPLETED])
         assert left == [50, 0]
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
 
 class TestWhileRedisIsAway:
@@ -334,7 +334,7 @@ class TestWhileRedisIsAway:
 
                     async def all_there() -> bool:
                         with suppress(ServerUnreachable):  # until a probe has found it again
-                            return (await engine.counts(REVIEWS)).ready == 21
+                            return (await engine.inspect.counts(REVIEWS)).ready == 21
                         return False
 
                     await eventually_async(all_there)
@@ -352,7 +352,7 @@ class TestBesideAFrozenShard:
         async with Engine(shards.url, limits=slow) as engine:
             ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
             for queue in (shards.bad, shards.good):
-                await engine.counts(queue)
+                await engine.inspect.counts(queue)
             shards.freeze()
             for queues in ((shards.bad, shards.good), (shards.good,)):
                 async with AsyncSession(database) as session, session.begin():
@@ -360,7 +360,7 @@ class TestBesideAFrozenShard:
                         await ledger.jobs.submit_in(session, queue, b"1")
 
             async def both_are_there() -> bool:
-                return (await engine.counts(shards.good)).ready == 2
+                return (await engine.inspect.counts(shards.good)).ready == 2
 
             await eventually_async(both_are_there)
             shards.thaw()
@@ -374,13 +374,13 @@ class TestBesideAFrozenShard:
         async with Engine(shards.url, limits=Limits(give_up=seconds(60))) as engine:
             ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
             for queue in (shards.bad, shards.good):
-                await engine.counts(queue)
+                await engine.inspect.counts(queue)
             shards.freeze()
             # The first goes alone; those that come meanwhile go together.
             queues = (shards.bad, shards.bad, shards.good)
             *waiting, mine = [asyncio.create_task(ledger.jobs.submit(it, b"1")) for it in queues]
             await asyncio.wait_for(mine, timeout=30)
             assert not any(it.done() for it in waiting)
-            assert (await engine.counts(shards.good)).ready == 1
+            assert (await engine.inspect.counts(shards.good)).ready == 1
             shards.thaw()
             await asyncio.gather(*waiting)

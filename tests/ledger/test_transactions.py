@@ -233,10 +233,10 @@ class TestASavepoint:
             await session.commit()
 
             async def queued() -> bool:
-                return await redis.state(job_ref(REVIEWS, "last")) is State.READY
+                return await redis.inspect.state(job_ref(REVIEWS, "last")) is State.READY
 
             await eventually_async(queued)
-            return (await redis.counts(REVIEWS)).ready
+            return (await redis.inspect.counts(REVIEWS)).ready
 
 
 class TestWithoutAnEventLoop:
@@ -283,7 +283,7 @@ class TestWithoutAnEventLoop:
             await asyncio.to_thread(shop)
 
             async def queued() -> bool:
-                return (await redis.counts("shop")).ready == 1
+                return (await redis.inspect.counts("shop")).ready == 1
 
             await eventually_async(queued)
 

@@ -58,22 +58,22 @@ class PlainEngine:
 
     def open(self, options: Options) -> None:
         self.run(self._open.enter_async_context(self.engine))
-        self.run(self.engine.configure(self.queue, plain.options(options)))
+        self.run(self.engine.queues.configure(self.queue, plain.options(options)))
 
     def reconfigure(self, options: Options) -> None:
-        self.run(self.engine.reconfigure(self.queue, plain.options(options)))
+        self.run(self.engine.queues.reconfigure(self.queue, plain.options(options)))
 
     def declare(self, wanted: dict[str, Any]) -> QueueOptions:
         """What the queue has then, as another look finds it, too."""
         given = plain.options(Options(**wanted))
         named = {name: getattr(given, name) for name in wanted}
-        return self._agreed(self.run(self.engine.declare(self.queue, **named)).now)
+        return self._agreed(self.run(self.engine.queues.declare(self.queue, **named)).now)
 
     def reset(self, names: list[str]) -> QueueOptions:
-        return self._agreed(self.run(self.engine.reset(self.queue, *names)).now)
+        return self._agreed(self.run(self.engine.queues.reset(self.queue, *names)).now)
 
     def _agreed(self, told: QueueOptions) -> QueueOptions:
-        assert self.run(self.engine.options(self.queue)) == told
+        assert self.run(self.engine.queues.options(self.queue)) == told
         return told
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class PlainEngine:
 
         try:
             await eventually_async(reply_is_lost)
-            await near.reconfigure(self.queue, plain.options(options))
+            await near.queues.reconfigure(self.queue, plain.options(options))
             self._proxy.faults.hole = Hole.NOTHING
             await self._proxy.drop_all()
             return await calling
@@ -139,7 +139,7 @@ class PlainEngine:
             await self._open.enter_async_context(self._proxy)
             far = Engine(self._proxy.url, clock=self.clock, scripts=self._scripts)
             self._far = await self._open.enter_async_context(far)
-        await self._far.options(self.queue)
+        await self._far.queues.options(self.queue)
         return self._far
 
     def submit_alone(self, new: New) -> tuple[str, Any]:
@@ -248,19 +248,19 @@ class PlainEngine:
         return (await self.engine.drop(self.queue, lane, call=call)).id
 
     async def _promote(self, call: Call | None, limit: int) -> int:
-        return await self.engine.promote(self.queue, limit, call=call)
+        return await self.engine.queues.promote(self.queue, limit, call=call)
 
     async def _reap(self, call: Call | None, limit: int) -> int:
-        return await self.engine.reap(self.queue, limit, call=call)
+        return await self.engine.queues.reap(self.queue, limit, call=call)
 
     async def _trim(self, call: Call | None, limit: int) -> int:
-        return await self.engine.trim(self.queue, limit, call=call)
+        return await self.engine.queues.trim(self.queue, limit, call=call)
 
     async def _pause(self, call: Call | None) -> None:
-        await self.engine.pause(self.queue, call=call)
+        await self.engine.queues.pause(self.queue, call=call)
 
     async def _resume(self, call: Call | None) -> None:
-        await self.engine.resume(self.queue, call=call)
+        await self.engine.queues.resume(self.queue, call=call)
 
     # ── leases and jobs by name ──────────────────────────────────────────────────────────
 
@@ -297,7 +297,7 @@ class PlainEngine:
         return self.run(self._survey())
 
     async def _survey(self) -> tuple[Counts, dict[str, list[View]]]:
-        found = await self.engine.counts(self.queue)
+        found = await self.engine.inspect.counts(self.queue)
         counts = plain.counts(found)
         census = {
             state: await self._listed(State(state)) if counts.states.get(state, found.kept) else []
@@ -307,7 +307,7 @@ class PlainEngine:
 
     async def _listed(self, state: State) -> list[View]:
         """The ready and the waiting in order, the others by id."""
-        page = await self.engine.list(self.queue, state, size=PAGE)
+        page = await self.engine.inspect.list(self.queue, state, size=PAGE)
         views = [plain.view(job) for job in page.jobs]
         return views if state in ("ready", "waiting") else sorted(views, key=lambda it: it.id)
 
@@ -318,10 +318,10 @@ class PlainEngine:
             return plain.refusal(error)
 
     async def _look(self, ref: JobRef) -> Look:
-        job = await self.engine.job(ref)
-        position = await self.engine.position(ref)
-        why = (await self.engine.explain(ref)).why
-        assert await self.engine.state(ref) == job.state
+        job = await self.engine.inspect.job(ref)
+        position = await self.engine.inspect.position(ref)
+        why = (await self.engine.inspect.explain(ref)).why
+        assert await self.engine.inspect.state(ref) == job.state
         return Look(
             plain.view(job),
             payload=job.payload,

@@ -15,7 +15,7 @@ def told(running: Serving, name: str, queue: str) -> None:
             jobs=[Running(job_ref(queue, "m-1"), 1_767_225_600_000)],
         )  # fmt: skip
         async with Engine(f"unix://{running.store}") as engine:
-            await engine.living.tell(name, doing)
+            await engine.workers.tell(name, doing)
 
     asyncio.run(tell())
 

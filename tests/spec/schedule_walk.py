@@ -59,7 +59,9 @@ class Walk:
         return self.random.choice(self.engines)
 
     async def run(self, steps: int) -> None:
-        await self.engines[0].fire(REVIEWS, DECLARED, [], after=None, upto=self.clock.now)
+        await self.engines[0].schedules.fire_due(
+            REVIEWS, DECLARED, [], after=None, upto=self.clock.now
+        )
         await self.engines[0].schedules.set(OTHER, "x", Every(hours(1)), paused=True)
         moves = (
             self.put, self.change, self.pause, self.resume, self.remove, self.fire, self.both,
@@ -135,7 +137,7 @@ class Walk:
 
     async def remove(self) -> None:
         if (name := self.any_name()) in self.kept:
-            await self.engine.schedules.remove(REVIEWS, name)
+            await self.engine.schedules.delete(REVIEWS, name)
             del self.kept[name]
 
     async def fire(self) -> None:
@@ -191,7 +193,9 @@ class Walk:
     async def _refused(self, name: str, version: str, last: datetime) -> None:
         engine, jobs = self.engine, [new_job(b"stale", id=f"stale-{name}-{version}")]
         with pytest.raises((ScheduleChanged, FiringTaken)):
-            await engine.fire(REVIEWS, name, jobs, after=last, upto=self.clock.now, version=version)
+            await engine.schedules.fire_due(
+                REVIEWS, name, jobs, after=last, upto=self.clock.now, version=version
+            )
 
     async def hear_in_between(self) -> None:
         """Who heard that a change has begun hears that it is done, too."""

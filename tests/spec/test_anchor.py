@@ -11,34 +11,34 @@ REVIEWS = "reviews"
 
 class TestTheLifeOfAQueue:
     async def test_has_one_name_for_everybody(self, engine: Engine, other_engine: Engine) -> None:
-        life = await engine.anchor(REVIEWS)
+        life = await engine.queues.anchor(REVIEWS)
         await engine.submit(REVIEWS, b"")
-        assert await other_engine.anchor(REVIEWS) == life
-        assert await other_engine.anchor("others") != life
+        assert await other_engine.queues.anchor(REVIEWS) == life
+        assert await other_engine.queues.anchor("others") != life
 
     async def test_is_another_one_after_the_data_was_lost(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        life = await engine.anchor(REVIEWS)
+        life = await engine.queues.anchor(REVIEWS)
         deployment.flush()
         # Also when others have used it since.
         await engine.submit(REVIEWS, b"")
-        assert await engine.anchor(REVIEWS) != life
+        assert await engine.queues.anchor(REVIEWS) != life
 
     async def test_and_after_its_server_was_started_again(self) -> None:
         """What was written last may be lost, even if the rest is there."""
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
-                life = await engine.anchor(REVIEWS)
+                life = await engine.queues.anchor(REVIEWS)
                 server.kill()
                 server.start()
-                assert await engine.anchor(REVIEWS) != life
+                assert await engine.queues.anchor(REVIEWS) != life
 
 
 class TestTheFloor:
     async def test_is_below_all_tokens_to_come(self, engine: Engine, clock: ManualClock) -> None:
         floor = (int(clock.stamp()) + 3_600_000) * 1000 + 1
-        await engine.anchor(REVIEWS, floor=floor)
+        await engine.queues.anchor(REVIEWS, floor=floor)
         await engine.submit(REVIEWS, b"")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert lease.token > floor
@@ -46,7 +46,7 @@ class TestTheFloor:
     async def test_never_goes_down(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
-        await engine.anchor(REVIEWS, floor=1)
+        await engine.queues.anchor(REVIEWS, floor=1)
         await engine.release(lease)
         [again] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert again.token > lease.token
@@ -56,7 +56,7 @@ class TestTheFloor:
         await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(4)])
         last = int(clock.stamp()) * 1000
         for _ in range(4):
-            await engine.anchor(REVIEWS, floor=last - 1)
+            await engine.queues.anchor(REVIEWS, floor=last - 1)
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             assert last <= lease.token < last + 10
             last = lease.token
@@ -85,6 +85,6 @@ class TestTheFloor:
         await engine.submit(REVIEWS, b"")
         floor = (int(clock.stamp()) + 3_600_000) * 1000
         for _ in range(50):
-            await engine.anchor(REVIEWS, floor=floor)
+            await engine.queues.anchor(REVIEWS, floor=floor)
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert floor < lease.token < floor + 61_000_000

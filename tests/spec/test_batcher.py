@@ -20,15 +20,15 @@ MEMORY = Durability.parse("memory")
 async def known(engine: Engine) -> None:
     """The queue is in use, and the server has the script."""
     await engine.submit("warm", b"")
-    await engine.configure(REVIEWS, QueueOptions())
+    await engine.queues.configure(REVIEWS, QueueOptions())
 
 
 async def listed(engine: Engine, queue: str, state: State) -> list[str]:
     """The ids of all jobs in that state, in order."""
-    page = await engine.list(queue, state, size=1000)
+    page = await engine.inspect.list(queue, state, size=1000)
     ids: list[str] = [job.id for job in page.jobs]
     while page.after is not None:
-        page = await engine.list(queue, state, size=1000, after=page.after)
+        page = await engine.inspect.list(queue, state, size=1000, after=page.after)
         ids += [job.id for job in page.jobs]
     return ids
 
@@ -57,7 +57,7 @@ class TestConcurrentSubmits:
         before = scripts(deployment)
         await asyncio.gather(*(engine.submit(REVIEWS, b"") for _ in range(200)))
         assert scripts(deployment) - before <= 2
-        assert (await engine.counts(REVIEWS)).ready == 200
+        assert (await engine.inspect.counts(REVIEWS)).ready == 200
 
     async def test_share_the_first_use_of_a_queue(
         self, engine: Engine, deployment: Deployment
@@ -65,7 +65,7 @@ class TestConcurrentSubmits:
         before = scripts(deployment)
         await asyncio.gather(*(engine.submit("new", b"") for _ in range(200)))
         assert scripts(deployment) - before <= 5
-        assert (await engine.counts("new")).ready == 200
+        assert (await engine.inspect.counts("new")).ready == 200
 
     async def test_are_answered_each_by_itself(self, engine: Engine) -> None:
         submitting = (engine.submit(REVIEWS, b"", id=f"{n % 50}") for n in range(100))
@@ -117,7 +117,7 @@ class TestConcurrentSubmits:
         assert found == sorted(found)
 
     async def test_are_refused_each_by_itself(self, engine: Engine) -> None:
-        await engine.configure("short", QueueOptions(max_length=3))
+        await engine.queues.configure("short", QueueOptions(max_length=3))
         submitting = (engine.submit("short", b"") for _ in range(5))
         answers = await asyncio.gather(*submitting, return_exceptions=True)
         assert [isinstance(answer, QueueFull) for answer in answers] == [False] * 3 + [True] * 2
@@ -129,7 +129,7 @@ class TestConcurrentSubmits:
             return_exceptions=True,
         )
         assert isinstance(answers[0], InvalidOption)
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
     async def test_outlive_one_whose_caller_went_away(self, engine: Engine) -> None:
         submits = [asyncio.create_task(engine.submit(REVIEWS, b"")) for _ in range(3)]
@@ -146,13 +146,13 @@ class TestConcurrentSubmits:
         before = scripts(deployment)
         await asyncio.gather(*(engine.submit(REVIEWS, b"") for _ in range(1200)))
         assert 3 <= scripts(deployment) - before <= 5
-        assert (await engine.counts(REVIEWS)).ready == 1200
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1200
 
     async def test_are_several_calls_if_they_are_large(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """As with `submit_many`, a call is bounded in bytes too."""
-        await engine.configure("large", QueueOptions(max_payload=4 * 1024 * 1024))
+        await engine.queues.configure("large", QueueOptions(max_payload=4 * 1024 * 1024))
         before = scripts(deployment)
         await asyncio.gather(*(engine.submit("large", bytes(4 * 1024 * 1024)) for _ in range(5)))
         assert scripts(deployment) - before >= 3
@@ -179,7 +179,7 @@ class TestLots:
             return_exceptions=True,
         )
         assert isinstance(answers[0], DurabilityUnavailable)
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
 
 class TestLeavingAnEngine:
@@ -187,14 +187,14 @@ class TestLeavingAnEngine:
         self, deployment: Deployment, engine: Engine
     ) -> None:
         async with Engine(deployment.url) as leaving:
-            await leaving.options(REVIEWS)
+            await leaving.queues.options(REVIEWS)
             submits = [asyncio.create_task(leaving.submit(REVIEWS, b"")) for _ in range(10)]
             await asyncio.sleep(0)
         assert len(await asyncio.gather(*submits)) == 10
-        assert (await engine.counts(REVIEWS)).ready == 10
+        assert (await engine.inspect.counts(REVIEWS)).ready == 10
 
     async def test_refuses_what_comes_later(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as left:
-            await left.options(REVIEWS)
+            await left.queues.options(REVIEWS)
         with pytest.raises(EngineClosed):
             await left.submit(REVIEWS, b"")

@@ -15,10 +15,10 @@ KEEPING = QueueOptions(keep=hours(1))
 
 class TestCancellingAJobThatNobodyWorksOn:
     async def test_ends_a_ready_one(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         assert await engine.cancel(ref) is State.CANCELLED
-        job = await engine.job(ref)
+        job = await engine.inspect.job(ref)
         assert (job.state, job.ended_at) == (State.CANCELLED, clock.now)
         assert await claim(engine) == []
 
@@ -27,14 +27,14 @@ class TestCancellingAJobThatNobodyWorksOn:
         assert await engine.cancel(submitted.job) is State.CANCELLED
         clock.advance(seconds(5))
         assert await claim(engine) == []
-        assert (await engine.counts(REVIEWS)).delayed == 0
+        assert (await engine.inspect.counts(REVIEWS)).delayed == 0
 
     async def test_ends_one_that_waits_behind_its_lane(self, engine: Engine) -> None:
         _, middle, _ = await submit_ids(engine, "a", "b", "c", lane="octo")
         assert await engine.cancel(middle) is State.CANCELLED
         await engine.complete(await claim_one(engine))
         assert ids_of(await claim(engine)) == ["c"]
-        assert (await engine.counts(REVIEWS)).waiting == 0
+        assert (await engine.inspect.counts(REVIEWS)).waiting == 0
 
     async def test_lets_the_lane_go_on_without_its_head(self, engine: Engine) -> None:
         head, _ = await submit_ids(engine, "a", "b", lane="octo")
@@ -50,7 +50,7 @@ class TestCancellingAJobThatNobodyWorksOn:
     async def test_leaves_nothing_unless_the_queue_keeps(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
-        assert await engine.state(ref) is State.GONE
+        assert await engine.inspect.state(ref) is State.GONE
 
     async def test_remembers_the_id_that_a_caller_chose(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
@@ -58,18 +58,18 @@ class TestCancellingAJobThatNobodyWorksOn:
         assert (await engine.submit(REVIEWS, b"", id="a")).state is State.GONE
 
     async def test_the_second_time_gives_the_same_answer(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
         assert await engine.cancel(ref) is State.CANCELLED
-        assert (await engine.counts(REVIEWS)).totals["cancelled"] == 1
+        assert (await engine.inspect.counts(REVIEWS)).totals["cancelled"] == 1
 
 
 class TestCancellingAJobThatIsWorkedOn:
     async def test_asks_its_worker_to_stop(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert await engine.cancel(lease.job) is State.LEASED
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.worker, job.cancel_requested) == (State.LEASED, "anna", True)
 
     async def test_gives_it_to_nobody_else_meanwhile(self, engine: Engine) -> None:
@@ -78,12 +78,12 @@ class TestCancellingAJobThatIsWorkedOn:
         assert await claim(engine, worker="berta") == []
 
     async def test_ends_it_when_the_lease_ends(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
         clock.advance(LEASE)
         assert await claim(engine, worker="berta") == []
-        assert await engine.state(lease.job) is State.CANCELLED
+        assert await engine.inspect.state(lease.job) is State.CANCELLED
 
     async def test_keeps_its_lane_until_the_worker_lets_go(self, engine: Engine) -> None:
         """One at a time: the next may not start while the cancelled one may still run."""
@@ -106,7 +106,7 @@ class TestCancellingIsRefused:
             await engine.cancel(job_ref(REVIEWS, "nobody"))
 
     async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobDone):
@@ -116,4 +116,4 @@ class TestCancellingIsRefused:
         ref = await buried(engine)
         with pytest.raises(JobDead):
             await engine.cancel(ref)
-        assert await engine.state(ref) is State.DEAD
+        assert await engine.inspect.state(ref) is State.DEAD

@@ -68,6 +68,6 @@ async def test_who_has_named_it_may_ask_for_it(server: EmbeddedServer) -> None:
 
 def _leased(engine: Engine, count: int) -> Callable[[], Awaitable[bool]]:
     async def so() -> bool:
-        return (await engine.counts(QUEUE)).leased == count
+        return (await engine.inspect.counts(QUEUE)).leased == count
 
     return so

@@ -30,7 +30,7 @@ class TestClaimingAJob:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.worker, job.token) == (State.LEASED, "anna", lease.token)
         assert (job.attempts, job.claimed_at) == (1, clock.now)
         assert job.expires_at == clock.now + LEASE
@@ -167,10 +167,10 @@ class TestAClaimSweepsByItself:
     ) -> None:
         await engine.submit(REVIEWS, b"", id="a", keep=seconds(10))
         await engine.complete(await claim_one(engine))
-        assert (await engine.counts(REVIEWS)).kept == 1
+        assert (await engine.inspect.counts(REVIEWS)).kept == 1
         clock.advance(seconds(11))
         await claim(engine)
-        assert (await engine.counts(REVIEWS)).kept == 0
+        assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
 
 class TestTheTimeOfAClaim:

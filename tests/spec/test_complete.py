@@ -27,9 +27,9 @@ class TestCompletingAJob:
     async def test_ends_it(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.complete(lease)
-        assert await engine.state(lease.job) is State.GONE
-        assert (await engine.counts(REVIEWS)).leased == 0
-        assert (await engine.counts(REVIEWS)).totals["completed"] == 1
+        assert await engine.inspect.state(lease.job) is State.GONE
+        assert (await engine.inspect.counts(REVIEWS)).leased == 0
+        assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
     async def test_leaves_no_key_of_it_behind(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit(REVIEWS, b"x")
@@ -54,11 +54,11 @@ class TestCompletingAJob:
         assert await claim(engine) == []
 
     async def test_wins_over_a_cancel_that_asked_for_a_stop(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.complete(lease, b"finished anyway")
-        assert await engine.state(lease.job) is State.DONE
+        assert await engine.inspect.state(lease.job) is State.DONE
 
     async def test_takes_the_mirror_of_the_lease_away(
         self, engine: Engine, deployment: Deployment
@@ -77,62 +77,62 @@ class TestCompletingAJob:
 
 class TestTheResult:
     async def test_stays_for_the_queues_retention(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         clock.advance(seconds(3))
         await engine.complete(lease, b"\x00\xffbytes")
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.result, job.payload) == (State.DONE, b"\x00\xffbytes", b"job")
         assert (job.ended_at, job.worker) == (clock.now, None)
 
     async def test_is_gone_after_it(self, engine: Engine, clock: ManualClock) -> None:
         """Whether or not anybody came to trim it."""
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease)
         clock.advance(hours(1) - milliseconds(1))
-        assert await engine.state(lease.job) is State.DONE
+        assert await engine.inspect.state(lease.job) is State.DONE
         clock.advance(milliseconds(1))
-        assert await engine.state(lease.job) is State.GONE
+        assert await engine.inspect.state(lease.job) is State.GONE
         with pytest.raises(JobNotFound):
-            await engine.job(lease.job)
+            await engine.inspect.job(lease.job)
 
     async def test_stays_for_the_jobs_own_retention(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         await engine.submit(REVIEWS, b"", keep=seconds(10))
         lease = await claim_one(engine)
         await engine.complete(lease)
         clock.advance(seconds(10))
-        assert await engine.state(lease.job) is State.GONE
+        assert await engine.inspect.state(lease.job) is State.GONE
 
     async def test_is_gone_at_once_if_the_job_asks_for_it(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         await engine.submit(REVIEWS, b"", keep=ZERO)
         lease = await claim_one(engine)
         await engine.complete(lease)
-        assert await engine.state(lease.job) is State.GONE
+        assert await engine.inspect.state(lease.job) is State.GONE
 
     async def test_is_none_if_there_was_none(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease)
-        assert not (await engine.job(lease.job)).result
+        assert not (await engine.inspect.job(lease.job)).result
 
     async def test_may_be_as_large_as_a_payload(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1), max_payload=10))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1), max_payload=10))
         lease = await leased(engine)
         with pytest.raises(PayloadTooLarge):
             await engine.complete(lease, b"x" * 11)
         await engine.complete(lease, b"x" * 10)
-        assert (await engine.job(lease.job)).result == b"x" * 10
+        assert (await engine.inspect.job(lease.job)).result == b"x" * 10
 
     async def test_goes_from_the_server_by_itself_when_its_time_is_over(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """A time to live collects what no claim and no duty comes to trim."""
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease, b"result")
         keys = keys_of(QueueName(REVIEWS))
@@ -149,7 +149,7 @@ class TestCompletingIsRefused:
         """The newer lease decides; the older worker changes nothing."""
         stalled = await leased(engine)
         clock.advance(seconds(31))
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         current = await claim_one(engine, worker="berta")
         before = deployment.dump()
 
@@ -158,12 +158,12 @@ class TestCompletingIsRefused:
 
         assert refusal.value.current == current.token
         assert deployment.dump() == before
-        assert await engine.state(current.job) is State.LEASED
+        assert await engine.inspect.state(current.job) is State.LEASED
 
     async def test_once_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         with pytest.raises(LeaseLost):
             await engine.complete(lease)
         assert (await claim_one(engine)).id == lease.id
@@ -181,7 +181,7 @@ class TestCompletingIsRefused:
             await engine.complete(lease)
 
     async def test_for_a_job_that_is_cancelled(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.release(lease)
@@ -193,19 +193,19 @@ class TestCompletingTwice:
     async def test_under_the_same_lease_gives_the_same_answer_while_the_job_is_kept(
         self, engine: Engine
     ) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease, b"first")
         await engine.complete(lease, b"second")
-        assert (await engine.job(lease.job)).result == b"first"
-        assert (await engine.counts(REVIEWS)).totals["completed"] == 1
+        assert (await engine.inspect.job(lease.job)).result == b"first"
+        assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
     async def test_accepts_one_of_two_workers(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         stalled = await leased(engine)
         clock.advance(LEASE)
         current = await claim_one(engine, worker="berta")
         await engine.complete(current, b"of berta")
         with pytest.raises(JobDone):
             await engine.complete(stalled, b"of anna")
-        assert (await engine.job(current.job)).result == b"of berta"
+        assert (await engine.inspect.job(current.job)).result == b"of berta"

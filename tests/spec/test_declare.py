@@ -19,67 +19,72 @@ from towpath.errors import InvalidOption
 
 class TestDeclaring:
     async def test_holds_for_a_queue_that_is_new(self, engine: Engine) -> None:
-        await engine.declare(REVIEWS, keep=hours(1), max_attempts=8)
-        assert await engine.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
-        assert await engine.declared(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
+        await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
+        assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
+        assert await engine.queues.declared(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
 
     async def test_holds_for_a_queue_whose_options_nobody_chose(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
-        told = await engine.declare(REVIEWS, keep=hours(1))
+        told = await engine.queues.declare(REVIEWS, keep=hours(1))
         assert told == (QueueOptions(), QueueOptions(keep=hours(1)))
 
     async def test_otherwise_holds_while_the_queue_has_what_was_declared_last(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        await engine.declare(REVIEWS, keep=hours(1), retry=Fixed(seconds(3)))
-        await other_engine.declare(REVIEWS, keep=hours(2), retry=Never())
-        await engine.declare(REVIEWS, keep=hours(3))
-        assert await engine.options(REVIEWS) == QueueOptions(keep=hours(3), retry=Never())
+        await engine.queues.declare(REVIEWS, keep=hours(1), retry=Fixed(seconds(3)))
+        await other_engine.queues.declare(REVIEWS, keep=hours(2), retry=Never())
+        await engine.queues.declare(REVIEWS, keep=hours(3))
+        assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(3), retry=Never())
 
     @pytest.mark.parametrize("again", [hours(1), hours(5)], ids=["the same", "another"])
     @pytest.mark.parametrize("changed", [hours(2), seconds(0)], ids=["a value", "the default"])
     async def test_leaves_what_an_operator_changed(
         self, engine: Engine, other_engine: Engine, changed: Any, again: Any
     ) -> None:
-        await engine.declare(REVIEWS, keep=hours(1), max_attempts=8)
-        await other_engine.change_options(
+        await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
+        await other_engine.queues.change_options(
             REVIEWS, lambda it: msgspec.structs.replace(it, keep=changed)
         )
         for _ in range(2):
-            await engine.declare(REVIEWS, keep=again, max_attempts=9)
-        assert await engine.options(REVIEWS) == QueueOptions(keep=changed, max_attempts=9)
-        assert await engine.declared(REVIEWS) == QueueOptions(keep=again, max_attempts=9)
+            await engine.queues.declare(REVIEWS, keep=again, max_attempts=9)
+        assert await engine.queues.options(REVIEWS) == QueueOptions(keep=changed, max_attempts=9)
+        assert await engine.queues.declared(REVIEWS) == QueueOptions(keep=again, max_attempts=9)
 
     async def test_leaves_what_was_chosen_before_the_first_declaration(
         self, engine: Engine
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(2), max_length=10))
-        await engine.declare(REVIEWS, keep=hours(1), max_attempts=8)
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(2), max_length=10))
+        await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
         wanted = QueueOptions(keep=hours(2), max_length=10, max_attempts=8)
-        assert await engine.options(REVIEWS) == wanted
+        assert await engine.queues.options(REVIEWS) == wanted
 
     async def test_leaves_what_another_program_declares(self, engine: Engine) -> None:
-        await engine.declare(REVIEWS, lanes=LanePolicy.PARK)
-        await engine.declare(REVIEWS, keep=hours(1))
-        assert await engine.options(REVIEWS) == QueueOptions(lanes=LanePolicy.PARK, keep=hours(1))
+        await engine.queues.declare(REVIEWS, lanes=LanePolicy.PARK)
+        await engine.queues.declare(REVIEWS, keep=hours(1))
+        assert await engine.queues.options(REVIEWS) == QueueOptions(
+            lanes=LanePolicy.PARK, keep=hours(1)
+        )
 
     async def test_the_same_again_writes_nothing(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.declare(REVIEWS, keep=hours(1), retry=Never())
+        await engine.queues.declare(REVIEWS, keep=hours(1), retry=Never())
         before = deployment.dump()
-        await other_engine.declare(REVIEWS, retry=Never(), keep=hours(1))
+        await other_engine.queues.declare(REVIEWS, retry=Never(), keep=hours(1))
         assert deployment.dump() == before
 
     async def test_at_the_same_time_as_a_change_loses_neither(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        await engine.declare(REVIEWS, keep=hours(1))
+        await engine.queues.declare(REVIEWS, keep=hours(1))
         await asyncio.gather(
-            *(it.change_options(REVIEWS, more_attempts) for it in (engine, other_engine) * 5),
-            *(engine.declare(REVIEWS, keep=hours(n)) for n in range(2, 7)),
+            *(
+                it.queues.change_options(REVIEWS, more_attempts)
+                for it in (engine, other_engine) * 5
+            ),
+            *(engine.queues.declare(REVIEWS, keep=hours(n)) for n in range(2, 7)),
         )
-        now, declared = await engine.options(REVIEWS), await engine.declared(REVIEWS)
+        now, declared = await engine.queues.options(REVIEWS), await engine.queues.declared(REVIEWS)
         assert declared is not None
         assert now == QueueOptions(max_attempts=15, keep=declared.keep)
         assert now.keep > hours(1)
@@ -87,51 +92,53 @@ class TestDeclaring:
     async def test_is_done_again_for_a_server_that_lost_everything(
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.declare(REVIEWS, keep=hours(1))
-        await engine.change_options(REVIEWS, more_attempts)
+        await engine.queues.declare(REVIEWS, keep=hours(1))
+        await engine.queues.change_options(REVIEWS, more_attempts)
         deployment.flush()
         await submit_ids(engine, "a")
-        await other_engine.declare(REVIEWS, keep=hours(2), max_attempts=8)
-        assert await other_engine.options(REVIEWS) == QueueOptions(keep=hours(2), max_attempts=6)
+        await other_engine.queues.declare(REVIEWS, keep=hours(2), max_attempts=8)
+        assert await other_engine.queues.options(REVIEWS) == QueueOptions(
+            keep=hours(2), max_attempts=6
+        )
 
     async def test_goes_by_what_this_release_can_read(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """A newer one may declare what this one does not know, and somebody may spoil it."""
-        await engine.declare(REVIEWS, keep=hours(1))
+        await engine.queues.declare(REVIEWS, keep=hours(1))
         for declared in ('{"keep": "PT1H", "colour": "red"}', '{"retry": {"type": "odd"}}', "{"):
             deployment.ask("HSET", keys_of(REVIEWS).meta, "declared", declared)
-            await engine.declare(REVIEWS, max_attempts=8)
-        assert await engine.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
+            await engine.queues.declare(REVIEWS, max_attempts=8)
+        assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1), max_attempts=8)
 
     async def test_with_options_that_can_not_be_right_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption):
-            await engine.declare(REVIEWS, keep=-hours(1))
-        assert await engine.queues() == {}
+            await engine.queues.declare(REVIEWS, keep=-hours(1))
+        assert await engine.queues.list() == {}
 
 
 class TestResetting:
     async def test_gives_back_what_is_declared_and_the_defaults(self, engine: Engine) -> None:
-        await engine.declare(REVIEWS, keep=hours(1))
-        await engine.reconfigure(REVIEWS, EVERY_OPTION)
-        assert (await engine.reset(REVIEWS)).now == QueueOptions(keep=hours(1))
-        assert await engine.options(REVIEWS) == QueueOptions(keep=hours(1))
+        await engine.queues.declare(REVIEWS, keep=hours(1))
+        await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
+        assert (await engine.queues.reset(REVIEWS)).now == QueueOptions(keep=hours(1))
+        assert await engine.queues.options(REVIEWS) == QueueOptions(keep=hours(1))
 
     async def test_of_some_options_leaves_the_others(self, engine: Engine) -> None:
-        await engine.declare(REVIEWS, keep=hours(2))
-        await engine.reconfigure(REVIEWS, EVERY_OPTION)
-        await engine.reset(REVIEWS, "keep", "events")
+        await engine.queues.declare(REVIEWS, keep=hours(2))
+        await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
+        await engine.queues.reset(REVIEWS, "keep", "events")
         usual = QueueOptions()
         wanted = msgspec.structs.replace(EVERY_OPTION, keep=hours(2), events=usual.events)
-        assert await engine.options(REVIEWS) == wanted
+        assert await engine.queues.options(REVIEWS) == wanted
 
     async def test_lets_declarations_hold_again(self, engine: Engine) -> None:
-        await engine.declare(REVIEWS, keep=hours(1))
-        await engine.reconfigure(REVIEWS, QueueOptions(keep=hours(2)))
-        await engine.reset(REVIEWS)
-        await engine.declare(REVIEWS, keep=hours(3))
-        assert (await engine.options(REVIEWS)).keep == hours(3)
+        await engine.queues.declare(REVIEWS, keep=hours(1))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(keep=hours(2)))
+        await engine.queues.reset(REVIEWS)
+        await engine.queues.declare(REVIEWS, keep=hours(3))
+        assert (await engine.queues.options(REVIEWS)).keep == hours(3)
 
     async def test_of_an_option_that_is_none_is_refused(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="must be one of max_attempts"):
-            await engine.reset(REVIEWS, "colour")
+            await engine.queues.reset(REVIEWS, "colour")

@@ -31,7 +31,7 @@ class TestADelayedJob:
 
     async def test_shows_when_it_is_due(self, engine: Engine, clock: ManualClock) -> None:
         submitted = await engine.submit(REVIEWS, b"", delay=seconds(5))
-        assert (await engine.job(submitted.job)).due_at == clock.now + seconds(5)
+        assert (await engine.inspect.job(submitted.job)).due_at == clock.now + seconds(5)
 
     async def test_tells_the_worker_when_it_was_due(
         self, engine: Engine, clock: ManualClock
@@ -59,7 +59,7 @@ class TestADelayedJob:
     ) -> None:
         """Rounded down it would run before its time."""
         submitted = await engine.submit(REVIEWS, b"", delay=timedelta(microseconds=1))
-        assert (await engine.job(submitted.job)).due_at == clock.now + milliseconds(1)
+        assert (await engine.inspect.job(submitted.job)).due_at == clock.now + milliseconds(1)
 
     async def test_may_wait_for_years(self, engine: Engine, clock: ManualClock) -> None:
         submitted = await engine.submit(REVIEWS, b"", delay=days(36_000))

@@ -17,23 +17,23 @@ class TestDeletingAJob:
     async def test_removes_a_dead_one(self, engine: Engine) -> None:
         ref = await buried(engine)
         await engine.delete(ref)
-        assert await engine.state(ref) is State.GONE
-        assert (await engine.counts(REVIEWS)).dead == 0
+        assert await engine.inspect.state(ref) is State.GONE
+        assert (await engine.inspect.counts(REVIEWS)).dead == 0
 
     async def test_removes_one_that_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.complete(lease, b"result")
         await engine.delete(lease.job)
-        assert await engine.state(lease.job) is State.GONE
-        assert (await engine.counts(REVIEWS)).kept == 0
+        assert await engine.inspect.state(lease.job) is State.GONE
+        assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
     async def test_removes_one_that_is_cancelled(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
         await engine.delete(ref)
-        assert await engine.state(ref) is State.GONE
+        assert await engine.inspect.state(ref) is State.GONE
 
     async def test_remembers_the_id_that_a_caller_chose(self, engine: Engine) -> None:
         ref = await buried(engine)
@@ -42,7 +42,7 @@ class TestDeletingAJob:
         assert (again.existed, again.state) == (True, State.GONE)
 
     async def test_lets_a_lane_go_on_that_it_parked(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         ref = await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", lane="octo")
         await engine.delete(ref)
@@ -72,7 +72,7 @@ class TestDeletingIsRefused:
             with pytest.raises(JobOpen) as refusal:
                 await engine.delete(ref)
             assert refusal.value.state == state
-            assert await engine.state(ref) is State(state)
+            assert await engine.inspect.state(ref) is State(state)
 
     async def test_for_a_job_that_is_not_there(self, engine: Engine) -> None:
         with pytest.raises(JobNotFound):

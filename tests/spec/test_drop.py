@@ -14,27 +14,27 @@ PARKING = QueueOptions(lanes=LanePolicy.PARK)
 
 class TestDroppingTheHeadOfAParkedLane:
     async def test_lets_the_lane_go_on(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         head = await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", "c", lane="octo")
         assert await engine.drop(REVIEWS, "octo") == head
         assert ids_of(await claim(engine, 2)) == ["b"]
 
     async def test_leaves_the_head_listed_as_dead(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         head = await buried(engine, lane="octo")
         await engine.drop(REVIEWS, "octo")
-        assert await engine.state(head) is State.DEAD
+        assert await engine.inspect.state(head) is State.DEAD
 
     async def test_frees_a_lane_in_which_nobody_waits(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, "a", lane="octo")
         await engine.drop(REVIEWS, "octo")
         await submit_ids(engine, "b", lane="octo")
         assert ids_of(await claim(engine)) == ["b"]
 
     async def test_lets_the_head_come_back_in_its_turn(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         head = await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", "c", lane="octo")
         await engine.drop(REVIEWS, "octo")
@@ -43,11 +43,11 @@ class TestDroppingTheHeadOfAParkedLane:
         assert ids_of(await claim(engine)) == ["a"]
 
     async def test_leaves_the_next_one_its_delay(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, "a", lane="octo")
         later = await engine.submit(REVIEWS, b"", lane="octo", delay=seconds(9))
         await engine.drop(REVIEWS, "octo")
-        assert await engine.state(later.job) is State.DELAYED
+        assert await engine.inspect.state(later.job) is State.DELAYED
         clock.advance(seconds(9))
         assert ids_of(await claim(engine)) == [later.id]
 
@@ -58,7 +58,7 @@ class TestDroppingIsRefused:
             await engine.drop(REVIEWS, "nobody")
 
     async def test_for_a_lane_whose_head_is_under_way(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         await leased(engine, lane="octo")
         with pytest.raises(LaneNotParked) as refusal:
             await engine.drop(REVIEWS, "octo")
@@ -70,7 +70,7 @@ class TestDroppingIsRefused:
             await engine.drop(REVIEWS, "octo")
 
     async def test_the_second_time(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, PARKING)
+        await engine.queues.configure(REVIEWS, PARKING)
         await buried(engine, lane="octo")
         await engine.drop(REVIEWS, "octo")
         with pytest.raises(LaneNotParked):

@@ -129,7 +129,7 @@ class TestASubmitThatAsksForAClass:
                     await engine.submit(REVIEWS, b"", durability=durability)
                 jobs = [new_job(b""), new_job(b"")]
                 await engine.submit_many(REVIEWS, jobs, durability=DISK)
-                assert (await engine.counts(REVIEWS)).ready == 5
+                assert (await engine.inspect.counts(REVIEWS)).ready == 5
 
     @pytest.mark.parametrize("durability", [SECOND, DISK, ONE_REPLICA], ids=str)
     async def test_is_refused_if_the_server_can_not_give_it(
@@ -141,7 +141,7 @@ class TestASubmitThatAsksForAClass:
             assert refusal.value.wanted == str(durability)
             with pytest.raises(DurabilityUnavailable):
                 await engine.submit_many(REVIEWS, [new_job(b"")], durability=durability)
-            assert (await engine.counts(REVIEWS)).ready == 0
+            assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
 
 @contextmanager
@@ -203,7 +203,7 @@ class TestReplicas:
             with pytest.raises(DurabilityUnavailable) as refusal:
                 await engine.submit(REVIEWS, b"", durability=Durability.parse("replica:2"))
             assert refusal.value.has == "replica:1"
-            assert (await engine.counts(REVIEWS)).ready == 0
+            assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     async def test_of_a_cluster_confirm_too(self) -> None:
         with EmbeddedCluster(masters=3, replicas=1) as cluster:
@@ -222,7 +222,7 @@ class TestReplicasThatFail:
                     await engine.submit(REVIEWS, b"", id="a", durability=ONE_REPLICA)
                 assert (refusal.value.wanted, refusal.value.confirmed) == (1, 0)
                 assert refusal.value.retry is RetryAdvice.SAFE
-                assert await engine.state(job_ref(REVIEWS, "a")) is State.READY
+                assert await engine.inspect.state(job_ref(REVIEWS, "a")) is State.READY
 
     async def test_leave_the_class_unreached_while_they_are_frozen(self) -> None:
         with replicated() as (primary, replica):

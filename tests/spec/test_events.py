@@ -25,7 +25,7 @@ BURST = "for _ = 1, 25 do redis.call('XADD', KEYS[1], '*', 'submit', ARGV[1]) en
 
 
 async def told(engine: Engine) -> list[tuple[str, str]]:
-    return [(event.verb, event.job.id) for event in await engine.events(REVIEWS, size=1000)]
+    return [(event.verb, event.job.id) for event in await engine.events.list(REVIEWS, size=1000)]
 
 
 async def next_of(events: AsyncIterator[Event]) -> tuple[str, str]:
@@ -51,11 +51,11 @@ class TestTheEvents:
         assert await told(engine) == [(verb, "a") for verb in verbs]
 
     async def test_tell_a_death_beside_its_cause(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
         await buried(engine, "a")
         await leased(engine, "b")
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert [it for it in await told(engine) if it[0] not in {"submit", "claim"}] == [
             ("fail", "a"),
             ("dead", "a"),
@@ -79,7 +79,7 @@ class TestTheEvents:
         ]  # fmt: skip
 
     async def test_tell_of_a_lane_that_was_let_go_on(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         await buried(engine, "a", lane="octo")
         await engine.drop(REVIEWS, "octo")
         assert (await told(engine))[-1] == ("drop", "a")
@@ -92,14 +92,14 @@ class TestTheEvents:
     async def test_are_read_on_from_a_cursor(self, engine: Engine) -> None:
         for id in ("a", "b", "c"):
             await submit_ids(engine, id)
-        [first] = await engine.events(REVIEWS, size=1)
-        rest = await engine.events(REVIEWS, after=first.cursor)
+        [first] = await engine.events.list(REVIEWS, size=1)
+        rest = await engine.events.list(REVIEWS, after=first.cursor)
         assert [event.job.id for event in rest] == ["b", "c"]
-        assert await engine.events(REVIEWS, after=rest[-1].cursor) == []
+        assert await engine.events.list(REVIEWS, after=rest[-1].cursor) == []
 
     async def test_are_capped(self, engine: Engine, deployment: Deployment) -> None:
         """About so many: the server drops them in lots of a hundred."""
-        await engine.configure(REVIEWS, QueueOptions(events=10))
+        await engine.queues.configure(REVIEWS, QueueOptions(events=10))
         lease = await leased(engine)
         for _ in range(300):
             await engine.progress(lease, b"")
@@ -110,13 +110,13 @@ class TestTheEvents:
     async def test_are_not_written_for_a_queue_without_them(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(events=0))
+        await engine.queues.configure(REVIEWS, QueueOptions(events=0))
         await engine.complete(await leased(engine))
-        assert await engine.events(REVIEWS) == []
+        assert await engine.events.list(REVIEWS) == []
         assert deployment.ask("EXISTS", keys_of(QueueName(REVIEWS)).events) == 0
 
     async def test_of_an_unused_queue_are_none(self, engine: Engine) -> None:
-        assert await engine.events("new") == []
+        assert await engine.events.list("new") == []
 
     @pytest.mark.parametrize(
         "cursor",
@@ -126,45 +126,45 @@ class TestTheEvents:
         self, engine: Engine, cursor: Any
     ) -> None:
         with pytest.raises(InvalidOption, match="after"):
-            await engine.events(REVIEWS, after=cursor)
+            await engine.events.list(REVIEWS, after=cursor)
 
 
 class TestFollowing:
     async def test_gives_what_happens_from_now_on(self, engine: Engine) -> None:
         await submit_ids(engine, "before")
-        async with engine.follow(REVIEWS) as events:
+        async with engine.events.follow(REVIEWS) as events:
             await submit_ids(engine, "a")
             assert await next_of(events) == ("submit", "a")
             await claim_one(engine)
             assert await next_of(events) == ("claim", "before")
 
     async def test_begins_with_the_first_event_of_a_new_queue(self, engine: Engine) -> None:
-        async with engine.follow(REVIEWS) as events:
+        async with engine.events.follow(REVIEWS) as events:
             await submit_ids(engine, "a", "b")
             assert await next_of(events) == ("submit", "a")
             assert await next_of(events) == ("submit", "b")
 
     async def test_sees_what_other_processes_do(self, engine: Engine, other_engine: Engine) -> None:
-        async with engine.follow(REVIEWS) as events:
+        async with engine.events.follow(REVIEWS) as events:
             await submit_ids(other_engine, "a")
             assert await next_of(events) == ("submit", "a")
 
     async def test_by_many_is_one_blocking_read(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        async with engine.follow(REVIEWS) as one, engine.follow(REVIEWS) as two:
+        async with engine.events.follow(REVIEWS) as one, engine.events.follow(REVIEWS) as two:
             await submit_ids(engine, "a")
             assert await next_of(one) == await next_of(two) == ("submit", "a")
             assert deployment.blocked() <= 1
 
     async def test_may_begin_again(self, engine: Engine) -> None:
         for id in ("a", "b"):
-            async with engine.follow(REVIEWS) as events:
+            async with engine.events.follow(REVIEWS) as events:
                 await submit_ids(engine, id)
                 assert await next_of(events) == ("submit", id)
 
     async def test_leaves_no_read_behind(self, engine: Engine, deployment: Deployment) -> None:
-        async with engine.follow(REVIEWS):
+        async with engine.events.follow(REVIEWS):
             pass
 
         async def nobody_waits() -> bool:
@@ -173,15 +173,15 @@ class TestFollowing:
         await eventually_async(nobody_waits)
 
     async def test_is_refused_for_a_queue_without_events(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(events=0))
+        await engine.queues.configure(REVIEWS, QueueOptions(events=0))
         with pytest.raises(QueueHasNoEvents):
-            async with engine.follow(REVIEWS):
+            async with engine.events.follow(REVIEWS):
                 pass
 
     async def test_tells_one_that_is_far_behind_and_goes_on_from_there(
         self, engine: Engine
     ) -> None:
-        async with engine.follow(REVIEWS) as slow, engine.follow(REVIEWS) as quick:
+        async with engine.events.follow(REVIEWS) as slow, engine.events.follow(REVIEWS) as quick:
             for _ in range(21):
                 await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(500)])
                 for _ in range(500):
@@ -194,7 +194,7 @@ class TestFollowing:
     async def test_tells_one_that_waits_when_more_comes_at_once_than_it_can_hold(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        async with engine.follow(REVIEWS) as events:
+        async with engine.events.follow(REVIEWS) as events:
             waiting = asyncio.create_task(next_of(events))
             await asyncio.sleep(0)
             ids = "\n".join(f"{n}" for n in range(500))
@@ -207,9 +207,9 @@ class TestFollowing:
 
 class TestWaitingForAJobsEnd:
     async def test_returns_its_result(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
-        ended = asyncio.create_task(engine.ended(lease.job, within=seconds(10)))
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=seconds(10)))
         await engine.progress(lease, b"50 %")
         await engine.complete(lease, b"result")
         job = await ended
@@ -217,40 +217,40 @@ class TestWaitingForAJobsEnd:
 
     async def test_returns_at_once_for_one_that_has_ended(self, engine: Engine) -> None:
         ref = await buried(engine)
-        job = await engine.ended(ref, within=seconds(10))
+        job = await engine.events.ended(ref, within=seconds(10))
         assert (job.state, job.reason) == (State.DEAD, "broken")
 
     async def test_returns_a_job_that_is_cancelled(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
-        ended = asyncio.create_task(engine.ended(ref, within=seconds(10)))
+        ended = asyncio.create_task(engine.events.ended(ref, within=seconds(10)))
         await engine.cancel(ref)
         assert (await ended).state is State.CANCELLED
 
     async def test_is_over_when_the_time_is_over(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         with pytest.raises(StillOpen) as refusal:
-            await engine.ended(ref, within=milliseconds(20))
+            await engine.events.ended(ref, within=milliseconds(20))
         assert refusal.value.job == ref
-        assert await engine.state(ref) is State.READY
+        assert await engine.inspect.state(ref) is State.READY
 
     async def test_is_refused_for_one_that_is_gone(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobNotFound):
-            await engine.ended(lease.job, within=seconds(10))
+            await engine.events.ended(lease.job, within=seconds(10))
 
     async def test_does_not_poll(self, engine: Engine, deployment: Deployment) -> None:
         """It looks when it comes, when the reading has begun, and when the time is over."""
         [ref] = await submit_ids(engine, "a")
-        await engine.state(ref)
+        await engine.inspect.state(ref)
         before = deployment.calls("evalsha", "eval")
         with pytest.raises(StillOpen):
-            await engine.ended(ref, within=milliseconds(50))
+            await engine.events.ended(ref, within=milliseconds(50))
         assert deployment.calls("evalsha", "eval") - before <= 3
 
     async def test_is_refused_for_a_queue_without_events(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(events=0))
+        await engine.queues.configure(REVIEWS, QueueOptions(events=0))
         [ref] = await submit_ids(engine, "a")
         with pytest.raises(QueueHasNoEvents):
-            await engine.ended(ref, within=seconds(10))
+            await engine.events.ended(ref, within=seconds(10))

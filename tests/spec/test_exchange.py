@@ -90,7 +90,7 @@ class TestAnExchange:
         exchanged = await exchange(engine, Fail(lease, "again", seconds(0)))
         assert exchanged.outcomes == [State.DELAYED]
         assert ids_of(exchanged.leases) == ["a"]
-        assert (await engine.counts(REVIEWS)).totals["promoted"] == 1
+        assert (await engine.inspect.counts(REVIEWS)).totals["promoted"] == 1
 
     async def test_tells_a_renewing_worker_to_stop(self, engine: Engine) -> None:
         lease = await leased(engine)
@@ -130,7 +130,7 @@ class TestAnExchange:
         clock.advance(hours(1))
         exchanged = await exchange(engine, Renew(lease, LEASE), count=9)
         assert exchanged.leases == []
-        assert await engine.state(lease.job) is State.LEASED
+        assert await engine.inspect.state(lease.job) is State.LEASED
 
     async def test_of_nothing_is_a_claim(self, engine: Engine) -> None:
         await submit_ids(engine, "a")
@@ -143,16 +143,16 @@ class TestAnExchange:
         assert exchanged == Exchanged([State.DONE], [], now_ms=int(clock.stamp()))
 
     async def test_keeps_results(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await exchange(engine, Complete(lease, b"result"))
-        assert (await engine.job(lease.job)).result == b"result"
+        assert (await engine.inspect.job(lease.job)).result == b"result"
 
     async def test_of_one_lease_twice_counts_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         exchanged = await exchange(engine, Complete(lease), Complete(lease))
         assert exchanged.outcomes[0] is State.DONE
-        assert (await engine.counts(REVIEWS)).totals["completed"] == 1
+        assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
 
 class TestAnExchangeIsRefusedWhole:
@@ -161,19 +161,19 @@ class TestAnExchangeIsRefusedWhole:
         [foreign] = await engine.claim("other", worker="anna", lease=LEASE)
         with pytest.raises(InvalidOption, match="must be of queue reviews"):
             await exchange(engine, Complete(foreign))
-        assert await engine.state(foreign.job) is State.LEASED
+        assert await engine.inspect.state(foreign.job) is State.LEASED
 
     async def test_for_more_than_the_largest_batch(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(InvalidOption, match="settlements"):
             await exchange(engine, *[Complete(lease)] * (LARGEST_BATCH + 1))
-        assert await engine.state(lease.job) is State.LEASED
+        assert await engine.inspect.state(lease.job) is State.LEASED
 
     async def test_for_a_settlement_that_can_not_be_right(self, engine: Engine) -> None:
         one, two = await leased(engine, "a"), await leased(engine, "b")
         with pytest.raises(InvalidOption, match="reason"):
             await exchange(engine, Complete(one), Fail(two, ""))
-        assert await engine.state(one.job) is State.LEASED
+        assert await engine.inspect.state(one.job) is State.LEASED
 
 
 class TestSettling:

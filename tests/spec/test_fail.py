@@ -27,7 +27,7 @@ class TestFailing:
     async def test_keeps_the_reason(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         await engine.fail(lease, "503 from the forge · 日本", delay=seconds(5))
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.reason) == (State.DELAYED, "503 from the forge · 日本")
         assert (job.due_at, job.worker) == (clock.now + seconds(5), None)
 
@@ -48,12 +48,12 @@ class TestFailing:
     async def test_is_final_after_the_last_attempt(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=2))
         lease = await leased(engine)
         assert await engine.fail(lease, "first", delay=ZERO) is State.DELAYED
         second = await claim_one(engine)
         assert await engine.fail(second, "second", delay=ZERO) is State.DEAD
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.reason, job.attempts) == (State.DEAD, "second", 2)
         assert job.ended_at == clock.now
 
@@ -64,15 +64,15 @@ class TestFailing:
     async def test_is_counted(self, engine: Engine) -> None:
         await engine.fail(await leased(engine), "503", delay=ZERO)
         await engine.bury(await claim_one(engine), "broken")
-        totals = (await engine.counts(REVIEWS)).totals
+        totals = (await engine.inspect.counts(REVIEWS)).totals
         assert (totals["failed"], totals["died"]) == (2, 1)
 
     async def test_cancels_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.cancel(lease.job)
         assert await engine.fail(lease, "stopped") is State.CANCELLED
-        assert await engine.state(lease.job) is State.CANCELLED
+        assert await engine.inspect.state(lease.job) is State.CANCELLED
 
     async def test_counts_after_the_end_of_the_lease_while_nobody_took_the_job(
         self, engine: Engine, clock: ManualClock
@@ -82,57 +82,57 @@ class TestFailing:
         assert await engine.fail(lease, "slow", delay=seconds(1)) is State.DELAYED
 
     async def test_is_never_refused_by_a_full_queue(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         lease = await leased(engine, "a")
         await submit_ids(engine, "b")
         assert await engine.fail(lease, "503", delay=seconds(1)) is State.DELAYED
-        assert (await engine.counts(REVIEWS)).delayed == 1
+        assert (await engine.inspect.counts(REVIEWS)).delayed == 1
 
 
 class TestTheRetryPolicy:
     async def due_in(self, engine: Engine, lease: Lease) -> float:
         await engine.fail(lease, "503")
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert job.due_at is not None
         return (job.due_at - job.submitted_at).total_seconds()
 
     async def test_of_the_queue_decides(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         assert await self.due_in(engine, await leased(engine)) == 120
 
     async def test_of_the_job_comes_before_that_of_the_queue(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         await engine.submit(REVIEWS, b"", retry=Fixed(seconds(7)))
         assert await self.due_in(engine, await claim_one(engine)) == 7
 
     async def test_is_overruled_by_a_delay(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         lease = await leased(engine)
         await engine.fail(lease, "503", delay=seconds(3))
-        assert (await engine.job(lease.job)).due_at == clock.now + seconds(3)
+        assert (await engine.inspect.job(lease.job)).due_at == clock.now + seconds(3)
 
     async def test_waits_longer_after_each_attempt(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         policy = Exponential(first=seconds(1), factor=3, jitter=0)
-        await engine.configure(REVIEWS, QueueOptions(retry=policy))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=policy))
         await submit_ids(engine, "a")
         waits: list[float] = []
         for _ in range(3):
             lease = await claim_one(engine)
             await engine.fail(lease, "503")
-            due = (await engine.job(lease.job)).due_at
+            due = (await engine.inspect.job(lease.job)).due_at
             assert due is not None
             waits.append((due - clock.now).total_seconds())
             clock.advance(due - clock.now)
         assert waits == [1, 3, 9]
 
     async def test_never_means_dead_at_the_first_failure(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=Never()))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Never()))
         assert await engine.fail(await leased(engine), "503") is State.DEAD
 
     async def test_ends_with_the_last_of_a_list(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=Listed((seconds(1),))))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Listed((seconds(1),))))
         assert await engine.fail(await leased(engine), "503") is State.DELAYED
         clock.advance(seconds(1))
         assert await engine.fail(await claim_one(engine), "503") is State.DEAD
@@ -142,7 +142,7 @@ class TestBurying:
     async def test_ends_the_job_whatever_attempts_are_left(self, engine: Engine) -> None:
         lease = await leased(engine)
         assert await engine.bury(lease, "not a picture") is State.DEAD
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.reason, job.attempts) == (State.DEAD, "not a picture", 1)
 
     async def test_cancels_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
@@ -156,7 +156,7 @@ class TestTheReason:
         """An error text of any length is a valid reason."""
         lease = await leased(engine)
         await engine.bury(lease, "ß" * 100_000)
-        reason = (await engine.job(lease.job)).reason
+        reason = (await engine.inspect.job(lease.job)).reason
         assert reason is not None
         assert reason.startswith("ßßß")
         assert reason.endswith("ß…")
@@ -165,13 +165,13 @@ class TestTheReason:
     async def test_may_contain_what_is_no_text(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.bury(lease, "lone \udcff surrogate\n\x00")
-        assert (await engine.job(lease.job)).reason == "lone \\udcff surrogate\n\x00"
+        assert (await engine.inspect.job(lease.job)).reason == "lone \\udcff surrogate\n\x00"
 
     async def test_must_not_be_empty(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(InvalidOption, match="reason"):
             await engine.fail(lease, "")
-        assert await engine.state(lease.job) is State.LEASED
+        assert await engine.inspect.state(lease.job) is State.LEASED
 
 
 class TestFailingIsRefused:
@@ -207,7 +207,7 @@ class TestFailingIsRefused:
             await engine.fail(dead, "late")
 
     async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobDone):
@@ -221,19 +221,19 @@ class TestTheLastFailures:
         for n, reason in enumerate(reasons):
             [lease] = await engine.claim(REVIEWS, worker=f"w{n}", lease=LEASE)
             await engine.fail(lease, reason, delay=ZERO)
-        return await engine.job(job.job)
+        return await engine.inspect.job(job.job)
 
     async def test_are_kept_with_time_worker_and_reason(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=9))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=9))
         job = await self.failed(engine, "one", "two")
         assert [(it.at, it.worker, it.reason) for it in job.failures] == [
             (clock.now, "w0", "one"), (clock.now, "w1", "two"),
         ]  # fmt: skip
 
     async def test_are_five_of_200_bytes_each(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=20))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
         job = await self.failed(engine, *(f"{n} " + "ß" * 500 for n in range(8)))
         assert [it.worker for it in job.failures] == ["w3", "w4", "w5", "w6", "w7"]
         assert {len(it.reason.encode()) for it in job.failures} <= {199, 200}
@@ -248,7 +248,7 @@ class TestTheLastFailures:
         [again] = await engine.claim(REVIEWS, worker="berta", lease=LEASE)
         await engine.bury(again, "no good")
         await engine.retry(lease.job)
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert [(it.worker, it.reason[:11]) for it in job.failures] == [
             ("anna", "LEASE_ENDED"), ("berta", "no good"),
         ]  # fmt: skip
@@ -256,4 +256,4 @@ class TestTheLastFailures:
     async def test_of_a_job_that_never_failed_are_none(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.release(lease)
-        assert (await engine.job(lease.job)).failures == ()
+        assert (await engine.inspect.job(lease.job)).failures == ()

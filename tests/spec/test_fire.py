@@ -31,13 +31,13 @@ NIGHTLY = "nightly"
 async def planted(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> datetime:
     """Recurring work that was first seen now; an hour passes."""
     first = clock.now
-    await engine.fire(REVIEWS, name, [], after=None, upto=first, about="0 3 * * *")
+    await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=first, about="0 3 * * *")
     clock.advance(hours(1))
     return first
 
 
 async def last_of(engine: Engine, name: str = NIGHTLY) -> datetime:
-    return (await engine.recurring(REVIEWS)).last[name].at
+    return (await engine.schedules.recurring(REVIEWS)).last[name].at
 
 
 def jobs(*ids: str) -> list[NewJob]:
@@ -46,41 +46,41 @@ def jobs(*ids: str) -> list[NewJob]:
 
 class TestRecurringWork:
     async def test_is_not_there_at_first(self, engine: Engine, clock: ManualClock) -> None:
-        assert await engine.recurring(REVIEWS) == RecurringWork(clock.now, {})
+        assert await engine.schedules.recurring(REVIEWS) == RecurringWork(clock.now, {})
 
     async def test_begins_where_it_was_first_seen(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
-        known = await engine.recurring(REVIEWS)
+        known = await engine.schedules.recurring(REVIEWS)
         seen = LastFiring(first, "0 3 * * *", fired=False)
         assert known == RecurringWork(clock.now, {NIGHTLY: seen})
-        assert (await engine.counts(REVIEWS)).ready == 0
+        assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     async def test_begins_once(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
         with pytest.raises(FiringTaken) as refusal:
-            await engine.fire(REVIEWS, NIGHTLY, [], after=None, upto=clock.now)
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=None, upto=clock.now)
         assert refusal.value.last == first
         assert await last_of(engine) == first
 
     async def test_is_known_by_queue_and_name(self, engine: Engine, clock: ManualClock) -> None:
         await planted(engine, clock)
-        await engine.fire(REVIEWS, "other", [], after=None, upto=clock.now)
-        await engine.fire("reports", NIGHTLY, [], after=None, upto=clock.now)
-        assert set((await engine.recurring(REVIEWS)).last) == {NIGHTLY, "other"}
-        assert set((await engine.recurring("reports")).last) == {NIGHTLY}
+        await engine.schedules.fire_due(REVIEWS, "other", [], after=None, upto=clock.now)
+        await engine.schedules.fire_due("reports", NIGHTLY, [], after=None, upto=clock.now)
+        assert set((await engine.schedules.recurring(REVIEWS)).last) == {NIGHTLY, "other"}
+        assert set((await engine.schedules.recurring("reports")).last) == {NIGHTLY}
 
     @pytest.mark.parametrize("name", ["{b}race", "a:b#c d", "jób·ß·日本", "'\"\\%s", "x" * 256])
     async def test_may_have_names_that_look_like_keys(
         self, engine: Engine, clock: ManualClock, name: str
     ) -> None:
         first = await planted(engine, clock, name)
-        await engine.fire(REVIEWS, name, jobs("a"), after=first, upto=clock.now)
+        await engine.schedules.fire_due(REVIEWS, name, jobs("a"), after=first, upto=clock.now)
         assert await last_of(engine, name) == clock.now
 
     async def test_tells_the_servers_time_not_the_callers(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as engine:
             before = deployment.time()
-            assert (await engine.recurring(REVIEWS)).now >= before
+            assert (await engine.schedules.recurring(REVIEWS)).now >= before
 
 
 class TestFiring:
@@ -89,11 +89,11 @@ class TestFiring:
     ) -> None:
         first = await planted(engine, clock)
         upto = first + minutes(20)
-        answers = await engine.fire(
+        answers = await engine.schedules.fire_due(
             REVIEWS, NIGHTLY, jobs("a", "b"), after=first, upto=upto, about="*/10 * * * *"
         )
         assert answers == [Submitted(job_ref(REVIEWS, id), State.READY) for id in ("a", "b")]
-        known = await engine.recurring(REVIEWS)
+        known = await engine.schedules.recurring(REVIEWS)
         assert known.last == {NIGHTLY: LastFiring(upto, "*/10 * * * *")}
         assert await run_all(engine) == ["a", "b"]
 
@@ -102,9 +102,11 @@ class TestFiring:
     ) -> None:
         """Whoever comes second is told what the last firing is, and changes nothing."""
         first = await planted(engine, clock)
-        await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
+        await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         with pytest.raises(FiringTaken) as refusal:
-            await other_engine.fire(REVIEWS, NIGHTLY, jobs("b"), after=first, upto=clock.now)
+            await other_engine.schedules.fire_due(
+                REVIEWS, NIGHTLY, jobs("b"), after=first, upto=clock.now
+            )
         assert refusal.value.last == clock.now
         assert ids_of(await claim(engine, 9)) == ["a"]
 
@@ -117,20 +119,22 @@ class TestFiring:
             upto = last + seconds(1)
             racers = [
                 asyncio.create_task(
-                    racer.fire(REVIEWS, NIGHTLY, jobs(f"{firing}-{n}"), after=last, upto=upto)
+                    racer.schedules.fire_due(
+                        REVIEWS, NIGHTLY, jobs(f"{firing}-{n}"), after=last, upto=upto
+                    )
                 )
                 for n, racer in enumerate([engine, other_engine] * 3)
             ]
             await asyncio.wait(racers)
             assert sum(racer.exception() is None for racer in racers) == 1
             last = upto
-        assert (await engine.counts(REVIEWS)).ready == 20
+        assert (await engine.inspect.counts(REVIEWS)).ready == 20
 
     async def test_of_work_that_was_never_seen_is_refused(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         with pytest.raises(FiringTaken) as refusal:
-            await engine.fire(
+            await engine.schedules.fire_due(
                 REVIEWS, NIGHTLY, jobs("a"), after=clock.now - hours(1), upto=clock.now
             )
         assert refusal.value.last is None
@@ -141,26 +145,30 @@ class TestFiring:
     ) -> None:
         first = await planted(engine, clock)
         with pytest.raises(FiringTaken):
-            await engine.fire(REVIEWS, NIGHTLY, [], after=first + milliseconds(1), upto=clock.now)
+            await engine.schedules.fire_due(
+                REVIEWS, NIGHTLY, [], after=first + milliseconds(1), upto=clock.now
+            )
         assert await last_of(engine) == first
 
     async def test_never_happens_before_its_time(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
         upto = clock.now + milliseconds(1)
         with pytest.raises(NotYet) as refusal:
-            await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto)
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto)
         assert (refusal.value.upto, refusal.value.now) == (upto, clock.now)
         assert await last_of(engine) == first
         clock.advance(milliseconds(1))
-        await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto)
+        await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto)
 
     async def test_without_jobs_passes_firings_over(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         first = await planted(engine, clock)
-        assert await engine.fire(REVIEWS, NIGHTLY, [], after=first, upto=clock.now) == []
+        assert (
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=first, upto=clock.now) == []
+        )
         assert await last_of(engine) == clock.now
-        assert (await engine.counts(REVIEWS)).totals["submitted"] == 0
+        assert (await engine.inspect.counts(REVIEWS)).totals["submitted"] == 0
 
     async def test_takes_a_job_that_exists_as_taken_in(
         self, engine: Engine, clock: ManualClock
@@ -168,7 +176,9 @@ class TestFiring:
         """The id names the firing: whatever became of the memory of it, it is one job."""
         first = await planted(engine, clock)
         await engine.submit(REVIEWS, b"", id="a")
-        [answer] = await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
+        [answer] = await engine.schedules.fire_due(
+            REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now
+        )
         assert answer.existed
         assert await run_all(engine) == ["a"]
 
@@ -177,7 +187,7 @@ class TestFiring:
     ) -> None:
         first = await planted(engine, clock)
         job = new_job(b"x", id="a", priority=9, lane="octo", headers={"scheduled": "now"})
-        await engine.fire(REVIEWS, NIGHTLY, [job], after=first, upto=clock.now)
+        await engine.schedules.fire_due(REVIEWS, NIGHTLY, [job], after=first, upto=clock.now)
         lease = await claim_one(engine)
         assert (lease.payload, lease.priority, lease.lane) == (b"x", 9, "octo")
         assert lease.headers == {"scheduled": "now"}
@@ -187,8 +197,8 @@ class TestFiring:
             waiting = asyncio.create_task(
                 engine.claim(REVIEWS, worker="anna", lease=seconds(30), wait=seconds(60))
             )
-            now = (await engine.recurring(REVIEWS)).now
-            await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=None, upto=now)
+            now = (await engine.schedules.recurring(REVIEWS)).now
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=None, upto=now)
             async with asyncio.timeout(10):
                 assert ids_of(await waiting) == ["a"]
 
@@ -196,21 +206,25 @@ class TestFiring:
 class TestAFiringThatFindsNoRoom:
     async def test_stays_due(self, engine: Engine, clock: ManualClock) -> None:
         """All of its jobs or none: what is refused now is tried again, not lost."""
-        await engine.configure(REVIEWS, QueueOptions(max_length=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
         first = await planted(engine, clock)
         with pytest.raises(QueueFull):
-            await engine.fire(REVIEWS, NIGHTLY, jobs("a", "b", "c"), after=first, upto=clock.now)
+            await engine.schedules.fire_due(
+                REVIEWS, NIGHTLY, jobs("a", "b", "c"), after=first, upto=clock.now
+            )
         assert await last_of(engine) == first
-        assert (await engine.counts(REVIEWS)).ready == 0
-        await engine.fire(REVIEWS, NIGHTLY, jobs("a", "b"), after=first, upto=clock.now)
+        assert (await engine.inspect.counts(REVIEWS)).ready == 0
+        await engine.schedules.fire_due(
+            REVIEWS, NIGHTLY, jobs("a", "b"), after=first, upto=clock.now
+        )
 
     async def test_needs_none_for_a_job_that_exists(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         first = await planted(engine, clock)
         await engine.submit(REVIEWS, b"", id="a")
-        await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
+        await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         assert await last_of(engine) == clock.now
 
 
@@ -218,11 +232,11 @@ class TestForgetting:
     async def test_leaves_nothing_behind(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
-        await engine.options(REVIEWS)
+        await engine.queues.options(REVIEWS)
         await planted(engine, clock)
         assert "{reviews}:recurring" in deployment.key_names()
-        await engine.forget(REVIEWS, NIGHTLY)
-        assert (await engine.recurring(REVIEWS)).last == {}
+        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        assert (await engine.schedules.recurring(REVIEWS)).last == {}
         assert {key for key in deployment.key_names() if ":call:" not in key} == {
             "{reviews}:meta",
             "towpath:queues",
@@ -230,19 +244,19 @@ class TestForgetting:
 
     async def test_leaves_its_jobs_and_other_work(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
-        await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
+        await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         await planted(engine, clock, "other")
-        await engine.forget(REVIEWS, NIGHTLY)
-        assert set((await engine.recurring(REVIEWS)).last) == {"other"}
+        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        assert set((await engine.schedules.recurring(REVIEWS)).last) == {"other"}
         assert await run_all(engine) == ["a"]
 
     async def test_what_is_not_known_is_refused(self, engine: Engine) -> None:
         with pytest.raises(RecurrenceNotFound, match=NIGHTLY):
-            await engine.forget(REVIEWS, NIGHTLY)
+            await engine.schedules.forget(REVIEWS, NIGHTLY)
 
     async def test_lets_it_begin_anew(self, engine: Engine, clock: ManualClock) -> None:
         await planted(engine, clock)
-        await engine.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.forget(REVIEWS, NIGHTLY)
         assert await planted(engine, clock) == await last_of(engine)
 
 
@@ -254,7 +268,9 @@ class TestARefusedFiring:
         upto = clock.now + seconds(1)
         for _ in range(2):
             with pytest.raises(NotYet):
-                await engine.fire(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto, call=call)
+                await engine.schedules.fire_due(
+                    REVIEWS, NIGHTLY, jobs("a"), after=first, upto=upto, call=call
+                )
             clock.advance(seconds(2))
 
 
@@ -262,36 +278,40 @@ class TestBadInput:
     @pytest.mark.parametrize("name", ["", "x" * 257, "ß" * 129, "a\nb", 7, None])
     async def test_of_a_name(self, engine: Engine, clock: ManualClock, name: Any) -> None:
         with pytest.raises(InvalidName, match="recurrence"):
-            await engine.fire(REVIEWS, name, [], after=None, upto=clock.now)
+            await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=clock.now)
         with pytest.raises(InvalidName, match="recurrence"):
-            await engine.forget(REVIEWS, name)
+            await engine.schedules.forget(REVIEWS, name)
 
     @pytest.mark.parametrize("upto", [0, None, "now", datetime(2026, 1, 1)])  # noqa: DTZ001 -- the very mistake
     async def test_of_an_instant(self, engine: Engine, upto: Any) -> None:
         with pytest.raises(InvalidOption, match="upto"):
-            await engine.fire(REVIEWS, NIGHTLY, [], after=None, upto=upto)
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=None, upto=upto)
 
     async def test_of_firings_that_end_before_they_begin(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         with pytest.raises(InvalidOption, match="must come after"):
-            await engine.fire(REVIEWS, NIGHTLY, [], after=clock.now, upto=clock.now)
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, [], after=clock.now, upto=clock.now)
 
     @pytest.mark.parametrize("about", ["x" * 513, 7, None])
     async def test_of_the_words_about_it(
         self, engine: Engine, clock: ManualClock, about: Any
     ) -> None:
         with pytest.raises(InvalidOption, match="about"):
-            await engine.fire(REVIEWS, NIGHTLY, [], after=None, upto=clock.now, about=about)
+            await engine.schedules.fire_due(
+                REVIEWS, NIGHTLY, [], after=None, upto=clock.now, about=about
+            )
 
     async def test_of_more_jobs_than_one_step_takes(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         many: Sequence[NewJob] = [new_job(b"")] * (LARGEST_BATCH + 1)
         with pytest.raises(InvalidOption, match="jobs"):
-            await engine.fire(REVIEWS, NIGHTLY, many, after=None, upto=clock.now)
+            await engine.schedules.fire_due(REVIEWS, NIGHTLY, many, after=None, upto=clock.now)
 
     async def test_of_a_payload(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=3))
         with pytest.raises(PayloadTooLarge):
-            await engine.fire(REVIEWS, NIGHTLY, [new_job(b"long")], after=None, upto=clock.now)
+            await engine.schedules.fire_due(
+                REVIEWS, NIGHTLY, [new_job(b"long")], after=None, upto=clock.now
+            )

@@ -18,17 +18,17 @@ HEADERS = {"traceparent": "00-0af7-b7ad-01", "handler": "größe"}
 
 class TestHeaders:
     async def test_reach_the_worker_and_those_who_look(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         job = (await engine.submit(REVIEWS, b"x", headers=HEADERS)).job
         lease = await claim_one(engine)
         assert lease.headers == HEADERS
         await engine.complete(lease)
-        assert (await engine.job(job)).headers == HEADERS
+        assert (await engine.inspect.job(job)).headers == HEADERS
 
     async def test_are_empty_for_a_plain_job(self, engine: Engine) -> None:
         job = (await engine.submit(REVIEWS, b"x")).job
         assert (await claim_one(engine)).headers == {}
-        assert (await engine.job(job)).headers == {}
+        assert (await engine.inspect.job(job)).headers == {}
 
     async def test_stay_over_a_failed_attempt(self, engine: Engine, clock: ManualClock) -> None:
         await engine.submit(REVIEWS, b"x", headers=HEADERS)

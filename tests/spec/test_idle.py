@@ -49,7 +49,7 @@ async def commands(server: EmbeddedServer) -> AsyncGenerator[AsyncIterator[re.Ma
 async def test_an_idle_process_sends_one_command_per_five_seconds_and_connection(
     tcp_server: EmbeddedServer,
 ) -> None:
-    async with Engine(tcp_server.url) as engine, engine.follow(REVIEWS):
+    async with Engine(tcp_server.url) as engine, engine.events.follow(REVIEWS):
         await engine.claim(REVIEWS, worker="anna", lease=LEASE)
         async with commands(tcp_server) as sent, asyncio.timeout(LATEST):
             claim = asyncio.create_task(

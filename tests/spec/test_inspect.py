@@ -31,10 +31,10 @@ NOBODY = job_ref(REVIEWS, "nobody")
 
 class TestAJobThatIsNotThere:
     async def test_has_the_state_gone(self, engine: Engine) -> None:
-        assert await engine.state(NOBODY) is State.GONE
+        assert await engine.inspect.state(NOBODY) is State.GONE
 
     async def test_can_not_be_looked_at(self, engine: Engine) -> None:
-        for question in (engine.job, engine.position, engine.explain):
+        for question in (engine.inspect.job, engine.inspect.position, engine.inspect.explain):
             with pytest.raises(JobNotFound) as refusal:
                 await question(NOBODY)
             assert refusal.value.job == NOBODY
@@ -44,18 +44,18 @@ class TestAQuestion:
     async def test_changes_nothing(self, engine: Engine, deployment: Deployment) -> None:
         [ref] = await submit_ids(engine, "a")
         before = deployment.dump()
-        await engine.job(ref)
-        await engine.position(ref)
-        await engine.explain(ref)
-        await engine.counts(REVIEWS)
-        await engine.list(REVIEWS, State.READY)
-        await engine.queues()
+        await engine.inspect.job(ref)
+        await engine.inspect.position(ref)
+        await engine.inspect.explain(ref)
+        await engine.inspect.counts(REVIEWS)
+        await engine.inspect.list(REVIEWS, State.READY)
+        await engine.queues.list()
         assert deployment.dump() == before
 
     async def test_about_a_queue_that_is_new_does_not_make_it(self, engine: Engine) -> None:
-        assert (await engine.counts("new")).ready == 0
-        assert (await engine.list("new", State.READY)).jobs == []
-        assert await engine.queues() == {}
+        assert (await engine.inspect.counts("new")).ready == 0
+        assert (await engine.inspect.list("new", State.READY)).jobs == []
+        assert await engine.queues.list() == {}
 
 
 class TestACallerThatGoesAway:
@@ -63,38 +63,38 @@ class TestACallerThatGoesAway:
         """A reply that comes too late must not be taken for the next one's."""
         refs = await submit_ids(engine, *(f"{n}" for n in range(20)))
         for gone, ref in pairwise(refs):
-            question = asyncio.create_task(engine.job(gone))
+            question = asyncio.create_task(engine.inspect.job(gone))
             for _ in range(3):
                 await asyncio.sleep(0)
             question.cancel()
-            assert (await engine.job(ref)).ref == ref
+            assert (await engine.inspect.job(ref)).ref == ref
 
 
 class TestThePosition:
     async def test_of_a_ready_job_counts_those_before_it(self, engine: Engine) -> None:
         refs = await submit_ids(engine, "a", "b", "c")
-        positions = [await engine.position(ref) for ref in refs]
+        positions = [await engine.inspect.position(ref) for ref in refs]
         assert positions == [Position(n, False, None) for n in range(3)]
 
     async def test_counts_a_higher_priority_that_came_later(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "normal")
         await engine.submit(REVIEWS, b"", priority=90)
-        position = await engine.position(ref)
+        position = await engine.inspect.position(ref)
         assert position is not None
         assert position.ahead == 1
 
     async def test_of_a_waiting_job_counts_its_lane(self, engine: Engine) -> None:
         await submit_ids(engine, "other1", "other2", "other3")
         refs = await submit_ids(engine, "a", "b", "c", lane="octo")
-        assert await engine.position(refs[1]) == Position(1, True, None)
-        assert await engine.position(refs[2]) == Position(2, True, None)
+        assert await engine.inspect.position(refs[1]) == Position(1, True, None)
+        assert await engine.inspect.position(refs[2]) == Position(2, True, None)
 
     async def test_is_none_for_a_job_that_does_not_wait_its_turn(self, engine: Engine) -> None:
         running = await leased(engine, "leased")
         later = await engine.submit(REVIEWS, b"", delay=hours(1))
         dead = await buried(engine, "dead")
         for ref in (running.job, later.job, dead):
-            assert await engine.position(ref) is None
+            assert await engine.inspect.position(ref) is None
 
 
 class TestTheEstimate:
@@ -107,22 +107,22 @@ class TestTheEstimate:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         _, ref = await submit_ids(engine, "a", "b")
-        assert await engine.position(ref) == Position(1, False, None)
+        assert await engine.inspect.position(ref) == Position(1, False, None)
         await engine.claim(REVIEWS, worker="anna", lease=hours(1))
         clock.advance(minutes(1))  # now all are busy
-        assert await engine.position(ref) == Position(0, False, None)
+        assert await engine.inspect.position(ref) == Position(0, False, None)
 
     async def test_is_made_of_service_times(self, engine: Engine, clock: ManualClock) -> None:
         await self.serve(engine, clock, 10)
         refs = await submit_ids(engine, "a", "b", "c")
-        assert await engine.position(refs[0]) == Position(0, False, seconds(0))
-        assert await engine.position(refs[2]) == Position(2, False, seconds(20))
+        assert await engine.inspect.position(refs[0]) == Position(0, False, seconds(0))
+        assert await engine.inspect.position(refs[2]) == Position(2, False, seconds(20))
 
     async def test_gets_shorter_with_more_workers(self, engine: Engine, clock: ManualClock) -> None:
         await self.serve(engine, clock, 10)
         refs = await submit_ids(engine, "x", "y", "a", "b", "c")
         await claim(engine, 2)
-        assert await engine.position(refs[4]) == Position(2, False, seconds(10))
+        assert await engine.inspect.position(refs[4]) == Position(2, False, seconds(10))
 
     async def test_counts_only_leases_that_last(self, engine: Engine, clock: ManualClock) -> None:
         await self.serve(engine, clock, 10)
@@ -130,7 +130,7 @@ class TestTheEstimate:
         await engine.claim(REVIEWS, worker="lost", lease=seconds(1))
         await engine.claim(REVIEWS, worker="anna", lease=hours(1))
         clock.advance(seconds(2))
-        assert await engine.position(refs[4]) == Position(2, False, seconds(20))
+        assert await engine.inspect.position(refs[4]) == Position(2, False, seconds(20))
 
     async def test_of_busy_workers_has_them_finish_first(
         self, engine: Engine, clock: ManualClock
@@ -139,7 +139,7 @@ class TestTheEstimate:
         refs = await submit_ids(engine, "x", "y", "a")
         await engine.claim(REVIEWS, worker="anna", lease=hours(1), count=2)
         clock.advance(minutes(1))
-        assert await engine.position(refs[2]) == Position(0, False, seconds(5))
+        assert await engine.inspect.position(refs[2]) == Position(0, False, seconds(5))
 
     async def test_is_unknown_while_nobody_takes_jobs(
         self, engine: Engine, clock: ManualClock
@@ -147,12 +147,12 @@ class TestTheEstimate:
         await self.serve(engine, clock, 1)
         _, ready = await submit_ids(engine, "a", "b")
         _, waiting = await submit_ids(engine, "c", "d", lane="octo")
-        await engine.pause(REVIEWS)
-        assert await engine.position(ready) == Position(1, False, None)
-        assert await engine.position(waiting) == Position(1, True, None)
-        await engine.resume(REVIEWS)
+        await engine.queues.pause(REVIEWS)
+        assert await engine.inspect.position(ready) == Position(1, False, None)
+        assert await engine.inspect.position(waiting) == Position(1, True, None)
+        await engine.queues.resume(REVIEWS)
         clock.advance(minutes(1))
-        assert await engine.position(ready) == Position(1, False, None)
+        assert await engine.inspect.position(ready) == Position(1, False, None)
 
     async def test_of_a_lane_is_one_after_the_other(
         self, engine: Engine, clock: ManualClock
@@ -161,7 +161,7 @@ class TestTheEstimate:
         await submit_ids(engine, "x", "y")
         refs = await submit_ids(engine, "a", "b", "c", lane="octo")
         await claim(engine, 3)
-        assert await engine.position(refs[2]) == Position(2, True, seconds(20))
+        assert await engine.inspect.position(refs[2]) == Position(2, True, seconds(20))
 
     async def test_follows_the_times_as_they_change(
         self, engine: Engine, clock: ManualClock
@@ -170,7 +170,7 @@ class TestTheEstimate:
         for _ in range(100):
             await self.serve(engine, clock, 1)
         _, ref = await submit_ids(engine, "a", "b")
-        position = await engine.position(ref)
+        position = await engine.inspect.position(ref)
         assert position is not None
         assert position.wait is not None
         assert seconds(1) <= position.wait < seconds(1.2)
@@ -181,44 +181,44 @@ class TestExplaining:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
-        explained = await engine.explain(lease.job)
+        explained = await engine.inspect.explain(lease.job)
         assert explained.why is Why.LEASED
         assert "anna" in explained.text
         assert str(clock.now + LEASE) in explained.text
 
     async def test_a_delayed_job_names_its_time(self, engine: Engine, clock: ManualClock) -> None:
         submitted = await engine.submit(REVIEWS, b"", delay=minutes(5))
-        explained = await engine.explain(submitted.job)
+        explained = await engine.inspect.explain(submitted.job)
         assert explained.why is Why.NOT_DUE
         assert str(clock.now + minutes(5)) in explained.text
 
     async def test_a_waiting_job_names_the_one_before_it(self, engine: Engine) -> None:
         _, _, last = await submit_ids(engine, "head", "b", "c", lane="octo")
-        explained = await engine.explain(last)
+        explained = await engine.inspect.explain(last)
         assert explained.why is Why.BEHIND_LANE
         assert "head" in explained.text
         assert "octo" in explained.text
         assert "2 ahead" in explained.text
 
     async def test_a_parked_lane_names_the_dead_head_and_the_way_out(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         await buried(engine, "head", lane="octo")
         [ref] = await submit_ids(engine, "b", lane="octo")
-        explained = await engine.explain(ref)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.LANE_PARKED
         assert "head" in explained.text
         assert "retry or drop" in explained.text
 
     async def test_a_paused_queue_says_since_when(self, engine: Engine, clock: ManualClock) -> None:
         [ref] = await submit_ids(engine, "a")
-        await engine.pause(REVIEWS)
-        explained = await engine.explain(ref)
+        await engine.queues.pause(REVIEWS)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.PAUSED
         assert str(clock.now) in explained.text
 
     async def test_a_queue_that_nobody_ever_asked_has_no_worker(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
-        explained = await engine.explain(ref)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.NO_WORKER
         assert "none ever asked" in explained.text
 
@@ -229,9 +229,9 @@ class TestExplaining:
         asked = clock.now
         [ref] = await submit_ids(engine, "a")
         clock.advance(seconds(12))
-        assert (await engine.explain(ref)).why is Why.NEXT
+        assert (await engine.inspect.explain(ref)).why is Why.NEXT
         clock.advance(seconds(1))
-        explained = await engine.explain(ref)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.NO_WORKER
         assert str(asked) in explained.text
 
@@ -243,7 +243,7 @@ class TestExplaining:
         asked = clock.now
         [ref] = await submit_ids(engine, "a")
         clock.advance(minutes(5))
-        explained = await engine.explain(ref)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.ALL_BUSY
         assert "1 job" in explained.text
         assert str(asked) in explained.text
@@ -254,8 +254,8 @@ class TestExplaining:
         lease = await leased(engine, "lost")
         [ref] = await submit_ids(engine, "a")
         clock.advance(LEASE + seconds(13))
-        assert (await engine.explain(ref)).why is Why.NO_WORKER
-        explained = await engine.explain(lease.job)
+        assert (await engine.inspect.explain(ref)).why is Why.NO_WORKER
+        explained = await engine.inspect.explain(lease.job)
         assert explained.why is Why.NO_WORKER
         assert "ended at" in explained.text
         assert "until" not in explained.text
@@ -265,7 +265,7 @@ class TestExplaining:
     ) -> None:
         lease = await leased(engine, "lost", lease=seconds(2))
         clock.advance(seconds(2))
-        explained = await engine.explain(lease.job)
+        explained = await engine.inspect.explain(lease.job)
         assert explained.why is Why.NEXT
         assert str(clock.now) in explained.text
 
@@ -274,41 +274,41 @@ class TestExplaining:
     ) -> None:
         submitted = await engine.submit(REVIEWS, b"", delay=minutes(5))
         due = clock.now + minutes(5)
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         clock.advance(minutes(5) - seconds(1))
-        assert (await engine.explain(submitted.job)).why is Why.NOT_DUE
+        assert (await engine.inspect.explain(submitted.job)).why is Why.NOT_DUE
         clock.advance(minutes(1))
-        explained = await engine.explain(submitted.job)
+        explained = await engine.inspect.explain(submitted.job)
         assert explained.why is Why.PAUSED
         assert f"overdue since {due}" in explained.text
-        await engine.resume(REVIEWS)
-        explained = await engine.explain(submitted.job)
+        await engine.queues.resume(REVIEWS)
+        explained = await engine.inspect.explain(submitted.job)
         assert explained.why is Why.NO_WORKER
         assert f"overdue since {due}" in explained.text
 
     async def test_a_waiting_job_says_what_holds_up_the_one_before_it(self, engine: Engine) -> None:
         _, last = await submit_ids(engine, "head", "b", lane="octo")
-        explained = await engine.explain(last)
+        explained = await engine.inspect.explain(last)
         assert explained.why is Why.BEHIND_LANE
         assert "none ever asked" in explained.text
-        await engine.pause(REVIEWS)
-        assert "paused" in (await engine.explain(last)).text
+        await engine.queues.pause(REVIEWS)
+        assert "paused" in (await engine.inspect.explain(last)).text
 
     async def test_a_job_with_others_before_it_counts_them(self, engine: Engine) -> None:
         await claim(engine)
         _, _, last = await submit_ids(engine, "a", "b", "c")
-        explained = await engine.explain(last)
+        explained = await engine.inspect.explain(last)
         assert explained.why is Why.BEHIND_OTHERS
         assert "2" in explained.text
 
     async def test_the_next_one_is_the_next_one(self, engine: Engine) -> None:
         await claim(engine)
         [ref] = await submit_ids(engine, "a")
-        assert (await engine.explain(ref)).why is Why.NEXT
+        assert (await engine.inspect.explain(ref)).why is Why.NEXT
 
     async def test_an_ended_job_says_how_and_why(self, engine: Engine, clock: ManualClock) -> None:
         ref = await buried(engine)
-        explained = await engine.explain(ref)
+        explained = await engine.inspect.explain(ref)
         assert explained.why is Why.ENDED
         assert "dead" in explained.text
         assert "broken" in explained.text
@@ -323,13 +323,13 @@ class TestExplaining:
 
 class TestTheCounts:
     async def test_say_how_many_are_where(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await engine.complete(await leased(engine, "done"))
         await buried(engine, "dead")
         await leased(engine, "leased")
         await submit_ids(engine, "head", "waiting", lane="octo")
         await engine.submit(REVIEWS, b"", delay=hours(1))
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.delayed, counts.waiting) == (1, 1, 1)
         assert (counts.leased, counts.dead, counts.kept) == (1, 1, 1)
         assert (counts.lanes, counts.remembered, counts.paused) == (1, 1, False)
@@ -341,7 +341,7 @@ class TestTheCounts:
         clock.advance(seconds(1))
         await engine.release(await claim_one(engine))
         await engine.bury(await claim_one(engine), "broken")
-        totals = (await engine.counts(REVIEWS)).totals
+        totals = (await engine.inspect.counts(REVIEWS)).totals
         expected = {"submitted": 4, "completed": 3, "failed": 2, "died": 1, "released": 1}
         assert {name: totals[name] for name in expected} == expected
         assert (totals["promoted"], totals["reaped"], totals["cancelled"]) == (1, 0, 0)
@@ -349,12 +349,12 @@ class TestTheCounts:
     async def test_know_the_age_of_the_oldest_ready_job(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        assert (await engine.counts(REVIEWS)).oldest is None
+        assert (await engine.inspect.counts(REVIEWS)).oldest is None
         await engine.submit(REVIEWS, b"", priority=0)
         clock.advance(seconds(7))
         await engine.submit(REVIEWS, b"", priority=100)
         clock.advance(seconds(1))
-        assert (await engine.counts(REVIEWS)).oldest == seconds(8)
+        assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(8)
 
     async def test_know_the_age_of_those_next_in_line_only(
         self, engine: Engine, clock: ManualClock
@@ -365,25 +365,25 @@ class TestTheCounts:
         clock.advance(seconds(60))
         await submit_ids(engine, "b")
         await engine.fail(failed, "again", delay=seconds(0))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         clock.advance(seconds(5))
-        assert (await engine.counts(REVIEWS)).oldest == seconds(5)
+        assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(5)
 
     async def test_keep_no_count_of_what_can_no_longer_be_looked_at(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await engine.complete(await leased(engine))
         clock.advance(hours(1))
-        assert (await engine.counts(REVIEWS)).kept == 0
+        assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
 
 class TestTheQueues:
     async def test_are_those_ever_used_with_their_options(self, engine: Engine) -> None:
         options = QueueOptions(max_attempts=3, lanes=LanePolicy.PARK, keep=hours(2))
-        await engine.configure("uploads", options)
+        await engine.queues.configure("uploads", options)
         await engine.submit(REVIEWS, b"")
-        assert await engine.queues() == {
+        assert await engine.queues.list() == {
             QueueName("uploads"): options,
             QueueName(REVIEWS): QueueOptions(),
         }
@@ -396,4 +396,4 @@ class TestTheQueues:
             await engine.submit(f"q{n}", b"")
         sizes: list[Any] = [master.ask("DBSIZE") for master in deployment.masters]
         assert all(size > 0 for size in sizes)
-        assert len(await engine.queues()) == 30
+        assert len(await engine.queues.list()) == 30

@@ -14,35 +14,35 @@ CHOSEN = QueueOptions(keep=hours(2), max_attempts=3)
 
 class TestIntroducing:
     async def test_gives_a_new_queue_its_options(self, engine: Engine) -> None:
-        assert await engine.introduce(REVIEWS, BROUGHT) == BROUGHT
-        assert await engine.options(REVIEWS) == BROUGHT
+        assert await engine.queues.introduce(REVIEWS, BROUGHT) == BROUGHT
+        assert await engine.queues.options(REVIEWS) == BROUGHT
 
     async def test_leaves_what_somebody_chose(self, engine: Engine, other_engine: Engine) -> None:
         """Option by option: of what nobody chose, what is brought is in force."""
-        await other_engine.configure(REVIEWS, CHOSEN)
+        await other_engine.queues.configure(REVIEWS, CHOSEN)
         both = QueueOptions(keep=hours(2), max_attempts=3, events=100)
-        assert await engine.introduce(REVIEWS, BROUGHT) == both
-        assert await engine.options(REVIEWS) == both
+        assert await engine.queues.introduce(REVIEWS, BROUGHT) == both
+        assert await engine.queues.options(REVIEWS) == both
 
     async def test_takes_defaults_for_nobody_s_choice(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         """Somebody used the queue before whoever brings it came."""
         await submit_ids(other_engine, "a")
-        assert await engine.introduce(REVIEWS, BROUGHT) == BROUGHT
-        assert await other_engine.options(REVIEWS) == BROUGHT
+        assert await engine.queues.introduce(REVIEWS, BROUGHT) == BROUGHT
+        assert await other_engine.queues.options(REVIEWS) == BROUGHT
 
     async def test_happens_once(self, engine: Engine, other_engine: Engine) -> None:
         """What an operator changes later stays."""
-        await engine.introduce(REVIEWS, BROUGHT)
-        await other_engine.reconfigure(REVIEWS, QueueOptions())
-        await engine.introduce(REVIEWS, BROUGHT)
-        assert await engine.options(REVIEWS) == QueueOptions()
+        await engine.queues.introduce(REVIEWS, BROUGHT)
+        await other_engine.queues.reconfigure(REVIEWS, QueueOptions())
+        await engine.queues.introduce(REVIEWS, BROUGHT)
+        assert await engine.queues.options(REVIEWS) == QueueOptions()
 
     async def test_may_happen_in_many_places_at_once(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        calls = [each.introduce(REVIEWS, BROUGHT) for each in (engine, other_engine) * 10]
+        calls = [each.queues.introduce(REVIEWS, BROUGHT) for each in (engine, other_engine) * 10]
         assert await asyncio.gather(*calls) == [BROUGHT] * 20
 
 
@@ -77,4 +77,4 @@ class TestHeldLeases:
         named = lease_by_token(lease.job, lease.token, worker="elsewhere")
         renewed = await engine.renew(named, seconds(60))
         await engine.complete(renewed, b"done")
-        assert (await engine.counts(REVIEWS)).leased == 0
+        assert (await engine.inspect.counts(REVIEWS)).leased == 0

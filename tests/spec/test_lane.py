@@ -12,16 +12,19 @@ A = JobId("a")
 
 class TestLookingAtALane:
     async def test_finds_one_that_nobody_used_empty(self, engine: Engine) -> None:
-        assert await engine.lane(REVIEWS, "octo") == Lane(None, None, 0, None)
+        assert await engine.inspect.lane(REVIEWS, "octo") == Lane(None, None, 0, None)
 
     async def test_names_the_head_and_counts_those_behind_it(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
         await submit_ids(engine, "d", lane="other")
-        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.READY, 2)
+        assert await engine.inspect.lane(REVIEWS, "octo") == Lane(A, State.READY, 2)
 
     async def test_tells_how_many_come_before_a_job(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
-        found = {id: (await engine.lane(REVIEWS, "octo", job=id)).before for id in ("a", "b", "c")}
+        found = {
+            id: (await engine.inspect.lane(REVIEWS, "octo", job=id)).before
+            for id in ("a", "b", "c")
+        }
         assert found == {"a": None, "b": 0, "c": 1}
 
     async def test_shows_the_head_leased_only_while_its_lease_lasts(
@@ -30,14 +33,14 @@ class TestLookingAtALane:
         """Nobody has to sweep for that."""
         await submit_ids(engine, "a", lane="octo")
         await claim_one(engine)
-        assert (await engine.lane(REVIEWS, "octo")).head_state is State.LEASED
+        assert (await engine.inspect.lane(REVIEWS, "octo")).head_state is State.LEASED
         clock.advance(LEASE + seconds(1))
-        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.READY, 0)
+        assert await engine.inspect.lane(REVIEWS, "octo") == Lane(A, State.READY, 0)
 
     async def test_shows_a_head_that_waits_for_its_next_attempt(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
         await engine.fail(await claim_one(engine), "not now", delay=seconds(10))
-        assert await engine.lane(REVIEWS, "octo") == Lane(A, State.DELAYED, 1)
+        assert await engine.inspect.lane(REVIEWS, "octo") == Lane(A, State.DELAYED, 1)
 
 
 class TestLanesInWhichSomebodyWaits:
@@ -47,13 +50,13 @@ class TestLanesInWhichSomebodyWaits:
         assert len(await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2)) == 2
         await submit_ids(engine, "d", "e", lane="waiting")
         await submit_ids(engine, "f")
-        assert await engine.lanes_waiting(REVIEWS) == 2
+        assert await engine.inspect.lanes_waiting(REVIEWS) == 2
 
     async def test_count_again_when_a_lease_has_ended(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_ids(engine, "a", lane="busy")
         await claim_one(engine)
-        assert await engine.lanes_waiting(REVIEWS) == 0
+        assert await engine.inspect.lanes_waiting(REVIEWS) == 0
         clock.advance(LEASE)
-        assert await engine.lanes_waiting(REVIEWS) == 1
+        assert await engine.inspect.lanes_waiting(REVIEWS) == 1

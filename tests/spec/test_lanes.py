@@ -26,7 +26,7 @@ class TestALane:
     async def test_runs_one_at_a_time_in_submission_order(
         self, engine: Engine, policy: LanePolicy
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=policy))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=policy))
         await submit_ids(engine, "9", "10", "1", lane="octo")
         ran: list[str] = []
         while leases := await claim(engine, 10):
@@ -44,7 +44,7 @@ class TestALane:
     async def test_is_free_again_after_its_last_job(self, engine: Engine) -> None:
         await submit_ids(engine, "a", lane="octo")
         assert await run_all(engine) == ["a"]
-        assert (await engine.counts(REVIEWS)).lanes == 0
+        assert (await engine.inspect.counts(REVIEWS)).lanes == 0
         await submit_ids(engine, "b", lane="octo")
         assert await run_all(engine) == ["b"]
 
@@ -73,7 +73,7 @@ class TestALane:
         tail = await engine.submit(REVIEWS, b"", id="tail", lane="octo", delay=seconds(5))
         assert tail.state is State.WAITING
         assert await run_all(engine) == ["head"]
-        assert await engine.state(tail.job) is State.DELAYED
+        assert await engine.inspect.state(tail.job) is State.DELAYED
         clock.advance(seconds(5))
         assert await run_all(engine) == ["tail"]
 
@@ -95,7 +95,7 @@ class TestALane:
     async def test_is_counted(self, engine: Engine) -> None:
         await submit_ids(engine, "a1", "a2", lane="a")
         await submit_ids(engine, "b1", lane="b")
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.lanes, counts.waiting, counts.ready) == (2, 1, 2)
 
 
@@ -172,7 +172,7 @@ class TestALaneThatSkips:
 
     @pytest.fixture(autouse=True)
     async def skipping(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
 
     async def test_goes_on_while_its_head_retries(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
@@ -219,7 +219,7 @@ class TestALaneThatParks:
 
     @pytest.fixture(autouse=True)
     async def parking(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
 
     async def test_waits_while_its_head_retries(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a", "b", lane="octo")
@@ -234,7 +234,7 @@ class TestALaneThatParks:
         clock.advance(hours(1))
         assert await claim(engine) == []
         assert await claim(engine, lane="octo") == []
-        assert (await engine.counts(REVIEWS)).lanes == 1
+        assert (await engine.inspect.counts(REVIEWS)).lanes == 1
 
     async def test_leaves_other_lanes_alone(self, engine: Engine) -> None:
         await buried(engine, "a", lane="octo")

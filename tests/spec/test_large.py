@@ -23,7 +23,7 @@ KINDS = pytest.mark.parametrize("more", [None, {"priority": 60}], ids=["plain", 
 @pytest.fixture(autouse=True)
 async def large(engine: Engine) -> None:
     """Jobs may be large, and somebody has claimed just now: plain jobs go the short way."""
-    await engine.configure(REVIEWS, QueueOptions(max_payload=9 * MEBIBYTE, remember=ZERO))
+    await engine.queues.configure(REVIEWS, QueueOptions(max_payload=9 * MEBIBYTE, remember=ZERO))
     await claim(engine)
 
 
@@ -59,7 +59,7 @@ class TestAClaim:
         ids = await submit(engine, more, 5, 5, 0)
         first = await engine.exchange(REVIEWS, [], worker="anna", lease=LEASE, count=3)
         assert (ids_of(first.leases), first.left, first.due_in) == (ids[:1], 2, ZERO)
-        page = await engine.list(REVIEWS, State.READY)
+        page = await engine.inspect.list(REVIEWS, State.READY)
         assert [(job.id, job.attempts) for job in page.jobs] == [(id, 0) for id in ids[1:]]
         settled = [Complete(it) for it in first.leases]
         second = await engine.exchange(REVIEWS, settled, worker="anna", lease=LEASE, count=3)
@@ -95,10 +95,10 @@ class TestAList:
         ids = await submit(engine, None, *[0] * 130)
         for lease in await claim(engine, 130):
             await engine.progress(lease, bytes(64 * 1024))
-        first = await engine.list(REVIEWS, State.LEASED, size=130)
+        first = await engine.inspect.list(REVIEWS, State.LEASED, size=130)
         assert len(first.jobs) < 130
         assert sum(len(job.progress or b"") for job in first.jobs) <= ANSWER
-        rest = await engine.list(REVIEWS, State.LEASED, size=130, after=first.after)
+        rest = await engine.inspect.list(REVIEWS, State.LEASED, size=130, after=first.after)
         assert rest.after is None
         assert sorted(job.id for job in first.jobs + rest.jobs) == sorted(ids)
 
@@ -108,7 +108,7 @@ class TestTheStreamOfEvents:
 
     async def test_is_capped_in_bytes(self, engine: Engine, deployment: Deployment) -> None:
         """An entry has its limit, and the stream has its number of them."""
-        await engine.reconfigure(REVIEWS, QueueOptions(events=20))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(events=20))
         for batch in range(4):
             jobs = [new_job(b"", id=f"{batch}-{n}".ljust(self.LONG, "x")) for n in range(500)]
             await engine.submit_many(REVIEWS, jobs)
@@ -123,6 +123,8 @@ class TestTheStreamOfEvents:
         await engine.submit_many(REVIEWS, jobs)
         leases = await claim(engine, 100)
         await engine.settle([Complete(it) for it in leases])
-        told = [(event.verb, event.job.id) for event in await engine.events(REVIEWS, size=1000)]
+        told = [
+            (event.verb, event.job.id) for event in await engine.events.list(REVIEWS, size=1000)
+        ]
         ids = [job.id for job in jobs]
         assert told == [(verb, id) for verb in ("submit", "claim", "complete") for id in ids]

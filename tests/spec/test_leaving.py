@@ -15,8 +15,8 @@ from towpath.errors import EngineClosed
 PATIENT = Limits(answer=minutes(5), give_up=minutes(10), channels=1)
 """Longer than any test may take: who waits for these hangs."""
 CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
-    "write": lambda engine: engine.pause("mails"),
-    "read": lambda engine: engine.counts("mails"),
+    "write": lambda engine: engine.queues.pause("mails"),
+    "read": lambda engine: engine.inspect.counts("mails"),
     "check": lambda engine: engine.check(),
 }
 
@@ -24,7 +24,7 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_call_under_way_to_a_frozen_server_ends(server: EmbeddedServer, call: str) -> None:
     async with Engine(server.url, limits=PATIENT) as engine:
-        await engine.counts("mails")
+        await engine.inspect.counts("mails")
         server.pause()
         try:
             # The second one waits for the only channel.

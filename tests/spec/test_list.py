@@ -80,7 +80,7 @@ async def pages(engine: Engine, state: State, size: int) -> list[list[str]]:
     found: list[list[str]] = []
     after: str | None = None
     while True:
-        page = await engine.list(REVIEWS, state, after=after, size=size)
+        page = await engine.inspect.list(REVIEWS, state, after=after, size=size)
         found.append([job.id for job in page.jobs])
         after = page.after
         if after is None:
@@ -90,7 +90,7 @@ async def pages(engine: Engine, state: State, size: int) -> list[list[str]]:
 class TestListing:
     @pytest.fixture(autouse=True)
     async def keeping(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
 
     @EVERY_STATE
     async def test_gives_each_job_once_page_by_page(
@@ -107,25 +107,27 @@ class TestListing:
     ) -> None:
         await given(engine, clock)
         for other in set(STATES) - {state, State.READY}:
-            assert (await engine.list(REVIEWS, other)).jobs == []
-        assert {job.state for job in (await engine.list(REVIEWS, state)).jobs} == {state}
+            assert (await engine.inspect.list(REVIEWS, other)).jobs == []
+        assert {job.state for job in (await engine.inspect.list(REVIEWS, state)).jobs} == {state}
 
     async def test_keeps_done_and_cancelled_apart(self, engine: Engine) -> None:
         await engine.complete(await leased(engine, "done"))
         [ref] = await submit_ids(engine, "cancelled")
         await engine.cancel(ref)
-        assert [it.id for it in (await engine.list(REVIEWS, State.DONE)).jobs] == ["done"]
-        assert [it.id for it in (await engine.list(REVIEWS, State.CANCELLED)).jobs] == ["cancelled"]
+        assert [it.id for it in (await engine.inspect.list(REVIEWS, State.DONE)).jobs] == ["done"]
+        assert [it.id for it in (await engine.inspect.list(REVIEWS, State.CANCELLED)).jobs] == [
+            "cancelled"
+        ]
 
     async def test_of_an_empty_state_is_one_empty_page(self, engine: Engine) -> None:
-        page = await engine.list(REVIEWS, State.READY)
+        page = await engine.inspect.list(REVIEWS, State.READY)
         assert (page.jobs, page.after) == ([], None)
 
     async def test_shows_everything_but_the_payload(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.submit(REVIEWS, b"secret", id="a", lane="octo", priority=70)
-        [job] = (await engine.list(REVIEWS, State.READY)).jobs
+        [job] = (await engine.inspect.list(REVIEWS, State.READY)).jobs
         assert job.ref == job_ref(REVIEWS, "a")
         assert (job.lane, job.priority, job.submitted_at) == ("octo", 70, clock.now)
         assert job.payload == b""
@@ -134,16 +136,16 @@ class TestListing:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine)
-        [job] = (await engine.list(REVIEWS, State.LEASED)).jobs
+        [job] = (await engine.inspect.list(REVIEWS, State.LEASED)).jobs
         assert (job.worker, job.token) == ("anna", lease.token)
         assert job.expires_at == clock.now + LEASE
 
     async def test_passes_over_nothing_that_stays_while_others_leave(self, engine: Engine) -> None:
         refs = await submit_ids(engine, *IDS)
-        first = await engine.list(REVIEWS, State.READY, size=3)
+        first = await engine.inspect.list(REVIEWS, State.READY, size=3)
         for ref in refs[:3]:
             await engine.cancel(ref)
-        rest = await engine.list(REVIEWS, State.READY, after=first.after)
+        rest = await engine.inspect.list(REVIEWS, State.READY, after=first.after)
         assert {job.id for job in rest.jobs} >= set(IDS[3:])
 
     async def test_does_not_show_what_can_no_longer_be_looked_at(
@@ -151,23 +153,23 @@ class TestListing:
     ) -> None:
         await engine.complete(await leased(engine))
         clock.advance(hours(1))
-        assert (await engine.list(REVIEWS, State.DONE)).jobs == []
+        assert (await engine.inspect.list(REVIEWS, State.DONE)).jobs == []
 
 
 class TestListingOneLane:
     async def test_gives_those_that_wait_there_in_order(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b", "c", lane="octo")
         await submit_ids(engine, "x", "y", lane="other")
-        page = await engine.list(REVIEWS, State.WAITING, lane="octo")
+        page = await engine.inspect.list(REVIEWS, State.WAITING, lane="octo")
         assert [job.id for job in page.jobs] == ["b", "c"]
 
     async def test_is_refused_for_another_state(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="lane"):
-            await engine.list(REVIEWS, State.READY, lane="octo")
+            await engine.inspect.list(REVIEWS, State.READY, lane="octo")
 
     async def test_is_refused_for_a_lane_without_a_name(self, engine: Engine) -> None:
         with pytest.raises(InvalidName):
-            await engine.list(REVIEWS, State.WAITING, lane="")
+            await engine.inspect.list(REVIEWS, State.WAITING, lane="")
 
 
 class TestListingIsRefused:
@@ -176,8 +178,8 @@ class TestListingIsRefused:
         """Nonsense, `123` without an id, and scores that only Python reads: `nan a`, `1_0 a`."""
         await submit_ids(engine, "a")
         with pytest.raises(InvalidOption, match="after"):
-            await engine.list(REVIEWS, State.DONE, after=cursor)
+            await engine.inspect.list(REVIEWS, State.DONE, after=cursor)
 
     async def test_for_jobs_that_are_gone(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="gone"):
-            await engine.list(REVIEWS, State.GONE)
+            await engine.inspect.list(REVIEWS, State.GONE)

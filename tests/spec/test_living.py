@@ -14,7 +14,7 @@ DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, runn
 
 
 async def names(engine: Engine) -> list[str]:
-    return [it.name for it in await engine.living.list()]
+    return [it.name for it in await engine.workers.list()]
 
 
 class TestALivingWorker:
@@ -22,45 +22,45 @@ class TestALivingWorker:
         runs = Running(job_ref("mails", "m-1"), 1_767_225_600_000)
         doing = msgspec.structs.replace(DOING, running=1, jobs=[runs])
         began = clock.now
-        assert await engine.living.tell("anna", doing)
+        assert await engine.workers.tell("anna", doing)
         clock.advance(seconds(10))
-        assert await engine.living.tell("anna", doing)
-        [found] = await engine.living.list()
+        assert await engine.workers.tell("anna", doing)
+        [found] = await engine.workers.list()
         assert (found.name, found.since, found.doing) == ("anna", began, doing)
         assert str(found.doing.jobs[0].job) == "mails/m-1"
 
     async def test_is_gone_when_it_says_so(self, engine: Engine, other_engine: Engine) -> None:
         for name in ("berta", "anna"):
-            await engine.living.tell(name, DOING)
+            await engine.workers.tell(name, DOING)
         assert await names(other_engine) == ["anna", "berta"]
-        await engine.living.gone("anna")
+        await engine.workers.gone("anna")
         assert await names(other_engine) == ["berta"]
 
     async def test_is_gone_when_it_is_silent(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        await engine.living.tell("anna", DOING)
+        await engine.workers.tell("anna", DOING)
         clock.advance(SILENT_AFTER - milliseconds(1))
         assert await names(engine) == ["anna"]
         clock.advance(milliseconds(1))
         assert await names(engine) == []
-        await engine.living.tell("berta", DOING)
+        await engine.workers.tell("berta", DOING)
         assert deployment.ask("HKEYS", "towpath:{workers}:told") == [b"berta"]
         assert deployment.ask("ZCARD", "towpath:{workers}:living") == 1
 
     async def test_that_comes_back_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.living.tell("anna", DOING)
+        await engine.workers.tell("anna", DOING)
         clock.advance(SILENT_AFTER)
-        await engine.living.tell("berta", DOING)
-        await engine.living.tell("anna", DOING)
-        assert {it.since for it in await engine.living.list()} == {clock.now}
+        await engine.workers.tell("berta", DOING)
+        await engine.workers.tell("anna", DOING)
+        assert {it.since for it in await engine.workers.list()} == {clock.now}
 
     async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
         jobs = [Running(job_ref("mails", f"m-{n}"), 1000 - n) for n in range(300)]
         many = msgspec.structs.replace(DOING, queues=queues, serving=500, running=300, jobs=jobs)
-        await engine.living.tell("anna", many)
-        [found] = await engine.living.list()
+        await engine.workers.tell("anna", many)
+        [found] = await engine.workers.list()
         assert list(found.doing.queues) == queues[:QUEUES_SHOWN]
         assert [it.job.id for it in found.doing.jobs] == [f"m-{299 - n}" for n in range(JOBS_SHOWN)]
         assert (found.doing.serving, found.doing.running) == (500, 300)
@@ -69,13 +69,13 @@ class TestALivingWorker:
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(living, "WORKERS_MOST", 2)
-        assert [await engine.living.tell(it, DOING) for it in "aabc"] == [True, True, True, False]
+        assert [await engine.workers.tell(it, DOING) for it in "aabc"] == [True, True, True, False]
         assert await names(engine) == ["a", "b"]
 
     async def test_of_a_newer_release_is_left_out(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.living.tell("anna", DOING)
-        await engine.living.tell("newer", DOING)
+        await engine.workers.tell("anna", DOING)
+        await engine.workers.tell("newer", DOING)
         deployment.ask("HSET", "towpath:{workers}:told", "newer", "1 {}")
         assert await names(engine) == ["anna"]

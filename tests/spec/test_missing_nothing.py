@@ -43,7 +43,7 @@ async def seen(events: AsyncIterator[Event], id: str) -> None:
 
 
 async def entered(engine: Engine, stack: AsyncExitStack) -> AsyncIterator[Event]:
-    return await stack.enter_async_context(engine.follow(REVIEWS))
+    return await stack.enter_async_context(engine.events.follow(REVIEWS))
 
 
 class TestAFollower:
@@ -51,7 +51,7 @@ class TestAFollower:
         self, engine: Engine, other_engine: Engine
     ) -> None:
         """There is a reader, but it reads nothing yet."""
-        await other_engine.counts(REVIEWS)
+        await other_engine.inspect.counts(REVIEWS)
         await submit_ids(engine, "before")
         async with AsyncExitStack() as stack:
             first = asyncio.create_task(entered(engine, stack))
@@ -66,7 +66,7 @@ class TestAFollower:
         await entered(engine, last)
         leaving = asyncio.create_task(last.aclose())
         await asyncio.sleep(0)
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             await leaving
             await submit_ids(engine, "a")
             await seen(live, "a")
@@ -84,7 +84,7 @@ class TestAFollower:
             return deployment.blocked() == 0
 
         await eventually_async(nobody_waits)
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
@@ -93,7 +93,7 @@ class TestAFollower:
     ) -> None:
         """The process was busy elsewhere; what it did not read is gone."""
         await submit_ids(engine, "before")
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             deployment.ask("EVAL", FLOOD, 1, EVENTS)
             with pytest.raises(FellBehind):
                 await seen(live, "nobody")
@@ -103,7 +103,7 @@ class TestAFollower:
     async def test_of_a_new_queue_is_told_as_well(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             deployment.ask("EVAL", FLOOD, 1, EVENTS)
             with pytest.raises(FellBehind):
                 await seen(live, "nobody")
@@ -113,7 +113,7 @@ class TestAFollower:
     ) -> None:
         """A server that came back empty, its clock behind: places of before mean nothing."""
         deployment.ask("XADD", EVENTS, "99999999999999-0", "submit", "before")
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             deployment.ask("DEL", EVENTS)
             _hang_up_all(deployment)
             with pytest.raises(FellBehind):
@@ -133,7 +133,7 @@ class TestAFollower:
                 raise defect
 
         monkeypatch.setattr(events._Feed, "_read", planted)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
-        async with engine.follow(REVIEWS) as live:
+        async with engine.events.follow(REVIEWS) as live:
             for id in ("a", "b", "c"):
                 await submit_ids(engine, id)
             await seen(live, "a")
@@ -143,10 +143,10 @@ class TestAFollower:
 
     async def test_gets_only_what_happened_since_it_came(self, engine: Engine) -> None:
         """Also where a reader is under way that is not there yet."""
-        async with engine.follow(REVIEWS):
+        async with engine.events.follow(REVIEWS):
             for n in range(20):
                 await submit_ids(engine, f"before-{n}")
-                async with engine.follow(REVIEWS) as live:
+                async with engine.events.follow(REVIEWS) as live:
                     await submit_ids(engine, f"since-{n}")
                     async with asyncio.timeout(20):
                         assert (await anext(live)).job.id == f"since-{n}"
@@ -160,16 +160,16 @@ def _hang_up_all(deployment: Deployment) -> None:
 class TestWaitingForAJobsEnd:
     @pytest.fixture(autouse=True)
     async def keeping(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
 
     async def test_that_begins_as_another_wait_ends_is_told(self, engine: Engine) -> None:
         for n in range(20):
             lease, other = await _two(engine, n)
-            first = asyncio.create_task(engine.ended(lease.job, within=LONG))
+            first = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
             await engine.complete(lease)
             async with asyncio.timeout(20):
                 await first
-                second = asyncio.create_task(engine.ended(other.job, within=LONG))
+                second = asyncio.create_task(engine.events.ended(other.job, within=LONG))
                 await asyncio.sleep(0)
                 await engine.complete(other)
                 assert (await second).state is State.DONE
@@ -178,8 +178,8 @@ class TestWaitingForAJobsEnd:
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease, other = await _two(engine, 0)
-        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
-        entered = asyncio.create_task(engine.ended(other.job, within=LONG))
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
+        entered = asyncio.create_task(engine.events.ended(other.job, within=LONG))
         await engine.complete(other)
         await entered
         # All of it while the event loop of *engine* stands still.
@@ -195,7 +195,7 @@ class TestWaitingForAJobsEnd:
         """With its memory full a server writes no events, and nothing else fails."""
         monkeypatch.setattr(follow, "LOOK_EVERY", milliseconds(50))
         lease = await leased(engine)
-        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
         await asyncio.sleep(0)
         deployment.ask("DEL", EVENTS)
         deployment.ask("SET", EVENTS, "no stream")
@@ -209,7 +209,7 @@ class TestWaitingForAJobsEnd:
         lease = await leased(engine)
         deployment.ask("DEL", EVENTS)
         deployment.ask("SET", EVENTS, "no stream")
-        ended = asyncio.create_task(engine.ended(lease.job, within=seconds(1)))
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=seconds(1)))
         await asyncio.sleep(0)
         await engine.complete(lease)
         assert (await ended).state is State.DONE
@@ -217,15 +217,15 @@ class TestWaitingForAJobsEnd:
     async def test_for_no_time_looks_once(self, engine: Engine) -> None:
         lease = await leased(engine)
         with pytest.raises(StillOpen):
-            await engine.ended(lease.job, within=seconds(0))
+            await engine.events.ended(lease.job, within=seconds(0))
         await engine.complete(lease)
-        assert (await engine.ended(lease.job, within=seconds(0))).state is State.DONE
+        assert (await engine.events.ended(lease.job, within=seconds(0))).state is State.DONE
 
     async def test_is_told_when_the_job_is_removed(self, engine: Engine) -> None:
-        await engine.configure("forgetful", QueueOptions(keep=seconds(0)))
+        await engine.queues.configure("forgetful", QueueOptions(keep=seconds(0)))
         await engine.submit("forgetful", b"", id="a")
         [lease] = await engine.claim("forgetful", worker="anna", lease=seconds(30))
-        ended = asyncio.create_task(engine.ended(lease.job, within=LONG))
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
         await asyncio.sleep(0)
         await engine.complete(lease)
         async with asyncio.timeout(20):
@@ -234,7 +234,7 @@ class TestWaitingForAJobsEnd:
 
     async def test_by_several_is_told_to_all_of_them(self, engine: Engine) -> None:
         lease = await leased(engine)
-        waits = [asyncio.create_task(engine.ended(lease.job, within=LONG)) for _ in range(5)]
+        waits = [asyncio.create_task(engine.events.ended(lease.job, within=LONG)) for _ in range(5)]
         await asyncio.sleep(0)
         waits[0].cancel()
         await engine.complete(lease, b"result")
@@ -259,7 +259,7 @@ async def _random_walk(engine: Engine, deployment: Deployment, chance: random.Ra
         for n in range(60):
             await submit_ids(engine, f"walk-{n}")
             lease = await claim_one(engine)
-            ended = group.create_task(engine.ended(lease.job, within=LONG))
+            ended = group.create_task(engine.events.ended(lease.job, within=LONG))
             for _ in range(chance.randrange(4)):
                 await asyncio.sleep(0)
             match chance.randrange(6):
@@ -269,7 +269,7 @@ async def _random_walk(engine: Engine, deployment: Deployment, chance: random.Ra
                         await asyncio.sleep(0)
                     passing.cancel()
                 case 1:
-                    async with engine.follow(REVIEWS):
+                    async with engine.events.follow(REVIEWS):
                         pass
                 case 2:
                     _hang_up_all(deployment)
@@ -307,7 +307,7 @@ class TestTheWork:
 
     async def test_of_many_waits_grows_as_they_do(self, engine: Engine) -> None:
         """Each event goes to those who wait for its job, not to all who wait."""
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         few = await _work(_waits(engine, 50))
         many = await _work(_waits(engine, 400))
         assert many < 8 * few * 1.5
@@ -323,7 +323,7 @@ class TestTheWork:
         await submit_ids(engine, *(f"{n}" for n in range(400)))
         before = deployment.calls("evalsha", "eval")
         refs = [job_ref(REVIEWS, f"{n}") for n in range(400)]
-        waits = [engine.ended(ref, within=seconds(1)) for ref in refs]
+        waits = [engine.events.ended(ref, within=seconds(1)) for ref in refs]
         ends = await asyncio.gather(*waits, return_exceptions=True)
         assert all(isinstance(it, StillOpen) for it in ends)
         assert deployment.calls("evalsha", "eval") - before < 20
@@ -333,7 +333,7 @@ async def _waits(engine: Engine, count: int) -> None:
     run = f"{count}-"
     await submit_ids(engine, *(f"{run}{n}" for n in range(count)))
     leases = await claim(engine, count=count)
-    waits = [asyncio.create_task(engine.ended(it.job, within=LONG)) for it in leases]
+    waits = [asyncio.create_task(engine.events.ended(it.job, within=LONG)) for it in leases]
     for lease in leases:
         await engine.complete(lease)
     async with asyncio.timeout(60):

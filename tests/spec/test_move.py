@@ -39,7 +39,7 @@ class TestMovingADelayedJob:
         job = (await engine.submit(REVIEWS, b"", delay=hours(5))).job
         due = clock.now + seconds(3)
         assert await engine.move(job, due=due) is State.DELAYED
-        assert (await engine.job(job)).due_at == due
+        assert (await engine.inspect.job(job)).due_at == due
         clock.advance(seconds(3))
         lease = await claim_one(engine)
         assert (lease.id, lease.due_at) == (job.id, due)
@@ -59,7 +59,7 @@ class TestMovingADelayedJob:
     async def test_keeps_what_was_said_of_it(self, engine: Engine, clock: ManualClock) -> None:
         said: Any = {"priority": 70, "headers": {"trace": "1"}, "max_attempts": 2}
         job = (await engine.submit(REVIEWS, b"payload", delay=hours(1), **said)).job
-        before = await engine.job(job)
+        before = await engine.inspect.job(job)
         clock.advance(minutes(1))
         await engine.move(job, delay=ZERO)
         lease = await claim_one(engine)
@@ -97,9 +97,9 @@ class TestMovingAReadyJob:
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
         a, _ = await submit_ids(engine, "a", "b")
-        before = await engine.events(REVIEWS)
+        before = await engine.events.list(REVIEWS)
         assert await engine.move(a, due=clock.now) is State.READY
-        assert await engine.events(REVIEWS) == before
+        assert await engine.events.list(REVIEWS) == before
         assert ids_of(await claim(engine, 9)) == ["a", "b"]
 
     async def test_in_the_millisecond_in_which_it_falls_due(
@@ -129,9 +129,9 @@ class TestMovingAJobOfALane:
     ) -> None:
         _, second, _ = await submit_ids(engine, "a", "b", "c", lane="octo")
         assert await engine.move(second, delay=seconds(5)) is State.WAITING
-        assert (await engine.job(second)).due_at == clock.now + seconds(5)
+        assert (await engine.inspect.job(second)).due_at == clock.now + seconds(5)
         await engine.complete(await claim_one(engine))
-        assert await engine.state(second) is State.DELAYED
+        assert await engine.inspect.state(second) is State.DELAYED
         assert await claim(engine, 9) == []
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 9)) == ["b"]
@@ -140,7 +140,7 @@ class TestMovingAJobOfALane:
         """A planted fault that random programs find too rarely: the lane is not asked."""
         fault = Mutant("no lane", ("move", "elseif take_lane(job) then", "else"))
         async with Engine(server.url, scripts=fault.scripts()) as engine:
-            await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+            await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
             await submit_ids(engine, "a", "b", lane="octo")
             first = await claim_one(engine)
             await engine.fail(first, "no", delay=hours(1))
@@ -155,7 +155,7 @@ class TestMovingAJobOfALane:
 
     async def test_that_its_lane_went_on_without_lets_it_wait_there(self, engine: Engine) -> None:
         """With `skip`: it failed, and comes back at its old place."""
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
         failed, *_ = await submit_ids(engine, "a", "b", "c", lane="octo")
         await engine.fail(await claim_one(engine), "503", delay=hours(1))
         head = await claim_one(engine)
@@ -192,13 +192,15 @@ class TestMoving:
     async def test_is_told(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         await engine.move(ref, delay=seconds(5))
-        assert [(it.verb, it.job) for it in await engine.events(REVIEWS)][1:] == [("move", ref)]
-        assert (await engine.counts(REVIEWS)).totals["moved"] == 1
+        assert [(it.verb, it.job) for it in await engine.events.list(REVIEWS)][1:] == [
+            ("move", ref)
+        ]
+        assert (await engine.inspect.counts(REVIEWS)).totals["moved"] == 1
 
     async def test_goes_on_while_the_queue_is_paused_or_full(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         [ref] = await submit_ids(engine, "a")
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         assert await engine.move(ref, delay=seconds(5)) is State.DELAYED
         assert await engine.move(ref, delay=ZERO) is State.READY
 
@@ -218,7 +220,7 @@ class TestMovingMany:
         await submit_ids(engine, *ids)
         moves: dict[str, Any] = dict.fromkeys(ids, seconds(1))
         assert set(await engine.move_many(REVIEWS, moves)) == {State.DELAYED}
-        assert (await engine.counts(REVIEWS)).delayed == len(ids)
+        assert (await engine.inspect.counts(REVIEWS)).delayed == len(ids)
         with pytest.raises(InvalidOption, match="call"):
             await engine.move_many(REVIEWS, moves, call=Call("me", 1))
 
@@ -256,7 +258,7 @@ class TestMovingIsRefused:
 
     async def test_for_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
         """It is leased until its worker lets go; then it is cancelled, whatever somebody moved."""
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         lease = await leased(engine)
         await engine.cancel(lease.job)
         with pytest.raises(JobNotWaiting, match="is leased"):
@@ -266,7 +268,7 @@ class TestMovingIsRefused:
             await engine.move(lease.job, delay=seconds(1))
 
     async def test_for_a_job_that_is_done_or_dead(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         done = await leased(engine, "done")
         await engine.complete(done)
         for state, ref in (("done", done.job), ("dead", await buried(engine, "dead"))):
@@ -299,6 +301,6 @@ async def test_a_moved_job_is_claimed_once_and_ends(engine: Engine, clock: Manua
     clock.advance(seconds(9))
     [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=9)
     await engine.complete(lease)
-    counts = await engine.counts(REVIEWS)
+    counts = await engine.inspect.counts(REVIEWS)
     assert (counts.ready, counts.delayed, counts.leased) == (0, 0, 0)
     assert (await engine.submit_many(REVIEWS, [new_job(b"", id="a")]))[0]

@@ -50,7 +50,7 @@ Use = Callable[[Engine, Any], Awaitable[object]]
 
 
 async def follow(engine: Engine, queue: Any) -> None:
-    async with engine.follow(queue):
+    async with engine.events.follow(queue):
         pass
 
 
@@ -62,23 +62,25 @@ QUEUE_VERBS: dict[str, Use] = {
     "move_many": lambda engine, q: engine.move_many(q, {"a": LEASE}),
     "claim": lambda engine, q: engine.claim(q, worker="anna", lease=LEASE),
     "exchange": lambda engine, q: engine.exchange(q, [], worker="anna", lease=LEASE, count=1),
-    "pause": lambda engine, q: engine.pause(q),
-    "resume": lambda engine, q: engine.resume(q),
-    "promote": lambda engine, q: engine.promote(q),
-    "reap": lambda engine, q: engine.reap(q),
-    "trim": lambda engine, q: engine.trim(q),
+    "pause": lambda engine, q: engine.queues.pause(q),
+    "resume": lambda engine, q: engine.queues.resume(q),
+    "promote": lambda engine, q: engine.queues.promote(q),
+    "reap": lambda engine, q: engine.queues.reap(q),
+    "trim": lambda engine, q: engine.queues.trim(q),
     "drop": lambda engine, q: engine.drop(q, "lane"),
-    "fire": lambda engine, q: engine.fire(q, "nightly", [], after=None, upto=NEW_YEAR),
-    "forget": lambda engine, q: engine.forget(q, "nightly"),
-    "recurring": lambda engine, q: engine.recurring(q),
+    "fire": lambda engine, q: engine.schedules.fire_due(
+        q, "nightly", [], after=None, upto=NEW_YEAR
+    ),
+    "forget": lambda engine, q: engine.schedules.forget(q, "nightly"),
+    "recurring": lambda engine, q: engine.schedules.recurring(q),
     "schedules.set": lambda engine, q: engine.schedules.set(q, "nightly", Every(LEASE)),
     "schedules.get": lambda engine, q: engine.schedules.get(q, "nightly"),
-    "list": lambda engine, q: engine.list(q, State.READY),
-    "counts": lambda engine, q: engine.counts(q),
-    "events": lambda engine, q: engine.events(q),
+    "list": lambda engine, q: engine.inspect.list(q, State.READY),
+    "counts": lambda engine, q: engine.inspect.counts(q),
+    "events": lambda engine, q: engine.events.list(q),
     "follow": follow,
-    "options": lambda engine, q: engine.options(q),
-    "anchor": lambda engine, q: engine.anchor(q),
+    "options": lambda engine, q: engine.queues.options(q),
+    "anchor": lambda engine, q: engine.queues.anchor(q),
 }
 
 
@@ -128,7 +130,7 @@ TEXT_USES: dict[str, Use] = {
         REVIEWS, worker="anna", lease=LEASE, selectors=[it]
     ),
     "lane of a drop": lambda engine, it: engine.drop(REVIEWS, it),
-    "lane of a list": lambda engine, it: engine.list(REVIEWS, State.WAITING, lane=it),
+    "lane of a list": lambda engine, it: engine.inspect.list(REVIEWS, State.WAITING, lane=it),
 }
 
 
@@ -207,11 +209,11 @@ NUMBERS: dict[str, Use] = {
     "count of an exchange": lambda engine, it: engine.exchange(
         REVIEWS, [], worker="anna", lease=LEASE, count=it
     ),
-    "promote": lambda engine, it: engine.promote(REVIEWS, it),
-    "reap": lambda engine, it: engine.reap(REVIEWS, it),
-    "trim": lambda engine, it: engine.trim(REVIEWS, it),
-    "size of a list": lambda engine, it: engine.list(REVIEWS, State.READY, size=it),
-    "size of events": lambda engine, it: engine.events(REVIEWS, size=it),
+    "promote": lambda engine, it: engine.queues.promote(REVIEWS, it),
+    "reap": lambda engine, it: engine.queues.reap(REVIEWS, it),
+    "trim": lambda engine, it: engine.queues.trim(REVIEWS, it),
+    "size of a list": lambda engine, it: engine.inspect.list(REVIEWS, State.READY, size=it),
+    "size of events": lambda engine, it: engine.events.list(REVIEWS, size=it),
 }
 
 

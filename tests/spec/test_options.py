@@ -47,33 +47,35 @@ EVERY_OPTION = QueueOptions(
 
 class TestConfiguring:
     async def test_decides_at_the_first_use(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, EVERY_OPTION)
-        assert await engine.options(REVIEWS) == EVERY_OPTION
+        await engine.queues.configure(REVIEWS, EVERY_OPTION)
+        assert await engine.queues.options(REVIEWS) == EVERY_OPTION
 
     async def test_is_known_to_every_engine(self, engine: Engine, other_engine: Engine) -> None:
-        await engine.configure(REVIEWS, EVERY_OPTION)
-        assert await other_engine.options(REVIEWS) == EVERY_OPTION
+        await engine.queues.configure(REVIEWS, EVERY_OPTION)
+        assert await other_engine.queues.options(REVIEWS) == EVERY_OPTION
 
     async def test_the_same_again_is_harmless(self, engine: Engine, other_engine: Engine) -> None:
         for it in (engine, other_engine, engine):
-            await it.configure(REVIEWS, EVERY_OPTION)
+            await it.queues.configure(REVIEWS, EVERY_OPTION)
 
     async def test_otherwise_is_refused_and_names_what_differs(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=3, keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=3, keep=hours(1)))
         with pytest.raises(QueueDiffers) as refusal:
-            await other_engine.configure(REVIEWS, QueueOptions(max_attempts=4, keep=hours(1)))
+            await other_engine.queues.configure(
+                REVIEWS, QueueOptions(max_attempts=4, keep=hours(1))
+            )
         assert "max_attempts is 3, not 4" in refusal.value.differences
         assert "keep" not in refusal.value.differences
         assert "reconfigure" in refusal.value.remedy
-        assert (await engine.options(REVIEWS)).max_attempts == 3
+        assert (await engine.queues.options(REVIEWS)).max_attempts == 3
 
     async def test_after_a_first_use_without_options_is_refused(self, engine: Engine) -> None:
         """The first submit gave the queue the defaults."""
         await submit_ids(engine, "a")
         with pytest.raises(QueueDiffers):
-            await engine.configure(REVIEWS, EVERY_OPTION)
+            await engine.queues.configure(REVIEWS, EVERY_OPTION)
 
     @pytest.mark.parametrize(
         "policy", [Exponential(), Fixed(seconds(3)), Listed((seconds(1), minutes(2))), Never()]
@@ -81,47 +83,47 @@ class TestConfiguring:
     async def test_keeps_every_retry_policy(
         self, engine: Engine, other_engine: Engine, policy: Any
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(retry=policy))
-        assert (await other_engine.options(REVIEWS)).retry == policy
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=policy))
+        assert (await other_engine.queues.options(REVIEWS)).retry == policy
 
     async def test_is_done_again_for_a_server_that_lost_everything(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, EVERY_OPTION)
+        await engine.queues.configure(REVIEWS, EVERY_OPTION)
         deployment.flush()
         await submit_ids(engine, "a")
         async with Engine(deployment.url) as later:
-            assert await later.options(REVIEWS) == EVERY_OPTION
+            assert await later.queues.options(REVIEWS) == EVERY_OPTION
 
 
 class TestReconfiguring:
     async def test_changes_the_options_for_everybody(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions())
-        await engine.reconfigure(REVIEWS, EVERY_OPTION)
-        assert await engine.options(REVIEWS) == EVERY_OPTION
+        await engine.queues.configure(REVIEWS, QueueOptions())
+        await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
+        assert await engine.queues.options(REVIEWS) == EVERY_OPTION
         async with Engine(deployment.url) as later:
-            assert await later.options(REVIEWS) == EVERY_OPTION
-            assert (await later.queues()).popitem()[1] == EVERY_OPTION
+            assert await later.queues.options(REVIEWS) == EVERY_OPTION
+            assert (await later.queues.list()).popitem()[1] == EVERY_OPTION
 
     async def test_is_in_force_at_once_for_jobs_that_are_there(self, engine: Engine) -> None:
         lease = await leased(engine)
-        await engine.reconfigure(REVIEWS, QueueOptions(max_attempts=1))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(max_attempts=1))
         assert await engine.fail(lease, "503") is State.DEAD
 
     async def test_is_in_force_in_an_engine_that_used_the_queue_before(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await submit_ids(other_engine, "a")
-        await engine.reconfigure(REVIEWS, QueueOptions(max_payload=3, retry=Fixed(hours(7))))
-        assert (await other_engine.options(REVIEWS)).max_payload == 3
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(max_payload=3, retry=Fixed(hours(7))))
+        assert (await other_engine.queues.options(REVIEWS)).max_payload == 3
 
     async def test_limits_payloads_in_an_engine_that_used_the_queue_before(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         await submit_ids(other_engine, "a")
-        await engine.reconfigure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(max_payload=3))
         with pytest.raises(PayloadTooLarge):
             await other_engine.submit(REVIEWS, b"four")
 
@@ -129,49 +131,51 @@ class TestReconfiguring:
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(other_engine)
-        await engine.reconfigure(REVIEWS, QueueOptions(retry=Fixed(hours(7))))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(retry=Fixed(hours(7))))
         await other_engine.fail(lease, "503")
-        assert (await engine.job(lease.job)).due_at == clock.now + hours(7)
+        assert (await engine.inspect.job(lease.job)).due_at == clock.now + hours(7)
 
     async def test_gives_events_to_an_engine_that_knows_of_none(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(events=0))
-        await other_engine.reconfigure(REVIEWS, QueueOptions(events=10))
-        async with engine.follow(REVIEWS):
+        await engine.queues.configure(REVIEWS, QueueOptions(events=0))
+        await other_engine.queues.reconfigure(REVIEWS, QueueOptions(events=10))
+        async with engine.events.follow(REVIEWS):
             pass
 
     async def test_makes_a_queue_that_is_new(self, engine: Engine) -> None:
-        await engine.reconfigure("new", EVERY_OPTION)
-        assert await engine.options("new") == EVERY_OPTION
+        await engine.queues.reconfigure("new", EVERY_OPTION)
+        assert await engine.queues.options("new") == EVERY_OPTION
 
 
 class TestChangingSomeOptions:
     async def test_leaves_the_others_as_they_are(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, EVERY_OPTION)
-        answer = await engine.change_options(REVIEWS, more_attempts)
+        await engine.queues.configure(REVIEWS, EVERY_OPTION)
+        answer = await engine.queues.change_options(REVIEWS, more_attempts)
         assert answer == msgspec.structs.replace(EVERY_OPTION, max_attempts=3)
-        assert await engine.options(REVIEWS) == answer
+        assert await engine.queues.options(REVIEWS) == answer
 
     async def test_of_a_queue_that_is_new_begins_with_the_defaults(self, engine: Engine) -> None:
-        await engine.change_options("new", more_attempts)
-        assert await engine.options("new") == QueueOptions(max_attempts=6)
+        await engine.queues.change_options("new", more_attempts)
+        assert await engine.queues.options("new") == QueueOptions(max_attempts=6)
 
     async def test_at_the_same_time_loses_none_of_the_changes(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         """Whoever comes second goes by what the first one made of them."""
-        changes = [it.change_options(REVIEWS, more_attempts) for it in (engine, other_engine) * 25]
+        changes = [
+            it.queues.change_options(REVIEWS, more_attempts) for it in (engine, other_engine) * 25
+        ]
         answers = await asyncio.gather(*changes)
         assert sorted(it.max_attempts for it in answers) == list(range(6, 56))
-        assert (await engine.options(REVIEWS)).max_attempts == 55
+        assert (await engine.queues.options(REVIEWS)).max_attempts == 55
 
     async def test_to_what_they_are_writes_nothing(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, EVERY_OPTION)
+        await engine.queues.configure(REVIEWS, EVERY_OPTION)
         before = deployment.dump()
-        assert await engine.change_options(REVIEWS, lambda options: options) == EVERY_OPTION
+        assert await engine.queues.change_options(REVIEWS, lambda options: options) == EVERY_OPTION
         assert deployment.dump() == before
 
 
@@ -182,7 +186,7 @@ def more_attempts(options: QueueOptions) -> QueueOptions:
 class TestTheLongestQueue:
     @pytest.fixture(autouse=True)
     async def two_at_most(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
 
     async def test_refuses_a_job_beyond_it(self, engine: Engine) -> None:
         await submit_ids(engine, "a", "b")
@@ -190,7 +194,7 @@ class TestTheLongestQueue:
             await engine.submit(REVIEWS, b"")
         assert (refusal.value.queue, refusal.value.length) == (REVIEWS, 2)
         assert refusal.value.retry is RetryAdvice.LATER
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_counts_ready_delayed_and_waiting_jobs(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"", lane="octo", delay=hours(1))
@@ -202,7 +206,7 @@ class TestTheLongestQueue:
         await buried(engine, "dead")
         await leased(engine, "leased")
         await submit_ids(engine, "a", "b")
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_answers_a_batch_job_by_job(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=id) for id in ("a", "b", "c", "a")]
@@ -228,7 +232,7 @@ class TestTheLargestPayload:
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """All that is asked is whether the limit is still the same."""
-        await engine.configure(REVIEWS, QueueOptions(max_payload=10))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=10))
         await engine.submit(REVIEWS, b"x" * 10)
         scripts, looks = deployment.calls("evalsha", "eval"), deployment.calls("hmget")
         with pytest.raises(PayloadTooLarge) as refusal:
@@ -241,22 +245,22 @@ class TestTheLargestPayload:
         self, engine: Engine, other_engine: Engine, clock: ManualClock
     ) -> None:
         """In a submit, a batch, a firing and a result."""
-        await engine.configure(REVIEWS, QueueOptions(max_payload=3, keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=3, keep=hours(1)))
         lease = await leased(engine, "one")
         for verb in (
             lambda: engine.submit(REVIEWS, b"1" * 4),
             lambda: engine.submit_many(REVIEWS, [new_job(b"2" * 5)]),
-            lambda: engine.fire(
+            lambda: engine.schedules.fire_due(
                 REVIEWS, "nightly", [new_job(b"3" * 6)], after=None, upto=clock.now
             ),
             lambda: engine.complete(lease, b"4" * 7),
         ):
-            options = await other_engine.options(REVIEWS)
+            options = await other_engine.queues.options(REVIEWS)
             raised = msgspec.structs.replace(options, max_payload=options.max_payload + 1)
-            await other_engine.reconfigure(REVIEWS, raised)
+            await other_engine.queues.reconfigure(REVIEWS, raised)
             await verb()
-        assert (await engine.counts(REVIEWS)).ready == 3
-        assert (await engine.job(lease.job)).result == b"4" * 7
+        assert (await engine.inspect.counts(REVIEWS)).ready == 3
+        assert (await engine.inspect.job(lease.job)).result == b"4" * 7
 
     async def test_is_judged_by_the_server_where_a_call_has_a_name(
         self, engine: Engine, other_engine: Engine
@@ -264,18 +268,18 @@ class TestTheLargestPayload:
         """It may be a repeat: what was taken in before the limit was lowered is not refused now."""
         jobs, call = [new_job(b"four", id="a"), new_job(b"1", id="b")], Call("client-7", 1)
         answers = await engine.submit_many(REVIEWS, jobs, call=call)
-        await other_engine.reconfigure(REVIEWS, QueueOptions(max_payload=3))
-        await engine.options(REVIEWS)
+        await other_engine.queues.reconfigure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.queues.options(REVIEWS)
         assert await engine.submit_many(REVIEWS, jobs, call=call) == answers
         [refused] = await engine.submit_many(REVIEWS, jobs[:1], call=Call("client-7", 2))
         assert isinstance(refused, PayloadTooLarge)
 
     async def test_is_that_of_the_queue_for_results_too(self, engine: Engine) -> None:
         size = 1024 * 1024 + 1
-        await engine.configure(REVIEWS, QueueOptions(max_payload=size, keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=size, keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease, bytes(size))
-        assert len((await engine.job(lease.job)).result or b"") == size
+        assert len((await engine.inspect.job(lease.job)).result or b"") == size
 
     async def test_is_a_mebibyte_unless_said(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x" * 1024 * 1024)

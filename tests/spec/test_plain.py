@@ -104,13 +104,13 @@ class TestAPlainJob:
         first, again = await engine.submit_many(REVIEWS, [job, job])
         assert isinstance(first, Submitted)
         assert again == Submitted(first.job, State.READY, existed=True, same_payload=True)
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
     async def test_completed_twice_in_an_exchange_counts_once(self, engine: Engine) -> None:
         await engine.submit_many(REVIEWS, plain("a"))
         lease = await claim_one(engine)
         await engine.settle([Complete(lease), Complete(lease)])
-        assert (await engine.counts(REVIEWS)).totals["completed"] == 1
+        assert (await engine.inspect.counts(REVIEWS)).totals["completed"] == 1
 
     async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit_many(REVIEWS, plain("a"))

@@ -14,33 +14,33 @@ from towpath.errors import JobNotFound, LeaseLost, PayloadTooLarge
 class TestProgress:
     async def test_is_seen_by_those_who_look(self, engine: Engine) -> None:
         lease = await leased(engine)
-        assert (await engine.job(lease.job)).progress is None
+        assert (await engine.inspect.job(lease.job)).progress is None
         await engine.progress(lease, b"\x00 40 %")
-        assert (await engine.job(lease.job)).progress == b"\x00 40 %"
+        assert (await engine.inspect.job(lease.job)).progress == b"\x00 40 %"
 
     async def test_replaces_the_last_note(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.progress(lease, b"40 %")
         await engine.progress(lease, b"50 %")
-        assert (await engine.job(lease.job)).progress == b"50 %"
+        assert (await engine.inspect.job(lease.job)).progress == b"50 %"
 
     async def test_does_not_hold_the_job_longer(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         await engine.progress(lease, b"40 %")
-        assert (await engine.job(lease.job)).expires_at == clock.now + LEASE
+        assert (await engine.inspect.job(lease.job)).expires_at == clock.now + LEASE
 
     async def test_stays_when_the_job_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.progress(lease, b"99 %")
         await engine.complete(lease)
-        assert (await engine.job(lease.job)).progress == b"99 %"
+        assert (await engine.inspect.job(lease.job)).progress == b"99 %"
 
     async def test_is_taken_from_a_worker_that_was_asked_to_stop(self, engine: Engine) -> None:
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.progress(lease, b"cleaning up")
-        assert (await engine.job(lease.job)).progress == b"cleaning up"
+        assert (await engine.inspect.job(lease.job)).progress == b"cleaning up"
 
     async def test_of_a_stale_lease_changes_nothing(
         self, engine: Engine, clock: ManualClock, deployment: Deployment

@@ -18,23 +18,23 @@ class TestPromoting:
     async def test_makes_due_jobs_ready(self, engine: Engine, clock: ManualClock) -> None:
         await submit_delayed(engine, due=5, later=6)
         clock.advance(seconds(5))
-        assert await engine.promote(REVIEWS) == 1
-        assert await engine.state(job_ref(REVIEWS, "due")) is State.READY
-        assert await engine.state(job_ref(REVIEWS, "later")) is State.DELAYED
+        assert await engine.queues.promote(REVIEWS) == 1
+        assert await engine.inspect.state(job_ref(REVIEWS, "due")) is State.READY
+        assert await engine.inspect.state(job_ref(REVIEWS, "later")) is State.DELAYED
 
     async def test_leaves_a_job_that_is_a_millisecond_early(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_delayed(engine, a=5)
         clock.advance(seconds(5) - milliseconds(1))
-        assert await engine.promote(REVIEWS) == 0
+        assert await engine.queues.promote(REVIEWS) == 0
 
     async def test_orders_them_by_due_time_and_then_by_submission(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_delayed(engine, z=2, b=2, a=2, last=3, first=1)
         clock.advance(seconds(9))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         assert ids_of(await claim(engine, 9)) == ["first", "z", "b", "a", "last"]
 
     async def test_puts_them_behind_those_that_are_ready(
@@ -44,14 +44,14 @@ class TestPromoting:
         await submit_delayed(engine, due=5)
         await submit_ids(engine, "ready")
         clock.advance(seconds(5))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         assert ids_of(await claim(engine, 2)) == ["ready", "due"]
 
     async def test_keeps_their_priority(self, engine: Engine, clock: ManualClock) -> None:
         await engine.submit(REVIEWS, b"", id="high", delay=seconds(5), priority=60)
         await submit_ids(engine, "ready")
         clock.advance(seconds(5))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         assert ids_of(await claim(engine, 2)) == ["high", "ready"]
 
     async def test_takes_at_most_so_many_the_earliest_first(
@@ -59,35 +59,35 @@ class TestPromoting:
     ) -> None:
         await submit_delayed(engine, c=3, b=2, a=1)
         clock.advance(seconds(3))
-        assert await engine.promote(REVIEWS, 2) == 2
-        assert await engine.state(job_ref(REVIEWS, "c")) is State.DELAYED
-        assert await engine.promote(REVIEWS, 2) == 1
-        assert await engine.promote(REVIEWS, 2) == 0
+        assert await engine.queues.promote(REVIEWS, 2) == 2
+        assert await engine.inspect.state(job_ref(REVIEWS, "c")) is State.DELAYED
+        assert await engine.queues.promote(REVIEWS, 2) == 1
+        assert await engine.queues.promote(REVIEWS, 2) == 0
 
     async def test_sends_a_job_to_wait_whose_lane_went_on_without_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.SKIP))
         failed, _ = await submit_ids(engine, "a", "b", lane="octo")
         await engine.fail(await claim_one(engine), "503", delay=seconds(1))
         await claim_one(engine)
         clock.advance(seconds(1))
-        assert await engine.promote(REVIEWS) == 1
-        assert await engine.state(failed) is State.WAITING
+        assert await engine.queues.promote(REVIEWS) == 1
+        assert await engine.inspect.state(failed) is State.WAITING
 
     async def test_goes_on_while_the_queue_is_paused(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit_delayed(engine, a=1)
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         clock.advance(seconds(1))
-        assert await engine.promote(REVIEWS) == 1
+        assert await engine.queues.promote(REVIEWS) == 1
 
     async def test_is_counted(self, engine: Engine, clock: ManualClock) -> None:
         await submit_delayed(engine, a=1, b=1)
         clock.advance(seconds(1))
-        await engine.promote(REVIEWS)
-        assert (await engine.counts(REVIEWS)).totals["promoted"] == 2
+        await engine.queues.promote(REVIEWS)
+        assert (await engine.inspect.counts(REVIEWS)).totals["promoted"] == 2
 
 
 class TestASweep:
@@ -98,7 +98,7 @@ class TestASweep:
         await submit_delayed(engine, due=5)
         clock.advance(seconds(60))
         assert await sweep(engine, REVIEWS) == 3
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.leased, counts.delayed, counts.kept) == (2, 0, 0, 0)
 
     async def test_of_a_quiet_queue_does_nothing(self, engine: Engine) -> None:

@@ -19,29 +19,29 @@ Look = Callable[[Engine], Awaitable[object]]
 
 
 async def followed(engine: Engine) -> None:
-    async with engine.follow(NOWHERE):
+    async with engine.events.follow(NOWHERE):
         pass
 
 
 LOOKS: dict[str, Look] = {
-    "job": lambda engine: engine.job(JOB),
-    "state": lambda engine: engine.state(JOB),
-    "position": lambda engine: engine.position(JOB),
-    "explain": lambda engine: engine.explain(JOB),
-    "lane": lambda engine: engine.lane(NOWHERE, "ann"),
-    "lanes_waiting": lambda engine: engine.lanes_waiting(NOWHERE),
-    "list": lambda engine: engine.list(NOWHERE, State.READY),
-    "search_dead": lambda engine: engine.search_dead(NOWHERE, "disk"),
-    "counts": lambda engine: engine.counts(NOWHERE),
-    "options": lambda engine: engine.options(NOWHERE),
-    "known_options": lambda engine: engine.known_options(NOWHERE),
-    "events": lambda engine: engine.events(NOWHERE),
-    "newest_event": lambda engine: engine.newest_event(NOWHERE),
+    "job": lambda engine: engine.inspect.job(JOB),
+    "state": lambda engine: engine.inspect.state(JOB),
+    "position": lambda engine: engine.inspect.position(JOB),
+    "explain": lambda engine: engine.inspect.explain(JOB),
+    "lane": lambda engine: engine.inspect.lane(NOWHERE, "ann"),
+    "lanes_waiting": lambda engine: engine.inspect.lanes_waiting(NOWHERE),
+    "list": lambda engine: engine.inspect.list(NOWHERE, State.READY),
+    "search_dead": lambda engine: engine.inspect.search_dead(NOWHERE, "disk"),
+    "counts": lambda engine: engine.inspect.counts(NOWHERE),
+    "options": lambda engine: engine.queues.options(NOWHERE),
+    "known_options": lambda engine: engine.queues.known_options(NOWHERE),
+    "events": lambda engine: engine.events.list(NOWHERE),
+    "newest_event": lambda engine: engine.events.newest(NOWHERE),
     "follow": followed,
-    "ended": lambda engine: engine.ended(JOB, within=milliseconds(20)),
-    "living": lambda engine: engine.living.list(),
-    "queues": lambda engine: engine.queues(),
-    "recurring": lambda engine: engine.recurring(NOWHERE),
+    "ended": lambda engine: engine.events.ended(JOB, within=milliseconds(20)),
+    "living": lambda engine: engine.workers.list(),
+    "queues": lambda engine: engine.queues.list(),
+    "recurring": lambda engine: engine.schedules.recurring(NOWHERE),
     "schedules.get": lambda engine: engine.schedules.get(NOWHERE, "nightly"),
     "schedules.list": lambda engine: engine.schedules.list(),
     "schedules.changes": lambda engine: engine.schedules.changes(),
@@ -58,8 +58,8 @@ async def test_makes_no_queue(engine: Engine, deployment: Deployment, look: str)
 async def test_tells_the_options_of_one_that_another_process_made(
     engine: Engine, other_engine: Engine
 ) -> None:
-    assert await engine.options(NOWHERE) == QueueOptions()
+    assert await engine.queues.options(NOWHERE) == QueueOptions()
     chosen = QueueOptions(max_attempts=7)
-    await other_engine.configure(NOWHERE, chosen)
-    assert await engine.options(NOWHERE) == chosen
-    assert await engine.known_options(NOWHERE) == chosen
+    await other_engine.queues.configure(NOWHERE, chosen)
+    assert await engine.queues.options(NOWHERE) == chosen
+    assert await engine.queues.known_options(NOWHERE) == chosen

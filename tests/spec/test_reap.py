@@ -17,8 +17,8 @@ class TestReaping:
     ) -> None:
         lease = await leased(engine)
         clock.advance(LEASE)
-        assert await engine.reap(REVIEWS) == 1
-        job = await engine.job(lease.job)
+        assert await engine.queues.reap(REVIEWS) == 1
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.worker, job.attempts) == (State.READY, None, 1)
         assert deployment.ask("EXISTS", keys_of(QueueName(REVIEWS)).lock(lease.id)) == 0
 
@@ -27,7 +27,7 @@ class TestReaping:
     ) -> None:
         await leased(engine)
         clock.advance(LEASE - milliseconds(1))
-        assert await engine.reap(REVIEWS) == 0
+        assert await engine.queues.reap(REVIEWS) == 0
 
     async def test_puts_the_job_at_its_old_place_without_delay(
         self, engine: Engine, clock: ManualClock
@@ -35,13 +35,13 @@ class TestReaping:
         await leased(engine, "first")
         await submit_ids(engine, "second")
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert ids_of(await claim(engine, 2)) == ["first", "second"]
 
     async def test_counts_the_attempt(self, engine: Engine, clock: ManualClock) -> None:
         await leased(engine)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert (await claim_one(engine)).attempt == 2
 
     async def test_tells_the_next_worker_why_the_job_came_again(
@@ -54,19 +54,19 @@ class TestReaping:
         assert again.was_silent
         assert again.reason is not None
         assert lease.worker in again.reason
-        assert (await engine.job(lease.job)).reason == again.reason
+        assert (await engine.inspect.job(lease.job)).reason == again.reason
 
     async def test_ends_a_job_without_attempts_left(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """A job that kills its workers must not loop for ever."""
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=2))
         lease = await leased(engine)
         clock.advance(LEASE)
         await claim_one(engine, worker="berta")
         clock.advance(LEASE)
-        assert await engine.reap(REVIEWS) == 1
-        job = await engine.job(lease.job)
+        assert await engine.queues.reap(REVIEWS) == 1
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.attempts, job.ended_at) == (State.DEAD, 2, clock.now)
         assert job.reason is not None
         assert job.reason.startswith("LEASE_ENDED")
@@ -76,7 +76,7 @@ class TestReaping:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """The policy is about attempts that failed; a crash says nothing about the job."""
-        await engine.configure(REVIEWS, QueueOptions(retry=Never()))
+        await engine.queues.configure(REVIEWS, QueueOptions(retry=Never()))
         await leased(engine)
         clock.advance(LEASE)
         assert (await claim_one(engine)).attempt == 2
@@ -84,12 +84,12 @@ class TestReaping:
     async def test_ends_a_job_that_was_asked_to_stop(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.cancel(lease.job)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
-        assert await engine.state(lease.job) is State.CANCELLED
+        await engine.queues.reap(REVIEWS)
+        assert await engine.inspect.state(lease.job) is State.CANCELLED
 
     async def test_takes_at_most_so_many_the_longest_over_first(
         self, engine: Engine, clock: ManualClock
@@ -98,10 +98,10 @@ class TestReaping:
         clock.advance(seconds(1))
         await leased(engine, "b")
         clock.advance(LEASE)
-        assert await engine.reap(REVIEWS, 1) == 1
-        assert await engine.state(longest.job) is State.READY
-        assert await engine.reap(REVIEWS, 9) == 1
-        assert await engine.reap(REVIEWS, 9) == 0
+        assert await engine.queues.reap(REVIEWS, 1) == 1
+        assert await engine.inspect.state(longest.job) is State.READY
+        assert await engine.queues.reap(REVIEWS, 9) == 1
+        assert await engine.queues.reap(REVIEWS, 9) == 0
 
     async def test_keeps_the_place_of_a_head_in_its_lane(
         self, engine: Engine, clock: ManualClock
@@ -114,7 +114,7 @@ class TestReaping:
     async def test_lets_the_lane_go_on_past_a_head_that_is_dead(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
         await submit_ids(engine, "a", "b", lane="octo")
         await claim_one(engine)
         clock.advance(LEASE)
@@ -123,7 +123,7 @@ class TestReaping:
     async def test_parks_a_lane_whose_head_is_dead_if_the_queue_parks(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=1, lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1, lanes=LanePolicy.PARK))
         await submit_ids(engine, "a", "b", lane="octo")
         await claim_one(engine)
         clock.advance(LEASE)
@@ -133,32 +133,32 @@ class TestReaping:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await leased(engine)
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         clock.advance(LEASE)
-        assert await engine.reap(REVIEWS) == 1
+        assert await engine.queues.reap(REVIEWS) == 1
 
     async def test_is_never_refused_by_a_full_queue(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         await leased(engine, "a")
         await submit_ids(engine, "b")
         clock.advance(LEASE)
-        assert await engine.reap(REVIEWS) == 1
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert await engine.queues.reap(REVIEWS) == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_is_counted(self, engine: Engine, clock: ManualClock) -> None:
         await leased(engine)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
-        assert (await engine.counts(REVIEWS)).totals["reaped"] == 1
+        await engine.queues.reap(REVIEWS)
+        assert (await engine.inspect.counts(REVIEWS)).totals["reaped"] == 1
 
 
 class TestAPoisonJob:
     async def test_is_delivered_at_most_its_attempts_and_its_releases(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=3))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=3))
         await submit_ids(engine, "poison")
         await engine.release(await claim_one(engine))
         deliveries = 1
@@ -166,4 +166,4 @@ class TestAPoisonJob:
             deliveries += 1
             clock.advance(LEASE)
         assert deliveries == 3 + 1
-        assert (await engine.counts(REVIEWS)).dead == 1
+        assert (await engine.inspect.counts(REVIEWS)).dead == 1

@@ -18,18 +18,18 @@ class TestReleasing:
     async def test_makes_the_job_ready_again(self, engine: Engine, deployment: Deployment) -> None:
         lease = await leased(engine)
         assert await engine.release(lease) is State.READY
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.state, job.worker, job.expires_at) == (State.READY, None, None)
         assert deployment.ask("EXISTS", keys_of(QueueName(REVIEWS)).lock(lease.id)) == 0
 
     async def test_does_not_count_the_attempt(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
         [ref] = await submit_ids(engine, "a")
         for _ in range(3):
             lease = await claim_one(engine)
             assert lease.attempt == 1
             await engine.release(lease)
-        assert (await engine.job(ref)).attempts == 0
+        assert (await engine.inspect.job(ref)).attempts == 0
 
     async def test_gives_a_new_token_to_the_next_claim(self, engine: Engine) -> None:
         lease = await leased(engine)
@@ -64,22 +64,22 @@ class TestReleasing:
         assert (await claim_one(engine)).attempt == 1
 
     async def test_cancels_a_job_that_was_asked_to_stop(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.cancel(lease.job)
         assert await engine.release(lease, delay=seconds(5)) is State.CANCELLED
-        assert await engine.state(lease.job) is State.CANCELLED
+        assert await engine.inspect.state(lease.job) is State.CANCELLED
 
     async def test_is_never_refused_by_a_full_queue(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         lease = await leased(engine, "a")
         await submit_ids(engine, "b")
         await engine.release(lease)
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_is_counted(self, engine: Engine) -> None:
         await engine.release(await leased(engine))
-        assert (await engine.counts(REVIEWS)).totals["released"] == 1
+        assert (await engine.inspect.counts(REVIEWS)).totals["released"] == 1
 
 
 class TestReleasingIsRefused:

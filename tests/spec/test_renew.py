@@ -19,7 +19,7 @@ class TestRenewingALease:
         clock.advance(seconds(20))
         renewed = await engine.renew(lease, LEASE)
         assert renewed.expires_at == clock.now + LEASE
-        assert (await engine.job(lease.job)).expires_at == renewed.expires_at
+        assert (await engine.inspect.job(lease.job)).expires_at == renewed.expires_at
 
     async def test_keeps_the_token_and_the_attempt(
         self, engine: Engine, clock: ManualClock
@@ -91,16 +91,16 @@ class TestRenewingIsRefused:
         assert refusal.value.held == stalled.token
         assert refusal.value.current == current.token
         assert (refusal.value.worker, refusal.value.state) == ("berta", "leased")
-        assert (await engine.job(current.job)).expires_at == current.expires_at
+        assert (await engine.inspect.job(current.job)).expires_at == current.expires_at
 
     async def test_once_the_job_was_reaped(self, engine: Engine, clock: ManualClock) -> None:
         lease = await leased(engine)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         with pytest.raises(LeaseLost) as refusal:
             await engine.renew(lease, LEASE)
         assert refusal.value.state == "ready"
-        assert await engine.state(lease.job) is State.READY
+        assert await engine.inspect.state(lease.job) is State.READY
 
     async def test_once_the_job_was_given_back(self, engine: Engine) -> None:
         lease = await leased(engine)
@@ -115,7 +115,7 @@ class TestRenewingIsRefused:
             await engine.renew(lease, LEASE)
 
     async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobDone):
@@ -128,7 +128,7 @@ class TestRenewingIsRefused:
             await engine.renew(lease, LEASE)
 
     async def test_for_a_job_that_is_cancelled(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.cancel(lease.job)
         await engine.release(lease)

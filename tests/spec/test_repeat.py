@@ -114,7 +114,7 @@ async def deleting(engine: Engine) -> Verb:
 
 
 async def dropping(engine: Engine) -> Verb:
-    await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+    await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
     await buried(engine, "a", lane="octo")
     await submit_ids(engine, "b", lane="octo")
     return lambda engine, call: engine.drop(REVIEWS, "octo", call=call)
@@ -123,44 +123,44 @@ async def dropping(engine: Engine) -> Verb:
 async def promoting(engine: Engine) -> Verb:
     jobs = [new_job(b"", delay=seconds(5)) for _ in range(3)]
     await engine.submit_many(REVIEWS, jobs)
-    return lambda engine, call: engine.promote(REVIEWS, 2, call=call)
+    return lambda engine, call: engine.queues.promote(REVIEWS, 2, call=call)
 
 
 async def reaping(engine: Engine) -> Verb:
     await submit_ids(engine, "a", "b", "c")
     await claim(engine, 3)
-    return lambda engine, call: engine.reap(REVIEWS, 2, call=call)
+    return lambda engine, call: engine.queues.reap(REVIEWS, 2, call=call)
 
 
 async def trimming(engine: Engine) -> Verb:
-    await engine.configure(REVIEWS, QueueOptions(keep=minutes(30)))
+    await engine.queues.configure(REVIEWS, QueueOptions(keep=minutes(30)))
     for id in ("a", "b", "c"):
         await engine.complete(await leased(engine, id))
-    return lambda engine, call: engine.trim(REVIEWS, 2, call=call)
+    return lambda engine, call: engine.queues.trim(REVIEWS, 2, call=call)
 
 
 async def pausing(_: Engine) -> Verb:
-    return lambda engine, call: engine.pause(REVIEWS, call=call)
+    return lambda engine, call: engine.queues.pause(REVIEWS, call=call)
 
 
 async def resuming(engine: Engine) -> Verb:
-    await engine.pause(REVIEWS)
-    return lambda engine, call: engine.resume(REVIEWS, call=call)
+    await engine.queues.pause(REVIEWS)
+    return lambda engine, call: engine.queues.resume(REVIEWS, call=call)
 
 
 async def firing(engine: Engine) -> Verb:
-    first = (await engine.recurring(REVIEWS)).now
-    await engine.fire(REVIEWS, "nightly", [], after=None, upto=first)
+    first = (await engine.schedules.recurring(REVIEWS)).now
+    await engine.schedules.fire_due(REVIEWS, "nightly", [], after=None, upto=first)
     jobs, upto = [new_job(b"x", id="a"), new_job(b"y")], first + minutes(1)
-    return lambda engine, call: engine.fire(
+    return lambda engine, call: engine.schedules.fire_due(
         REVIEWS, "nightly", jobs, after=first, upto=upto, call=call
     )
 
 
 async def forgetting(engine: Engine) -> Verb:
-    first = (await engine.recurring(REVIEWS)).now
-    await engine.fire(REVIEWS, "nightly", [], after=None, upto=first)
-    return lambda engine, call: engine.forget(REVIEWS, "nightly", call=call)
+    first = (await engine.schedules.recurring(REVIEWS)).now
+    await engine.schedules.fire_due(REVIEWS, "nightly", [], after=None, upto=first)
+    return lambda engine, call: engine.schedules.forget(REVIEWS, "nightly", call=call)
 
 
 EVERY_VERB = pytest.mark.parametrize(
@@ -212,11 +212,11 @@ class TestTheSameCallAgain:
         await engine.complete(lease, call=Call("worker", 1))
         assert await engine.submit_many(REVIEWS, jobs, call=FIRST) == answer
         await engine.complete(lease, call=Call("worker", 1))
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.totals["completed"]) == (0, 1)
 
     async def test_is_known_for_ten_minutes(self, engine: Engine, deployment: Deployment) -> None:
-        await engine.pause(REVIEWS, call=FIRST)
+        await engine.queues.pause(REVIEWS, call=FIRST)
         left = deployment.ask("PTTL", keys_of(QueueName(REVIEWS)).call(FIRST.channel))
         assert isinstance(left, int)
         assert 590_000 < left <= 600_000
@@ -235,19 +235,19 @@ class TestACallOutOfOrder:
     async def test_with_a_higher_number_may_leave_some_out(self, engine: Engine) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 1))
         await engine.submit_many(REVIEWS, [new_job(b"")], call=Call("client-7", 1000))
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_of_another_channel_or_queue_is_another_call(self, engine: Engine) -> None:
         for channel, queue in (("a", REVIEWS), ("b", REVIEWS), ("a", "other")):
             await engine.submit_many(queue, [new_job(b"")], call=Call(channel, 1))
-        assert (await engine.counts(REVIEWS)).ready == 2
-        assert (await engine.counts("other")).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts("other")).ready == 1
 
     async def test_keeps_numbers_apart_that_differ_in_the_last_digit(self, engine: Engine) -> None:
         first, second = Call("client-7", 1794771968716192), Call("client-7", 1794771968716193)
         for call in (first, second):
             await engine.submit_many(REVIEWS, [new_job(b"")], call=call)
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
         with pytest.raises(CallStale):
             await engine.submit_many(REVIEWS, [new_job(b"")], call=first)
 
@@ -313,28 +313,28 @@ class TestACallIsRefused:
         jobs = [new_job(b"") for _ in range(LARGEST_BATCH + 1)]
         with pytest.raises(InvalidOption, match="call"):
             await engine.submit_many(REVIEWS, jobs, call=FIRST)
-        assert (await engine.counts(REVIEWS)).ready == 0
+        assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     @pytest.mark.parametrize("number", [-1, True, 1.5, "1", 2**53 + 1])
     async def test_with_a_number_that_can_not_be_kept_exactly(
         self, engine: Engine, number: Any
     ) -> None:
         with pytest.raises(InvalidOption):
-            await engine.pause(REVIEWS, call=Call("client-7", number))
+            await engine.queues.pause(REVIEWS, call=Call("client-7", number))
 
     @pytest.mark.parametrize("channel", ["", "x" * 513, "a\nb", 7])
     async def test_with_a_channel_that_is_no_name(self, engine: Engine, channel: Any) -> None:
         with pytest.raises(ValueError, match="channel"):
-            await engine.pause(REVIEWS, call=Call(channel, 1))
+            await engine.queues.pause(REVIEWS, call=Call(channel, 1))
 
 
 async def test_a_kept_job_outlives_the_memory_of_its_calls(engine: Engine) -> None:
     """A completion repeated after the memory of its call still finds the job done."""
-    await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+    await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
     lease = await leased(engine)
     await engine.complete(lease, call=FIRST)
     await engine.complete(lease, call=Call("client-8", 1))
-    assert await engine.state(lease.job) is State.DONE
+    assert await engine.inspect.state(lease.job) is State.DONE
 
 
 class TestANameThatWasUsedForAnotherVerb:
@@ -343,7 +343,7 @@ class TestANameThatWasUsedForAnotherVerb:
         await engine.progress(lease, b"half", call=Call("c", 1))
         with pytest.raises(CallTaken):
             await engine.complete(lease, call=Call("c", 1))
-        assert await engine.state(lease.job) is State.LEASED
+        assert await engine.inspect.state(lease.job) is State.LEASED
 
 
 class TestOptionsThatChangedMeanwhile:
@@ -360,9 +360,9 @@ class TestOptionsThatChangedMeanwhile:
         verb = await given(engine)
         clock.advance(hours(1))
         answer = await verb(engine, FIRST)
-        options = await engine.options(REVIEWS)
+        options = await engine.queues.options(REVIEWS)
         changed = msgspec.structs.replace(options, max_attempts=options.max_attempts + 1)
-        await other_engine.reconfigure(REVIEWS, changed)
+        await other_engine.queues.reconfigure(REVIEWS, changed)
         after, calls = deployment.dump(), deployment.calls("evalsha", "eval")
         assert await verb(engine, FIRST) == answer
         assert deployment.calls("evalsha", "eval") == calls + 1

@@ -15,12 +15,12 @@ class TestRetryingADeadJob:
     async def test_makes_it_ready(self, engine: Engine) -> None:
         ref = await buried(engine)
         assert await engine.retry(ref) is State.READY
-        job = await engine.job(ref)
+        job = await engine.inspect.job(ref)
         assert (job.state, job.attempts, job.ended_at) == (State.READY, 0, None)
-        assert (await engine.counts(REVIEWS)).dead == 0
+        assert (await engine.inspect.counts(REVIEWS)).dead == 0
 
     async def test_gives_it_all_its_attempts_back(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=2))
         ref = await buried(engine)
         await engine.retry(ref)
         first = await claim_one(engine)
@@ -32,7 +32,7 @@ class TestRetryingADeadJob:
         lease = await claim_one(engine)
         await engine.bury(lease, "broken")
         await engine.retry(lease.job)
-        job = await engine.job(lease.job)
+        job = await engine.inspect.job(lease.job)
         assert (job.payload, job.priority, job.reason) == (b"load", 90, "broken")
 
     async def test_puts_it_behind_those_that_are_ready(self, engine: Engine) -> None:
@@ -62,7 +62,7 @@ class TestRetryingADeadJob:
         assert ids_of(await claim(engine)) == ["a"]
 
     async def test_lets_a_lane_go_on_that_it_parked(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         ref = await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", lane="octo")
         assert await claim(engine) == []
@@ -71,7 +71,7 @@ class TestRetryingADeadJob:
         assert ids_of(await claim(engine)) == ["b"]
 
     async def test_is_never_refused_by_a_full_queue(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
         ref = await buried(engine, "a")
         await submit_ids(engine, "b")
         assert await engine.retry(ref) is State.READY
@@ -89,7 +89,7 @@ class TestRetryingIsRefused:
         assert refusal.value.state == "ready"
 
     async def test_for_a_job_that_is_done(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         lease = await leased(engine)
         await engine.complete(lease)
         with pytest.raises(JobNotDead) as refusal:

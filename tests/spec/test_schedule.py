@@ -31,7 +31,9 @@ async def fired(engine: Engine) -> list[str]:
 
 async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> None:
     """As a worker does whose app declares it."""
-    await engine.fire(REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC")
+    await engine.schedules.fire_due(
+        REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC"
+    )
 
 
 class TestASchedule:
@@ -152,26 +154,26 @@ class TestChangingASchedule:
     ) -> None:
         """Nothing is fired by a definition that was changed or removed meanwhile."""
         old = (await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))).schedule
-        last = (await engine.recurring(REVIEWS)).last[HOURLY].at
+        last = (await engine.schedules.recurring(REVIEWS)).last[HOURLY].at
         clock.advance(hours(1))
         how: dict[str, Any] = {"after": last, "upto": clock.now, "version": old.version}
         await engine.schedules.change(REVIEWS, HOURLY, payload=b"2")
         with pytest.raises(ScheduleChanged):
-            await engine.fire(REVIEWS, HOURLY, [], **how)
-        await engine.schedules.remove(REVIEWS, HOURLY)
+            await engine.schedules.fire_due(REVIEWS, HOURLY, [], **how)
+        await engine.schedules.delete(REVIEWS, HOURLY)
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
         with pytest.raises(ScheduleChanged):
-            await engine.fire(REVIEWS, HOURLY, [], **how)
+            await engine.schedules.fire_due(REVIEWS, HOURLY, [], **how)
         assert await fired(engine) == []
 
     async def test_is_not_for_code_that_has_the_same_name(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
-        last = (await engine.recurring(REVIEWS)).last[HOURLY].at
+        last = (await engine.schedules.recurring(REVIEWS)).last[HOURLY].at
         clock.advance(hours(1))
         with pytest.raises(ScheduleChanged):
-            await engine.fire(REVIEWS, HOURLY, [], after=last, upto=clock.now)
+            await engine.schedules.fire_due(REVIEWS, HOURLY, [], after=last, upto=clock.now)
 
 
 class TestPausing:
@@ -238,7 +240,7 @@ class TestFiringByHand:
 class TestRemoving:
     async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
-        await engine.schedules.remove(REVIEWS, HOURLY)
+        await engine.schedules.delete(REVIEWS, HOURLY)
         left = {key for key in deployment.key_names() if ":call:" not in key}
         assert left == {"{reviews}:meta", "towpath:queues"}
 
@@ -248,13 +250,13 @@ class TestRemoving:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
         await engine.schedules.set(REVIEWS, "other", Every(hours(1)))
         clock.advance(hours(2))
-        await engine.schedules.remove(REVIEWS, HOURLY)
+        await engine.schedules.delete(REVIEWS, HOURLY)
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
         assert await fired(engine) == ["other@2026-01-01T02:00:00.000Z"]
 
     async def test_is_refused_for_what_is_not_there(self, engine: Engine) -> None:
         with pytest.raises(ScheduleNotFound):
-            await engine.schedules.remove(REVIEWS, HOURLY)
+            await engine.schedules.delete(REVIEWS, HOURLY)
 
 
 class TestWhatCodeDeclares:
@@ -267,11 +269,11 @@ class TestWhatCodeDeclares:
         for refused in (
             engine.schedules.set(REVIEWS, NIGHTLY, Every(hours(1))),
             engine.schedules.change(REVIEWS, NIGHTLY, paused=True),
-            engine.schedules.remove(REVIEWS, NIGHTLY),
+            engine.schedules.delete(REVIEWS, NIGHTLY),
         ):
             with pytest.raises(ScheduleDeclared, match=NIGHTLY):
                 await refused
-        await engine.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.forget(REVIEWS, NIGHTLY)
         assert (await engine.schedules.set(REVIEWS, NIGHTLY, Every(hours(1)))).new
 
 

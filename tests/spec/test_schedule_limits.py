@@ -34,7 +34,9 @@ async def fired(engine: Engine) -> list[str]:
 
 async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> None:
     """As a worker does whose app declares it."""
-    await engine.fire(REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC")
+    await engine.schedules.fire_due(
+        REVIEWS, name, [], after=None, upto=clock.now, about="0 3 * * * UTC"
+    )
 
 
 class TestLimits:
@@ -56,11 +58,11 @@ class TestLimits:
         with pytest.raises(SchedulesFull, match="all queues"):
             await engine.schedules.set("zoo", HOURLY, Every(hours(1)))
         assert "zoo" not in str(deployment.dump()[INDEX])
-        await engine.schedules.remove("mails", HOURLY)
+        await engine.schedules.delete("mails", HOURLY)
         await engine.schedules.set("zoo", HOURLY, Every(hours(1)))
 
     async def test_of_a_payload_is_the_queues(self, engine: Engine, deployment: Deployment) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=3))
         with pytest.raises(PayloadTooLarge):
             await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), b"long")
         assert not any("schedules" in key for key in deployment.dump())
@@ -87,7 +89,7 @@ class TestAnEntryOfANewerRelease:
             with pytest.raises(ScheduleUnreadable):
                 await refused
         assert deployment.ask("HGET", "{reviews}:schedules", HOURLY) == newer
-        await engine.schedules.remove(REVIEWS, HOURLY)
+        await engine.schedules.delete(REVIEWS, HOURLY)
 
 
 class TestTheIndex:
@@ -99,7 +101,7 @@ class TestTheIndex:
         assert heard.queues is not None
         assert [(queue, it.begun) for queue, it in heard.queues.items()] == [(REVIEWS, False)]
         assert (await engine.schedules.changes(heard.last)).queues is None
-        await engine.schedules.remove(REVIEWS, HOURLY)
+        await engine.schedules.delete(REVIEWS, HOURLY)
         assert (await engine.schedules.changes(heard.last)).queues == {}
 
     async def test_is_mended_where_it_was_lost(
@@ -138,7 +140,7 @@ class TestBadInput:
         with pytest.raises(InvalidName, match="recurrence"):
             await engine.schedules.set(REVIEWS, name, Every(hours(1)))
         with pytest.raises(InvalidName, match="recurrence"):
-            await engine.schedules.remove(REVIEWS, name)
+            await engine.schedules.delete(REVIEWS, name)
 
     @pytest.mark.parametrize("options", [{"id": "a"}, {"delay": hours(1)}, {"priority": 101}])
     async def test_of_options(self, engine: Engine, options: Any) -> None:

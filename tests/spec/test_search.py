@@ -27,10 +27,10 @@ async def test_finds_what_has_the_text_in_whatever_case_the_newest_first(
     engine: Engine, clock: ManualClock
 ) -> None:
     await bury(engine, clock, "Disk is full", "timeout", "the DISK (a%b.c) broke", "x")
-    found = await engine.search_dead(REVIEWS, "disk")
+    found = await engine.inspect.search_dead(REVIEWS, "disk")
     assert (ids(found), found.looked) == (["2", "0"], 4)
-    assert ids(await engine.search_dead(REVIEWS, "(A%B.")) == ["2"]
-    assert ids(await engine.search_dead(REVIEWS, "nothing")) == []
+    assert ids(await engine.inspect.search_dead(REVIEWS, "(A%B.")) == ["2"]
+    assert ids(await engine.inspect.search_dead(REVIEWS, "nothing")) == []
 
 
 async def test_goes_on_where_it_was_and_ends(
@@ -39,22 +39,22 @@ async def test_goes_on_where_it_was_and_ends(
     monkeypatch.setattr(inspect, "_SEARCHED_AT_ONCE", 2)
     monkeypatch.setattr(inspect, "SEARCHED_MOST", 4)
     await bury(engine, clock, *(f"no disk {n}" for n in range(6)))
-    first = await engine.search_dead(REVIEWS, "disk")
+    first = await engine.inspect.search_dead(REVIEWS, "disk")
     assert (ids(first), first.looked, first.is_over) == (["5", "4"], 2, False)
-    second = await engine.search_dead(REVIEWS, "disk", looked=first.looked)
+    second = await engine.inspect.search_dead(REVIEWS, "disk", looked=first.looked)
     assert (ids(second), second.looked, second.is_over) == (["3", "2"], 4, True)
-    assert ids(await engine.search_dead(REVIEWS, "disk", looked=4)) == []
+    assert ids(await engine.inspect.search_dead(REVIEWS, "disk", looked=4)) == []
 
 
 async def test_is_over_where_there_are_no_more(engine: Engine, clock: ManualClock) -> None:
     await bury(engine, clock, "no disk")
-    found = await engine.search_dead(REVIEWS, "disk")
-    assert (await engine.search_dead(REVIEWS, "disk", looked=found.looked)).is_over
+    found = await engine.inspect.search_dead(REVIEWS, "disk")
+    assert (await engine.inspect.search_dead(REVIEWS, "disk", looked=found.looked)).is_over
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, "a\nb"])
 async def test_refuses_a_text_that_cannot_be_one(engine: Engine, bad: str) -> None:
     with pytest.raises(InvalidName):
-        await engine.search_dead(REVIEWS, bad)
+        await engine.inspect.search_dead(REVIEWS, bad)
     with pytest.raises(InvalidOption):
-        await engine.search_dead(REVIEWS, "x", looked=-1)
+        await engine.inspect.search_dead(REVIEWS, "x", looked=-1)

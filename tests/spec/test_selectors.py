@@ -60,7 +60,7 @@ class TestAClaimThatNamesSelectors:
     async def test_tells_the_selector(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
         assert [it.selector for it in await claim(engine, count=2)] == [DEV, None]
-        assert (await engine.job(job_ref(REVIEWS, "a"))).selector == DEV
+        assert (await engine.inspect.job(job_ref(REVIEWS, "a"))).selector == DEV
 
     async def test_gets_what_falls_due_or_comes_back_in_the_same_step(
         self, engine: Engine, clock: ManualClock
@@ -85,7 +85,7 @@ class TestAClaimThatNamesSelectors:
             )
 
         assert await named() == await named()
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
     async def test_passes_over_entries_that_no_record_accounts_for(
         self, engine: Engine, deployment: Deployment
@@ -93,7 +93,7 @@ class TestAClaimThatNamesSelectors:
         await submit(engine, ("gone", DEV), ("a", DEV))
         deployment.ask("DEL", KEYS.job("gone"))
         assert ids_of(await claim(engine, DEV, count=9)) == ["a"]
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.dead) == (0, 1)
 
     async def test_names_as_many_as_it_may(self, engine: Engine) -> None:
@@ -149,7 +149,7 @@ class TestWhateverHappensToAJob:
         assert await self.claimable(engine) == ["a"]
         await claim(engine, DEV)
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
     async def test_a_delay_a_move_and_a_failure_take_it_away_until_it_is_due(
@@ -166,7 +166,7 @@ class TestWhateverHappensToAJob:
         await engine.fail(lease, "again", delay=seconds(5))
         assert await self.claimable(engine) == []
         clock.advance(seconds(5))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
     async def test_cancel_and_set_take_it_out(self, engine: Engine) -> None:
@@ -178,9 +178,9 @@ class TestWhateverHappensToAJob:
 
     async def test_a_paused_queue_gives_none(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV))
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         assert await self.claimable(engine) == []
-        await engine.resume(REVIEWS)
+        await engine.queues.resume(REVIEWS)
         assert await self.claimable(engine) == ["a"]
 
     async def test_the_head_of_a_lane_is_found_by_its_own_selector(self, engine: Engine) -> None:
@@ -273,16 +273,16 @@ class TestTheLimitOfAWorker:
 
 class TestWhatIsToldOfAJobWithASelector:
     async def why(self, engine: Engine, id: str) -> tuple[Why, str]:
-        told = await engine.explain(job_ref(REVIEWS, id))
+        told = await engine.inspect.explain(job_ref(REVIEWS, id))
         return told.why, told.text
 
     async def test_position_counts_those_of_its_selector(self, engine: Engine) -> None:
         await submit(engine, ("o", OTHER), ("a", DEV), ("p", None), ("b", DEV))
-        position = await engine.position(job_ref(REVIEWS, "b"))
+        position = await engine.inspect.position(job_ref(REVIEWS, "b"))
         assert position is not None
         assert (position.ahead, position.wait) == (1, None)
         await claim(engine, "nobody")
-        assert (await engine.position(job_ref(REVIEWS, "p"))) is not None
+        assert (await engine.inspect.position(job_ref(REVIEWS, "p"))) is not None
 
     async def test_explain_says_that_no_worker_asks_for_its_selector(
         self, engine: Engine, clock: ManualClock
@@ -327,16 +327,16 @@ class TestWhatIsToldOfAJobWithASelector:
 
     async def test_lists_and_counts_have_it_as_any_other(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
-        page = await engine.list(REVIEWS, State.READY)
+        page = await engine.inspect.list(REVIEWS, State.READY)
         assert [(it.id, it.selector) for it in page.jobs] == [("a", DEV), ("b", None)]
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
 
 async def test_a_queue_that_is_removed_leaves_nothing_of_what_was_asked_for(
     engine: Engine, deployment: Deployment
 ) -> None:
     await claim(engine, DEV)
-    assert await engine.remove(REVIEWS)
+    assert await engine.queues.delete(REVIEWS)
     assert not [it for it in deployment.key_names() if it.startswith(f"{KEYS.tag}:asked")]
 
 

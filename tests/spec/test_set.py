@@ -77,12 +77,12 @@ class TestSettingWhatWaits:
         await engine.submit(REVIEWS, b"old", id="a", keep=hours(9), **SAID)
         clock.advance(minutes(1))
         assert await set_a(engine) == (State.READY, True)
-        job = await engine.job(REF)
+        job = await engine.inspect.job(REF)
         assert (job.payload, job.priority, job.lane, job.max_attempts) == (b"new", 50, None, None)
         assert (job.retry, dict(job.headers), job.submitted_at) == (None, {}, clock.now)
         await engine.complete(await claim_one(engine))
-        assert await engine.state(REF) is State.GONE, "kept as the new one says"
-        assert (await engine.counts(REVIEWS)).lanes == 0
+        assert await engine.inspect.state(REF) is State.GONE, "kept as the new one says"
+        assert (await engine.inspect.counts(REVIEWS)).lanes == 0
 
     async def test_ready_by_a_delayed_one(self, engine: Engine, clock: ManualClock) -> None:
         await submit_ids(engine, "a")
@@ -122,21 +122,21 @@ class TestSettingWhatWaits:
         again = await claim_one(engine)
         assert (again.attempt, again.reason) == (1, None)
         assert again.token > lease.token
-        assert (await engine.job(REF)).progress is None
+        assert (await engine.inspect.job(REF)).progress is None
 
     async def test_leaves_nothing_to_who_held_it_before(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         lease = await leased(engine, "a", lease=seconds(1))
         clock.advance(seconds(1))
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         await set_a(engine)
         with pytest.raises(LeaseLost):
             await engine.complete(lease)
         assert ids_of(await claim(engine)) == ["a"]
 
     async def test_needs_no_room(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=2))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=2))
         await submit_ids(engine, "a", "b")
         assert await set_a(engine) == (State.READY, True)
         with pytest.raises(QueueFull):
@@ -166,7 +166,7 @@ class TestSettingInALane:
         await submit_ids(engine, "head", "a", "b", lane="octo")
         assert await set_a(engine, lane="hubot") == (State.READY, True)
         assert ids_of(await claim(engine, 9)) == ["head", "a"]
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.waiting, counts.lanes) == (1, 2)
 
     async def test_takes_it_out_of_its_lane(self, engine: Engine) -> None:
@@ -175,7 +175,7 @@ class TestSettingInALane:
         assert ids_of(await claim(engine, 9)) == ["b", "a"]
 
     async def test_a_dead_head_lets_a_parked_lane_go_on(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=LanePolicy.PARK))
         await buried(engine, "a", lane="octo")
         await submit_ids(engine, "b", lane="octo")
         assert await set_a(engine, lane="octo") == (State.WAITING, False)
@@ -191,30 +191,30 @@ class TestSettingWhatHasEnded:
         assert ids_of(await claim(engine)) == ["a"]
 
     async def test_makes_anew_what_was_cancelled_and_is_kept(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         [ref] = await submit_ids(engine, "a")
         await engine.cancel(ref)
         assert await set_a(engine, delay=seconds(5)) == (State.DELAYED, False)
-        assert (await engine.counts(REVIEWS)).kept == 0
+        assert (await engine.inspect.counts(REVIEWS)).kept == 0
 
     async def test_makes_anew_what_is_done_and_takes_its_result(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, KEEPING)
+        await engine.queues.configure(REVIEWS, KEEPING)
         await engine.complete(await leased(engine, "a"), b"the first")
         assert await set_a(engine) == (State.READY, False)
-        job = await engine.job(REF)
+        job = await engine.inspect.job(REF)
         assert (job.result, job.ended_at, job.state) == (None, None, State.READY)
         clock.advance(hours(2))
-        await engine.trim(REVIEWS)
+        await engine.queues.trim(REVIEWS)
         await engine.complete(await claim_one(engine), b"the second")
-        assert (await engine.job(REF)).result == b"the second"
+        assert (await engine.inspect.job(REF)).result == b"the second"
 
     async def test_lasts_longer_than_the_old_one_would_have(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """The server removes what is kept by itself: not the job that is there now."""
-        await engine.configure(REVIEWS, QueueOptions(keep=minutes(5)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=minutes(5)))
         await engine.complete(await leased(engine, "a"), b"the first")
         await set_a(engine, delay=hours(1))
         keys = keys_of(QueueName(REVIEWS))
@@ -224,17 +224,17 @@ class TestSettingWhatHasEnded:
     async def test_makes_anew_what_is_dead(self, engine: Engine) -> None:
         await buried(engine, "a")
         assert await set_a(engine) == (State.READY, False)
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.dead, counts.ready) == (0, 1)
-        assert (await engine.job(REF)).reason is None
+        assert (await engine.inspect.job(REF)).reason is None
 
     async def test_needs_room(self, engine: Engine) -> None:
         await buried(engine, "a")
-        await engine.reconfigure(REVIEWS, QueueOptions(max_length=1))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(max_length=1))
         await submit_ids(engine, "b")
         with pytest.raises(QueueFull):
             await set_a(engine)
-        assert await engine.state(REF) is State.DEAD
+        assert await engine.inspect.state(REF) is State.DEAD
 
 
 class TestSetting:
@@ -249,12 +249,12 @@ class TestSetting:
     async def test_is_told_and_counted(self, engine: Engine) -> None:
         await set_a(engine)
         await set_a(engine)
-        assert [(it.verb, it.job) for it in await engine.events(REVIEWS)] == [("set", REF)] * 2
-        totals = (await engine.counts(REVIEWS)).totals
+        assert [(it.verb, it.job) for it in await engine.events.list(REVIEWS)] == [("set", REF)] * 2
+        totals = (await engine.inspect.counts(REVIEWS)).totals
         assert (totals["submitted"], totals["replaced"]) == (1, 1)
 
     async def test_many_answers_each_in_order(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_length=4))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=4))
         await leased(engine, "held")
         await submit_ids(engine, "a", "b", lane="octo")
         wanted = [
@@ -286,7 +286,7 @@ class TestSetting:
         assert {lease.id: lease.payload for lease in leases} == {"b": b"b", "a": b"2"}
         for lease in leases:
             await engine.complete(lease)
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.waiting, counts.lanes) == (0, 0, 0)
 
     async def test_many_beyond_one_step(self, engine: Engine) -> None:
@@ -294,7 +294,7 @@ class TestSetting:
         for replaced in (False, True):
             answers = await engine.set_many(REVIEWS, wanted)
             assert {getattr(it, "replaced", it) for it in answers} == {replaced}
-        assert (await engine.counts(REVIEWS)).ready == len(wanted)
+        assert (await engine.inspect.counts(REVIEWS)).ready == len(wanted)
         with pytest.raises(InvalidOption, match="call"):
             await engine.set_many(REVIEWS, wanted, call=Call("me", 1))
 
@@ -308,11 +308,11 @@ class TestSettingIsRefused:
         with pytest.raises(JobNotWaiting, match="is leased") as refusal:
             await set_a(engine)
         assert refusal.value.state == "leased"
-        assert (await engine.job(REF)).payload == b"a"
+        assert (await engine.inspect.job(REF)).payload == b"a"
         await engine.complete(lease)
 
     async def test_for_a_payload_that_is_too_large(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_payload=5))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=5))
         await submit_ids(engine, "a")
         with pytest.raises(PayloadTooLarge):
             await set_a(engine, b"123456")
@@ -325,7 +325,7 @@ class TestSettingIsRefused:
             REVIEWS, [new_job(b"123456", id="a")], call=Call("client-7", 1)
         )
         assert isinstance(named, PayloadTooLarge), "the server says so too"
-        assert (await engine.job(REF)).payload == b"12345"
+        assert (await engine.inspect.job(REF)).payload == b"12345"
 
     async def test_without_an_id(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption, match="which job"):

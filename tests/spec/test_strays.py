@@ -20,7 +20,7 @@ STRAY = job_ref(REVIEWS, "stray")
 
 
 async def reason_of_stray(engine: Engine) -> str:
-    job = await engine.job(STRAY)
+    job = await engine.inspect.job(STRAY)
     assert job.state is State.DEAD
     assert job.reason is not None
     return job.reason
@@ -42,7 +42,7 @@ class TestAStray:
             await reason_of_stray(engine)
             == f"NO_RECORD: an entry of {KEYS.queue} has no job behind it"
         )
-        assert (await engine.counts(REVIEWS)).ready == 0
+        assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     async def test_among_the_delayed_is_set_aside_by_a_promotion(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
@@ -50,10 +50,10 @@ class TestAStray:
         await engine.submit(REVIEWS, b"", id="job", delay=seconds(5))
         deployment.ask("ZADD", KEYS.retry, 1, "stray")
         clock.advance(seconds(5))
-        await engine.promote(REVIEWS)
+        await engine.queues.promote(REVIEWS)
         assert KEYS.retry in await reason_of_stray(engine)
         assert ids_of(await claim(engine, 10)) == ["job"]
-        assert (await engine.counts(REVIEWS)).delayed == 0
+        assert (await engine.inspect.counts(REVIEWS)).delayed == 0
 
     async def test_among_the_leased_is_set_aside_by_a_reap(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
@@ -61,7 +61,7 @@ class TestAStray:
         await leased(engine, "job")
         deployment.ask("ZADD", KEYS.leases, 1, "stray")
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert KEYS.leases in await reason_of_stray(engine)
         assert ids_of(await claim(engine, 10)) == ["job"]
 
@@ -73,31 +73,31 @@ class TestAStray:
         deployment.ask("ZADD", KEYS.waiting, 1, "stray")
         assert await run_all(engine) == ["a", "b"]
         assert KEYS.lane("octo") in await reason_of_stray(engine)
-        assert (await engine.counts(REVIEWS)).waiting == 0
+        assert (await engine.inspect.counts(REVIEWS)).waiting == 0
 
     async def test_is_counted_and_told(self, engine: Engine, deployment: Deployment) -> None:
-        await engine.options(REVIEWS)
+        await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
         await claim(engine)
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.dead, counts.totals["died"]) == (1, 1)
-        [event] = await engine.events(REVIEWS)
+        [event] = await engine.events.list(REVIEWS)
         assert (event.verb, event.job) == ("dead", STRAY)
 
     async def test_can_be_listed_and_deleted(self, engine: Engine, deployment: Deployment) -> None:
-        await engine.options(REVIEWS)
+        await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
         await claim(engine)
-        [job] = (await engine.list(REVIEWS, State.DEAD)).jobs
+        [job] = (await engine.inspect.list(REVIEWS, State.DEAD)).jobs
         assert job.ref == STRAY
         await engine.delete(STRAY)
-        assert (await engine.counts(REVIEWS)).dead == 0
+        assert (await engine.inspect.counts(REVIEWS)).dead == 0
 
     async def test_is_dead_again_if_somebody_retries_it(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """It has no payload that a worker could run."""
-        await engine.options(REVIEWS)
+        await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
         await claim(engine)
         await engine.retry(STRAY)
@@ -111,7 +111,7 @@ class TestAStray:
         later = await engine.submit(REVIEWS, b"", id="later", delay=seconds(5))
         deployment.ask("ZADD", KEYS.queue, 1, "later")
         assert await claim(engine, 10) == []
-        assert await engine.state(later.job) is State.DELAYED
+        assert await engine.inspect.state(later.job) is State.DELAYED
         clock.advance(seconds(5))
         assert ids_of(await claim(engine, 10)) == ["later"]
 
@@ -125,7 +125,7 @@ class TestAStray:
         for _ in range(20):
             found += ids_of(await claim(engine, 10))
         assert found == ["job"]
-        assert (await engine.counts(REVIEWS)).dead == 150
+        assert (await engine.inspect.counts(REVIEWS)).dead == 150
 
     async def test_does_not_keep_a_waiting_claim_from_the_job_behind_it(
         self, engine: Engine, deployment: Deployment
@@ -147,15 +147,15 @@ class TestAStrayThatIsNoText:
         await submit_ids(engine, "job")
         deployment.ask("ZADD", KEYS.queue, 1, entry)
         assert await claim_until_found(engine) == ["job"]
-        assert len((await engine.list(REVIEWS, State.DEAD)).jobs) == 1
-        told = [event.verb for event in await engine.events(REVIEWS)]
+        assert len((await engine.inspect.list(REVIEWS, State.DEAD)).jobs) == 1
+        told = [event.verb for event in await engine.events.list(REVIEWS)]
         assert told.count("dead") == 1
 
     async def test_does_not_stop_those_who_follow(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.options(REVIEWS)
-        async with engine.follow(REVIEWS) as events:
+        await engine.queues.options(REVIEWS)
+        async with engine.events.follow(REVIEWS) as events:
             deployment.ask("ZADD", KEYS.queue, 1, b"\xff\xfe\x00")
             await claim(engine)
             await submit_ids(engine, "job")
@@ -169,7 +169,7 @@ class TestAJobWithoutItsPayload:
         broken, _ = await submit_ids(engine, "broken", "job")
         deployment.ask("UNLINK", KEYS.load("broken"))
         assert await claim_until_found(engine) == ["job"]
-        job = await engine.job(broken)
+        job = await engine.inspect.job(broken)
         assert (job.state, job.reason) == (State.DEAD, "NO_PAYLOAD: the payload is not there")
 
     async def test_lets_its_lane_go_on(self, engine: Engine, deployment: Deployment) -> None:
@@ -184,17 +184,17 @@ class TestAJobWithoutItsRecord:
         lost, _ = await submit_ids(engine, "lost", "job")
         deployment.ask("UNLINK", KEYS.job("lost"))
         assert await claim_until_found(engine) == ["job"]
-        assert await engine.state(lost) is State.DEAD
+        assert await engine.inspect.state(lost) is State.DEAD
 
     async def test_is_set_aside_when_its_lease_has_ended(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_attempts=1))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
         lease = await leased(engine, "lost")
         deployment.ask("UNLINK", KEYS.job("lost"))
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
-        assert await engine.state(lease.job) is State.DEAD
+        await engine.queues.reap(REVIEWS)
+        assert await engine.inspect.state(lease.job) is State.DEAD
 
     async def test_leaves_its_lane_to_somebodys_word(
         self, engine: Engine, deployment: Deployment
@@ -220,11 +220,11 @@ class TestAJobWhoseRecordIsSpoilt:
     ) -> None:
         spoilt, *_ = await submit_ids(engine, "spoilt", "job", "other")
         deployment.ask("SET", KEYS.job("spoilt"), junk)
-        assert (await engine.counts(REVIEWS)).ready == 3
-        assert len((await engine.list(REVIEWS, State.READY)).jobs) == 2
-        assert await engine.state(spoilt) is State.GONE
+        assert (await engine.inspect.counts(REVIEWS)).ready == 3
+        assert len((await engine.inspect.list(REVIEWS, State.READY)).jobs) == 2
+        assert await engine.inspect.state(spoilt) is State.GONE
         assert await claim_until_found(engine) == ["job", "other"]
-        assert (await engine.job(spoilt)).state is State.DEAD
+        assert (await engine.inspect.job(spoilt)).state is State.DEAD
 
     async def test_can_be_submitted_anew(
         self, engine: Engine, deployment: Deployment, junk: bytes
@@ -244,5 +244,5 @@ class TestAJobWhoseRecordIsSpoilt:
         assert isinstance(refused, TowpathError)
         assert done is State.DONE
         clock.advance(LEASE)
-        await engine.reap(REVIEWS)
-        assert (await engine.job(held[0].job)).state is State.DEAD
+        await engine.queues.reap(REVIEWS)
+        assert (await engine.inspect.job(held[0].job)).state is State.DEAD

@@ -21,13 +21,13 @@ class TestSubmittingAJob:
         submitted = await engine.submit(REVIEWS, b"thumbnail")
         assert submitted.state is State.READY
         assert not submitted.existed
-        assert await engine.state(submitted.job) is State.READY
+        assert await engine.inspect.state(submitted.job) is State.READY
 
     async def test_gives_it_an_id_of_ours(self, engine: Engine) -> None:
         one = await engine.submit(REVIEWS, b"same")
         two = await engine.submit(REVIEWS, b"same")
         assert one.id != two.id
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_takes_the_callers_id(self, engine: Engine) -> None:
         submitted = await engine.submit(REVIEWS, b"", id="github:octo/cat#7")
@@ -36,7 +36,7 @@ class TestSubmittingAJob:
     @pytest.mark.parametrize("payload", [b"", b"\x00\xff\n\r\n", bytes(range(256)) * 100])
     async def test_keeps_every_byte_of_the_payload(self, engine: Engine, payload: bytes) -> None:
         submitted = await engine.submit(REVIEWS, payload)
-        assert (await engine.job(submitted.job)).payload == payload
+        assert (await engine.inspect.job(submitted.job)).payload == payload
         assert (await claim_one(engine)).payload == payload
 
     async def test_keeps_everything_that_was_said_about_it(
@@ -45,7 +45,7 @@ class TestSubmittingAJob:
         submitted = await engine.submit(
             REVIEWS, b"x", priority=HIGH, delay=minutes(1), lane="octo/cat", max_attempts=2
         )
-        job = await engine.job(submitted.job)
+        job = await engine.inspect.job(submitted.job)
         assert (job.priority, job.lane, job.max_attempts) == (HIGH, "octo/cat", 2)
         assert job.submitted_at == clock.now
         assert job.due_at == clock.now + minutes(1)
@@ -60,7 +60,7 @@ class TestSubmittingAJob:
 
     async def test_introduces_a_queue_with_the_default_options(self, engine: Engine) -> None:
         await engine.submit("new", b"")
-        assert await engine.queues() == {QueueName("new"): QueueOptions()}
+        assert await engine.queues.list() == {QueueName("new"): QueueOptions()}
 
     @pytest.mark.parametrize("id", ["{b}race", "a:b#c d", "jób·ß·日本", "'\"\\%s", "x" * 512])
     async def test_takes_ids_and_lanes_that_look_like_keys(self, engine: Engine, id: str) -> None:
@@ -73,7 +73,7 @@ class TestSubmittingAJob:
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """One tag is one slot, so that every script works on a cluster."""
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await submit_ids(engine, "a", "b", lane="x")
         await engine.submit(REVIEWS, b"", delay=seconds(9), id="{c}")
         await engine.complete(await claim_one(engine))
@@ -87,7 +87,7 @@ class TestSubmittingTheSameIdTwice:
         first = await engine.submit(REVIEWS, b"x", id="pr-7")
         again = await engine.submit(REVIEWS, b"x", id="pr-7")
         assert again == Submitted(first.job, State.READY, existed=True, same_payload=True)
-        assert (await engine.counts(REVIEWS)).ready == 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
 
     async def test_is_one_job_within_a_batch_too(self, engine: Engine) -> None:
         batch = [new_job(b"x", id="pr-7"), new_job(b"y", id="pr-7")]
@@ -102,20 +102,20 @@ class TestSubmittingTheSameIdTwice:
         await engine.submit(REVIEWS, b"first", id="pr-7")
         again = await engine.submit(REVIEWS, b"other", id="pr-7")
         assert again.same_payload is False
-        assert (await engine.job(again.job)).payload == b"first"
+        assert (await engine.inspect.job(again.job)).payload == b"first"
 
     async def test_lets_the_first_win_in_everything(self, engine: Engine) -> None:
         await engine.submit(REVIEWS, b"x", id="pr-7", priority=10)
         again = await engine.submit(REVIEWS, b"x", id="pr-7", priority=90, delay=hours(1))
         assert again.state is State.READY
-        assert (await engine.job(again.job)).priority == 10
+        assert (await engine.inspect.job(again.job)).priority == 10
 
     async def test_tells_the_state_the_job_is_in(self, engine: Engine) -> None:
         await leased(engine, "pr-7")
         assert (await engine.submit(REVIEWS, b"", id="pr-7")).state is State.LEASED
 
     async def test_shows_a_job_that_is_kept_after_its_end(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await engine.complete(await leased(engine, "pr-7"))
         again = await engine.submit(REVIEWS, b"pr-7", id="pr-7")
         assert (again.existed, again.state, again.same_payload) == (True, State.DONE, True)
@@ -127,7 +127,7 @@ class TestSubmittingTheSameIdTwice:
         clock.advance(minutes(59))
         again = await engine.submit(REVIEWS, b"x", id="pr-7")
         assert (again.existed, again.state, again.same_payload) == (True, State.GONE, None)
-        assert (await engine.counts(REVIEWS)).ready == 0
+        assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     async def test_is_a_new_job_once_the_id_is_forgotten(
         self, engine: Engine, clock: ManualClock
@@ -140,7 +140,7 @@ class TestSubmittingTheSameIdTwice:
     async def test_remembers_from_the_end_of_the_retention(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(2)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(2)))
         await engine.complete(await leased(engine, "pr-7"))
         clock.advance(hours(3) - milliseconds(1))
         assert (await engine.submit(REVIEWS, b"", id="pr-7")).existed
@@ -150,14 +150,14 @@ class TestSubmittingTheSameIdTwice:
     async def test_begins_a_clean_life_after_the_first_one(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(keep=hours(1), remember=seconds(0)))
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1), remember=seconds(0)))
         await engine.complete(await leased(engine, "pr-7"), b"result")
         clock.advance(hours(1))
         again = await engine.submit(REVIEWS, b"second", id="pr-7")
-        job = await engine.job(again.job)
+        job = await engine.inspect.job(again.job)
         assert (job.payload, job.attempts, job.result) == (b"second", 0, None)
         assert (job.token, job.ended_at) == (None, None)
-        await engine.trim(REVIEWS)
+        await engine.queues.trim(REVIEWS)
         assert (await claim_one(engine)).payload == b"second"
 
 
@@ -183,12 +183,12 @@ class TestSubmittingManyJobs:
         jobs = [new_job(b"") for _ in range(LARGEST_BATCH + 1)]
         answers = await engine.submit_many(REVIEWS, jobs)
         assert [it.id for it in answers if isinstance(it, Submitted)] == [job.id for job in jobs]
-        assert (await engine.counts(REVIEWS)).ready == LARGEST_BATCH + 1
+        assert (await engine.inspect.counts(REVIEWS)).ready == LARGEST_BATCH + 1
 
     async def test_is_several_calls_if_they_are_large(
         self, engine: Engine, deployment: Deployment
     ) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_payload=4 * MEBIBYTE))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=4 * MEBIBYTE))
         before = deployment.calls("evalsha")
         await engine.submit_many(REVIEWS, [new_job(bytes(4 * MEBIBYTE)) for _ in range(3)])
         assert deployment.calls("evalsha") - before == 2
@@ -197,7 +197,7 @@ class TestSubmittingManyJobs:
         assert await engine.submit_many(REVIEWS, []) == []
 
     async def test_refuses_one_that_is_too_large_and_takes_the_others(self, engine: Engine) -> None:
-        await engine.configure(REVIEWS, QueueOptions(max_payload=3))
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=3))
         jobs = [new_job(b"abc"), new_job(b"abcd"), new_job(b"ab")]
         first, second, third = await engine.submit_many(REVIEWS, jobs)
         assert isinstance(second, PayloadTooLarge)
@@ -206,7 +206,7 @@ class TestSubmittingManyJobs:
             jobs[0].id,
             jobs[2].id,
         ]
-        assert (await engine.counts(REVIEWS)).ready == 2
+        assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_puts_each_lane_in_order(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}", lane="a") for n in range(3)]
@@ -241,7 +241,7 @@ class TestAnIdOfOurs:
         """Nobody else knows it, so nobody can submit it again."""
         await engine.submit(REVIEWS, b"")
         await engine.complete(await claim_one(engine))
-        assert (await engine.counts(REVIEWS)).remembered == 0
+        assert (await engine.inspect.counts(REVIEWS)).remembered == 0
 
     async def test_keeps_the_order_of_submission(self, engine: Engine) -> None:
         submitted = [(await engine.submit(REVIEWS, b"")).id for _ in range(5)]

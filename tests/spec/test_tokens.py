@@ -72,7 +72,7 @@ class TestATokenIsExact:
         assert len(str(first)) == 16
         assert [lease.token for lease in leases] == list(range(first, first + 30))
         for lease in leases:
-            assert (await engine.job(lease.job)).token == lease.token
+            assert (await engine.inspect.job(lease.job)).token == lease.token
             lock = deployment.ask("GET", keys_of(QueueName(REVIEWS)).lock(lease.id))
             assert lock == f"anna {lease.token}".encode()
 
@@ -134,7 +134,7 @@ class TestTokensGrow:
         assert new.token > old.token
         with pytest.raises(LeaseLost):
             await engine.complete(old)
-        assert await engine.state(new.job) is State.LEASED
+        assert await engine.inspect.state(new.job) is State.LEASED
 
 
 Ahead = Literal["an hour ahead", "with the clock"]
@@ -148,7 +148,7 @@ class TestATokenIsNoTime:
         self, request: pytest.FixtureRequest, engine: Engine, clock: ManualClock
     ) -> Ahead:
         if request.param == "an hour ahead":
-            await engine.anchor(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
+            await engine.queues.anchor(REVIEWS, floor=(int(clock.stamp()) + 3_600_000) * 1000)
         return request.param
 
     async def test_claims_tell_their_time(
@@ -159,7 +159,7 @@ class TestATokenIsNoTime:
         hour_ahead = lease.token > (int(clock.stamp()) + 3_600_000) * 1000
         assert hour_ahead is (ahead == "an hour ahead")
         for it in (lease, other):
-            assert it.claimed_at == (await engine.job(it.job)).claimed_at == clock.now
+            assert it.claimed_at == (await engine.inspect.job(it.job)).claimed_at == clock.now
             assert it.expires_at - it.claimed_at == LEASE
 
     async def test_a_job_that_was_claimed_in_such_a_time_is_plain_again_after_it(
@@ -169,7 +169,7 @@ class TestATokenIsNoTime:
         await engine.release(await claim_one(engine))
         clock.advance(hours(2))
         assert (await claim_one(engine)).claimed_at == clock.now
-        assert (await engine.job(job)).claimed_at == clock.now
+        assert (await engine.inspect.job(job)).claimed_at == clock.now
 
     async def test_so_do_repeated_ones(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
@@ -201,4 +201,4 @@ class TestATokenIsNoTime:
         clock.advance(hours(2))
         again = await claim_one(engine)
         assert again.token > lease.token
-        assert again.claimed_at == (await engine.job(again.job)).claimed_at == clock.now
+        assert again.claimed_at == (await engine.inspect.job(again.job)).claimed_at == clock.now

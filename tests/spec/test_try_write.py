@@ -13,7 +13,7 @@ from towpath.errors import MemoryFull
 class TestTryingAWrite:
     async def test_leaves_nothing_behind(self, engine: Engine, deployment: Deployment) -> None:
         await engine.try_write()
-        assert await engine.queues() == {}
+        assert await engine.queues.list() == {}
 
         async def gone() -> bool:
             return deployment.ask("EXISTS", PROBE) == 0

@@ -115,13 +115,13 @@ class TestConnecting:
                 async with Engine(url) as engine:
                     await engine.submit(REVIEWS, b"")
             async with Engine(server.tcp_url) as engine:
-                assert (await engine.counts(REVIEWS)).ready == 2
+                assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
     async def test_goes_to_the_database_of_the_url(self, server: EmbeddedServer) -> None:
         async with Engine(f"{server.url}?db=3") as engine:
             await engine.submit(REVIEWS, b"")
         async with Engine(server.url) as engine:
-            assert await engine.queues() == {}
+            assert await engine.queues.list() == {}
 
     async def test_finds_the_primary_that_the_sentinels_name(self) -> None:
         with EmbeddedSentinel() as deployment:

@@ -68,7 +68,7 @@ class TestABlockedClaim:
         await engine.submit(REVIEWS, b"", id="later", delay=seconds(4))
         async with waiting_claim(engine, deployment) as claim:
             clock.advance(seconds(4) - milliseconds(1))
-            await engine.counts(REVIEWS)
+            await engine.inspect.counts(REVIEWS)
             assert not claim.done()
             clock.advance(milliseconds(1))
             assert await ids_within_moments(claim) == ["later"]
@@ -90,9 +90,9 @@ class TestABlockedClaim:
 
     async def test_returns_on_resume(self, engine: Engine, deployment: Deployment) -> None:
         await submit_ids(engine, "a")
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         async with waiting_claim(engine, deployment) as claim:
-            await engine.resume(REVIEWS)
+            await engine.queues.resume(REVIEWS)
             assert await ids_within_moments(claim) == ["a"]
 
     async def test_returns_when_another_workers_lease_ends(
@@ -236,8 +236,8 @@ class TestAnIdleProcess:
         async with waiting_claim(engine, deployment):
             before = deployment.calls("evalsha", "eval")
             clock.advance(seconds(5) - milliseconds(1))
-            await engine.queues()
-            assert await engine.events(REVIEWS) == []
+            await engine.queues.list()
+            assert await engine.events.list(REVIEWS) == []
             assert deployment.calls("evalsha", "eval") == before
             clock.advance(milliseconds(1))
 

@@ -77,7 +77,7 @@ class TestABlockedClaimForSelectors:
         async with waiting(engine, deployment, [DEV]) as claims:
             before = deployment.calls("evalsha")
             await submit(engine, ("a", OTHER), ("b", None))
-            await engine.counts(REVIEWS)
+            await engine.inspect.counts(REVIEWS)
             assert deployment.calls("evalsha") - before == 2
             assert not claims[0].done()
             await submit(engine, ("c", DEV))
@@ -124,9 +124,9 @@ class TestABlockedClaimForSelectors:
             await engine.release(lease)
             assert await ids_within_moments(*claims) == ["a"]
         await submit(engine, ("b", DEV))
-        await engine.pause(REVIEWS)
+        await engine.queues.pause(REVIEWS)
         async with waiting(engine, deployment, [DEV]) as claims:
-            await engine.resume(REVIEWS)
+            await engine.queues.resume(REVIEWS)
             assert await ids_within_moments(*claims) == ["b"]
 
     async def test_learns_of_a_due_time_that_came_meanwhile(

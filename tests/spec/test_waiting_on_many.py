@@ -115,7 +115,7 @@ async def test_connections_that_nobody_waits_on_are_given_back(
     monkeypatch.setattr(waiting, "_IDLE", 0.1)
     deployment = Deployment.of(server)
     async with Engine(server.url) as engine:
-        await engine.counts(REVIEWS)
+        await engine.inspect.counts(REVIEWS)
         before = deployment.connections()
         claims = waiting_on(engine, MANY)
         await eventually_async(lambda: _blocked_at_least(deployment, 17))

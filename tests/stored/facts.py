@@ -25,17 +25,18 @@ def jobs_of(keys: Iterable[str]) -> list[JobRef]:
 
 
 async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
-    queues = sorted(await engine.known_queues())
+    queues = sorted(await engine.queues.names())
     return _plain(
         {
-            "jobs": {str(ref): _fields(await engine.job(ref)) for ref in jobs},
-            "counts": {queue: _fields(await engine.counts(queue)) for queue in queues},
-            "options": {queue: _fields(await engine.options(queue)) for queue in queues},
+            "jobs": {str(ref): _fields(await engine.inspect.job(ref)) for ref in jobs},
+            "counts": {queue: _fields(await engine.inspect.counts(queue)) for queue in queues},
+            "options": {queue: _fields(await engine.queues.options(queue)) for queue in queues},
             "events": {
-                queue: [_fields(it) for it in await engine.events(queue)] for queue in queues
+                queue: [_fields(it) for it in await engine.events.list(queue)] for queue in queues
             },
             "recurring": {
-                name: _fields(it) for name, it in (await engine.recurring("nightly")).last.items()
+                name: _fields(it)
+                for name, it in (await engine.schedules.recurring("nightly")).last.items()
             },
         }
     )

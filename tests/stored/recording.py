@@ -36,7 +36,7 @@ async def write_keys(ledger: Ledger) -> None:
 
 async def write_records(app: Towpath) -> None:
     """*app* has the ledger; it is entered, so that records are brought to the store."""
-    await app.engine.change_options(ORDERS, lambda it: it)
+    await app.engine.queues.change_options(ORDERS, lambda it: it)
     await _ended(app)
     await _about_one_subject(app)
     await _begun(app)
@@ -70,7 +70,7 @@ async def _claimed(app: Towpath, queue: str, id: str) -> Lease:
 
     async def is_there() -> bool:
         with suppress(JobNotFound):
-            return (await app.engine.job(job_ref(queue, id))).state is State.READY
+            return (await app.engine.inspect.job(job_ref(queue, id))).state is State.READY
         return False
 
     await eventually_async(is_there)

@@ -55,7 +55,7 @@ async def app(filled: EmbeddedServer, ledger: Ledger, clock: ManualClock) -> Asy
 
 async def held(app: Towpath, id: str) -> Lease:
     """The lease of an attempt that had begun, known by what the store says of it."""
-    job = await app.engine.job(job_ref(ORDERS, id))
+    job = await app.engine.inspect.job(job_ref(ORDERS, id))
     assert job.token is not None
     return Lease(
         job=job.ref,
@@ -76,7 +76,7 @@ async def queued(app: Towpath) -> None:
     """Wait until the relay has brought what only the database had."""
 
     async def is_there() -> bool:
-        return await app.engine.state(job_ref(ORDERS, "unseen")) is State.READY
+        return await app.engine.inspect.state(job_ref(ORDERS, "unseen")) is State.READY
 
     await eventually_async(is_there)
 
@@ -219,7 +219,7 @@ class TestTheStore:
         filled.ask("FLUSHALL")
 
         async def are_all_there() -> bool:
-            counts = await app.engine.counts(ORDERS)
+            counts = await app.engine.inspect.counts(ORDERS)
             # One of them was asked to end while it ran: it is there to hear of it.
             here = counts.ready + counts.delayed + counts.waiting + counts.leased
             return here == len(OPEN) + 1

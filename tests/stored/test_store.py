@@ -31,7 +31,7 @@ LEASE = seconds(30)
 
 async def held(engine: Engine, id: str, queue: str = SHOP) -> Lease:
     """The lease that was given before, known by what the store says of it."""
-    job = await engine.job(job_ref(queue, id))
+    job = await engine.inspect.job(job_ref(queue, id))
     assert job.state is State.LEASED
     assert job.token is not None
     return Lease(
@@ -76,15 +76,15 @@ class TestLooking:
             wanted = {key for key, job in facts["store"]["jobs"].items() if job["state"] == state}
             found = [
                 str(job.ref)
-                for queue in await engine.known_queues()
-                for job in (await engine.list(queue, State(state))).jobs
+                for queue in await engine.queues.names()
+                for job in (await engine.inspect.list(queue, State(state))).jobs
             ]
             assert sorted(found) == sorted(wanted)
 
     async def test_events_go_on_after_those_that_were_told(self, engine: Engine) -> None:
-        last = (await engine.events(SHOP))[-1]
+        last = (await engine.events.list(SHOP))[-1]
         await engine.submit(SHOP, b"new", id="new")
-        [event] = await engine.events(SHOP, after=last.cursor)
+        [event] = await engine.events.list(SHOP, after=last.cursor)
         assert event.job == job_ref(SHOP, "new")
 
     async def test_a_stream_for_outsiders_goes_on(self, engine: Engine, loaded: Deployment) -> None:
@@ -98,7 +98,7 @@ class TestLooking:
 class TestLeases:
     async def test_are_settled_with_the_tokens_that_were_given(self, engine: Engine) -> None:
         await engine.complete(await held(engine, "leased"), b"done at last")
-        assert (await engine.job(job_ref(SHOP, "leased"))).result == b"done at last"
+        assert (await engine.inspect.job(job_ref(SHOP, "leased"))).result == b"done at last"
         assert await engine.fail(await held(engine, "leased-noted"), "no") is State.DELAYED
         assert await engine.bury(await held(engine, "leased-renewed"), "no") is State.DEAD
         assert await engine.release(await held(engine, "leased-named")) is State.READY
@@ -114,7 +114,7 @@ class TestLeases:
         """Higher tokens are given than any that the older release gave."""
         before = await held(engine, "leased")
         clock.advance(hours=4)
-        assert await engine.reap(SHOP) == 7
+        assert await engine.queues.reap(SHOP) == 7
         [lease] = await engine.claim(SHOP, worker="ben", lease=seconds(30))
         assert lease.token > before.token
         with pytest.raises(LeaseLost):
@@ -159,7 +159,7 @@ class TestWaitingJobs:
 
     async def test_of_a_paused_queue_run_when_it_is_resumed(self, engine: Engine) -> None:
         assert await run_all(engine, PAUSED) == []
-        await engine.resume(PAUSED)
+        await engine.queues.resume(PAUSED)
         assert await run_all(engine, PAUSED) == ["first", "second"]
 
     async def test_carry_what_was_said_about_them(self, engine: Engine) -> None:
@@ -173,7 +173,7 @@ class TestWaitingJobs:
     async def test_all_run_by_the_servers_own_clock(self, loaded: Deployment) -> None:
         """By that clock all leases have ended and all delays are over."""
         async with Engine(loaded.url) as engine:
-            before = await engine.counts(SHOP)
+            before = await engine.inspect.counts(SHOP)
             ran = await run_all(engine)
             assert len(ran) == len(set(ran))
             # One of those that were leased had been cancelled.
@@ -183,7 +183,7 @@ class TestWaitingJobs:
 
 class TestEndedJobs:
     async def test_dead_ones_are_retried(self, engine: Engine) -> None:
-        dead = [job.ref for job in (await engine.list(SHOP, State.DEAD)).jobs]
+        dead = [job.ref for job in (await engine.inspect.list(SHOP, State.DEAD)).jobs]
         assert len(dead) == 4
         for ref in dead:
             assert await engine.retry(ref) is State.READY
@@ -199,15 +199,15 @@ class TestEndedJobs:
     async def test_results_stay_as_long_as_was_said(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        assert (await engine.job(job_ref(SHOP, "done"))).result == b'{"ok":true}'
+        assert (await engine.inspect.job(job_ref(SHOP, "done"))).result == b'{"ok":true}'
         clock.advance(hours=3)
-        await engine.trim(SHOP)
-        assert await engine.state(job_ref(SHOP, "done-own-keep")) is State.GONE
-        assert await engine.state(job_ref(SHOP, "done")) is State.DONE
+        await engine.queues.trim(SHOP)
+        assert await engine.inspect.state(job_ref(SHOP, "done-own-keep")) is State.GONE
+        assert await engine.inspect.state(job_ref(SHOP, "done")) is State.DONE
         clock.advance(days(30))
-        await engine.trim(SHOP)
-        assert await engine.state(job_ref(SHOP, "done")) is State.GONE
-        assert (await engine.counts(SHOP)).dead == 0
+        await engine.queues.trim(SHOP)
+        assert await engine.inspect.state(job_ref(SHOP, "done")) is State.GONE
+        assert (await engine.inspect.counts(SHOP)).dead == 0
 
     async def test_ids_are_remembered(self, engine: Engine, clock: ManualClock) -> None:
         for id, state in (("gone", State.GONE), ("done", State.DONE), ("ready-low", State.READY)):
@@ -229,7 +229,7 @@ class TestQueues:
     async def test_options_are_in_force(self, engine: Engine) -> None:
         with pytest.raises(QueueFull):
             await engine.submit(FULL, b"one more")
-        await engine.configure(SHOP, await engine.options(SHOP))
+        await engine.queues.configure(SHOP, await engine.queues.options(SHOP))
         await run_all(engine)
         lease = await held(engine, "leased")
         for _ in range(3):
@@ -241,13 +241,17 @@ class TestQueues:
     async def test_schedules_are_fired_on_and_once(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        last = (await engine.recurring(NIGHTLY)).last
+        last = (await engine.schedules.recurring(NIGHTLY)).last
         assert (last["fired"].fired, last["seen"].fired) == (True, False)
         again = FIRED + seconds(1)
         with pytest.raises(FiringTaken):
-            await engine.fire(NIGHTLY, "fired", [new_job(b"1")], after=FIRED, upto=again)
+            await engine.schedules.fire_due(
+                NIGHTLY, "fired", [new_job(b"1")], after=FIRED, upto=again
+            )
         job = new_job(b"2", id="fired-2")
-        await engine.fire(NIGHTLY, "fired", [job], after=last["fired"].at, upto=clock.now)
+        await engine.schedules.fire_due(
+            NIGHTLY, "fired", [job], after=last["fired"].at, upto=clock.now
+        )
         assert await run_all(engine, NIGHTLY) == ["fired-1", "fired-2"]
 
 
@@ -257,7 +261,7 @@ class TestApplications:
         assert await messages.get_current_message_id("ann") == "m1"
         assert await messages.dequeue("ann") is None
         assert await messages.enqueue("ann", "m3", "hello from m3") == 2
-        assert (await engine.job(job_ref("messages", "m4"))).result == b"an answer"
+        assert (await engine.inspect.job(job_ref("messages", "m4"))).result == b"an answer"
         await engine.complete(await held(engine, "m1", "messages"))
         for id in ("m2", "m3"):
             assert await messages.dequeue("ann") == (id, f"hello from {id}")

@@ -57,8 +57,8 @@ async def write_store(engine: Engine, clock: ManualClock) -> None:
 async def _options(engine: Engine) -> None:
     """One queue is introduced, and changed by an operator later."""
     own = QueueOptions(keep=days(30), max_attempts=3, retry=Fixed(seconds(10)))
-    await engine.configure(SHOP, own)
-    await engine.change_options(
+    await engine.queues.configure(SHOP, own)
+    await engine.queues.change_options(
         SHOP, lambda it: msgspec.structs.replace(it, max_attempts=4, remember=days(2))
     )
 
@@ -74,7 +74,7 @@ async def _ended(engine: Engine, clock: ManualClock) -> None:
     await engine.fail(await claimed(engine, SHOP, "dead-never", retry=Never()), "once is enough")
     await claimed(engine, SHOP, "dead-silent", max_attempts=1, lease=seconds(1))
     clock.advance(seconds=2)
-    await engine.reap(SHOP)
+    await engine.queues.reap(SHOP)
 
 
 async def _begun(engine: Engine) -> None:
@@ -104,7 +104,7 @@ async def _lanes(engine: Engine) -> None:
 async def _waiting(engine: Engine, clock: ManualClock) -> None:
     await claimed(engine, SHOP, "silent-once", lease=seconds(1))
     clock.advance(seconds=2)
-    await engine.reap(SHOP)
+    await engine.queues.reap(SHOP)
     await engine.submit(SHOP, b"later", id="delayed", delay=minutes(30))
     due = datetime(2026, 1, 1, 1, tzinfo=UTC)
     await engine.submit(SHOP, b"at one", id="due", due=due, lane="u4")
@@ -117,7 +117,7 @@ async def _waiting(engine: Engine, clock: ManualClock) -> None:
 
 async def _other_queues(engine: Engine) -> None:
     for queue, policy in ((PARKED, LanePolicy.PARK), (SKIPPING, LanePolicy.SKIP)):
-        await engine.configure(queue, QueueOptions(lanes=policy, retry=Fixed(minutes(1))))
+        await engine.queues.configure(queue, QueueOptions(lanes=policy, retry=Fixed(minutes(1))))
     await engine.bury(await claimed(engine, PARKED, "p1-a", lane="p1"), "it parks its lane")
     await engine.bury(await claimed(engine, PARKED, "p2-a", lane="p2"), "so does this")
     await engine.fail(await claimed(engine, SKIPPING, "s1-a", lane="s1"), "skipped meanwhile")
@@ -125,15 +125,19 @@ async def _other_queues(engine: Engine) -> None:
         await engine.submit(queue, id.encode(), id=id, lane=id[:2])
     for id in ("first", "second"):
         await engine.submit(PAUSED, id.encode(), id=id)
-    await engine.pause(PAUSED)
-    await engine.configure(FULL, QueueOptions(max_length=1, events=0))
+    await engine.queues.pause(PAUSED)
+    await engine.queues.configure(FULL, QueueOptions(max_length=1, events=0))
     await engine.submit(FULL, b"the only one", id="only")
     seen, fired = "seen", "fired"
     for name in (seen, fired):
-        await engine.fire(NIGHTLY, name, [], after=None, upto=FIRED, about="every second")
+        await engine.schedules.fire_due(
+            NIGHTLY, name, [], after=None, upto=FIRED, about="every second"
+        )
     job = new_job(b"null", id="fired-1", headers={"handler": fired})
     upto = FIRED + seconds(1)
-    await engine.fire(NIGHTLY, fired, [job], after=FIRED, upto=upto, about="every second")
+    await engine.schedules.fire_due(
+        NIGHTLY, fired, [job], after=FIRED, upto=upto, about="every second"
+    )
     await engine.publish(STREAM, [{"event": "kept", "n": "1"}], cap=100)
 
 

@@ -295,16 +295,16 @@ class TestTheApp:
             async with running(app) as bench:
                 here = await asyncio.to_thread(count.blocking.submit, 3)
                 assert await bench.drain() == [(here.ref, State.DONE)]
-                assert await app.engine.state(there.ref) is State.GONE
+                assert await app.engine.inspect.state(there.ref) is State.GONE
             assert await there.state() is State.READY
             again = await asyncio.to_thread(count.blocking.submit, 4)
-            assert [await app.engine.state(it.ref) for it in (there_blocking, again)] == [
+            assert [await app.engine.inspect.state(it.ref) for it in (there_blocking, again)] == [
                 State.READY,
                 State.READY,
             ]
-            assert await app.engine.state(job_ref("counts", here.id)) is State.GONE
+            assert await app.engine.inspect.state(job_ref("counts", here.id)) is State.GONE
 
     async def test_begins_with_an_empty_server(self, bench: Bench) -> None:
         """Whatever the tests before this one left."""
-        assert set(await bench.app.engine.queues()) == {nightly.queue}
+        assert set(await bench.app.engine.queues.list()) == {nightly.queue}
         assert await bench.jobs(nightly) == []

@@ -36,7 +36,7 @@ async def working(app: Towpath, **options: Any) -> AsyncGenerator[Worker]:
 
 async def ended(ticket: Job[Any]) -> JobInfo:
     """The job once it is done, dead or cancelled."""
-    return await engine_of(ticket).ended(ticket.ref, within=SOON)
+    return await engine_of(ticket).events.ended(ticket.ref, within=SOON)
 
 
 async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobInfo:
@@ -44,7 +44,7 @@ async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobI
     found: list[JobInfo] = []
 
     async def holds() -> bool:
-        found[:] = [await engine_of(ticket).job(ticket.ref)]
+        found[:] = [await engine_of(ticket).inspect.job(ticket.ref)]
         return bool(fact(found[0]))
 
     await eventually_async(holds)

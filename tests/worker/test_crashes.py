@@ -74,7 +74,7 @@ async def kill_at_random(engine: Engine, workers: Programs, chance: random.Rando
         due = JOBS * 0.8 * (number + chance.random()) / KILLS
 
         async def enough(due: float = due) -> bool:
-            return (await engine.counts(worker_program.QUEUE)).totals["completed"] >= due
+            return (await engine.inspect.counts(worker_program.QUEUE)).totals["completed"] >= due
 
         await eventually_async(enough, within=30)
         workers.kill_one(chance)

@@ -147,8 +147,8 @@ class TestWhatAHandlerMayDoWrong:
         @app.handler("shop")
         async def sell() -> str:
             async with app.new_engine() as elsewhere:
-                stored = await elsewhere.options("shop")
-                await elsewhere.reconfigure("shop", replace(stored, max_payload=100))
+                stored = await elsewhere.queues.options("shop")
+                await elsewhere.queues.reconfigure("shop", replace(stored, max_payload=100))
             return "x" * 500
 
         async with working(app):

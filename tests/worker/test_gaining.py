@@ -85,7 +85,7 @@ class TestGaining:
             await lines.next("worker.started")
             double = doubling(app, "shop", keep=hours(7), max_attempts=9)
             await (await double.submit(4)).result(within=SOON)
-            options = await app.engine.options("shop")
+            options = await app.engine.queues.options("shop")
             assert (options.keep, options.max_attempts) == (hours(7), 9)
 
     async def test_keeps_to_the_handlers_concurrency(self, app: Towpath, lines: Lines) -> None:
@@ -99,7 +99,7 @@ class TestGaining:
 
             jobs = await sell.submit_many(range(5))
             await until_slots(worker, busy=2)
-            assert (await app.engine.counts("shop")).leased == 2
+            assert (await app.engine.inspect.counts("shop")).leased == 2
             go.set()
             for job in jobs:
                 assert not isinstance(job, TowpathError)
@@ -238,7 +238,7 @@ class TestLosing:
             for job in jobs:
                 assert not isinstance(job, TowpathError)
                 await job.result(within=SOON)
-            assert (await app.engine.counts("busy")).ready == 6
+            assert (await app.engine.inspect.counts("busy")).ready == 6
 
     async def test_is_gone_from_the_metrics(self, app: Towpath, lines: Lines) -> None:
         gone, stays = doubling(app, "gone"), doubling(app, "stays")
@@ -264,9 +264,9 @@ class TestLosing:
             assert len(app.recurrences) == 0
             later = doubling(app, "later")
             await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
-            seen = (await app.engine.recurring("recurring")).last
+            seen = (await app.engine.schedules.recurring("recurring")).last
             await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
-            assert (await app.engine.recurring("recurring")).last == seen
+            assert (await app.engine.schedules.recurring("recurring")).last == seen
 
     async def test_gives_back_what_a_claim_on_its_way_brings(
         self, app: Towpath, lines: Lines
@@ -289,10 +289,10 @@ class TestLosing:
             await (await last.submit(1)).result(within=SOON)
 
             async def none_is_leased() -> bool:
-                return (await app.engine.counts("shop")).leased == 0
+                return (await app.engine.inspect.counts("shop")).leased == 0
 
             await eventually_async(none_is_leased)
-            counts = await app.engine.counts("shop")
+            counts = await app.engine.inspect.counts("shop")
             assert counts.totals["completed"] == len(ran)
             assert counts.ready == 240 - len(ran)
             waiting = await app.engine.claim("shop", worker="w", lease=seconds(30), count=240)

@@ -54,7 +54,7 @@ class TestHandingOver:
             jobs = await desk.handler.submit_many([None] * 5)
             await meanwhile(lambda: len(lines.of("job.handed_over")) == 5)
             await until_slots(worker, busy=0, free=1)
-            counts = await app.engine.counts("shop")
+            counts = await app.engine.inspect.counts("shop")
             assert (counts.leased, counts.totals["released"]) == (5, 0)
             line = lines.of("job.handed_over")[0]
             assert (line["queue"], line["handler"], line["attempt"]) == ("shop", "sell", 1)

@@ -68,7 +68,7 @@ class TestWhereAHandlerRuns:
             await meanwhile(lambda: is_gone(first))
             job = await own_pid.submit(2)
             assert await job.result(within=SOON) != first
-        assert (await app.engine.job(job.ref)).attempts == 1
+        assert (await app.engine.inspect.job(job.ref)).attempts == 1
 
     async def test_calling_one_runs_it_here_and_now(self, app: Towpath) -> None:
         @app.handler("sums")
@@ -82,7 +82,7 @@ class TestWhereAHandlerRuns:
 
         assert await double(21) == 42
         assert half(21) == (10.5, 1, "halves")
-        assert (await app.engine.counts("sums")).totals["submitted"] == 0
+        assert (await app.engine.inspect.counts("sums")).totals["submitted"] == 0
 
 
 class TestTheContext:
@@ -100,7 +100,7 @@ class TestTheContext:
         assert (ctx.id, ctx.queue, ctx.lane, ctx.priority) == ("o-1", "shop", "ada", HIGH)
         assert (ctx.attempt, ctx.worker, ctx.handler) == (1, "till-3", "sell")
         assert dict(ctx.headers) == {"a": "b"}
-        assert (await app.engine.job(job.ref)).token == ctx.token
+        assert (await app.engine.inspect.job(job.ref)).token == ctx.token
         assert minutes(5) <= ctx.deadline - ctx.claimed_at < minutes(5) + seconds(5)
         assert abs(ctx.claimed_at - ctx.submitted_at) < seconds(5)
         assert (ctx.due_at, ctx.cancelled) == (None, False)
@@ -187,7 +187,7 @@ class TestTheContext:
 
 
 async def _leased(app: Towpath, count: int) -> bool:
-    return (await app.engine.counts("shop")).leased == count
+    return (await app.engine.inspect.counts("shop")).leased == count
 
 
 class TestSeveralHandlersOfAQueue:
@@ -204,7 +204,7 @@ class TestSeveralHandlersOfAQueue:
             first, second = await send.submit("ada"), await resend.submit("ada")
             assert await first.result(within=SOON) == "sent to ada"
             assert await second.result(within=SOON) == "sent to ada again"
-        assert (await app.engine.job(second.ref)).headers == {"handler": "again"}
+        assert (await app.engine.inspect.job(second.ref)).headers == {"handler": "again"}
 
     async def test_a_job_for_none_of_them_is_dead_with_a_reason(
         self, app: Towpath, lines: Lines
@@ -215,7 +215,7 @@ class TestSeveralHandlersOfAQueue:
         async with working(app):
             named = await app.engine.submit("mail", b'"x"', headers={"handler": "shred"})
             plain = await app.engine.submit("mail", b'"x"')
-            dead = [await app.engine.ended(it.job, within=SOON) for it in (named, plain)]
+            dead = [await app.engine.events.ended(it.job, within=SOON) for it in (named, plain)]
             await (await resend.submit("ada")).result(within=SOON)
         assert [it.reason for it in dead] == [
             "HandlerNotFound: the job asks for handler 'shred'; this worker has: again",
@@ -244,7 +244,7 @@ class TestSubmitting:
 
         job = await sell.submit("tea", delay=hours(3), lane="ada", priority=HIGH, id="o-1")
         again = await sell.submit("tea", id="o-1")
-        found = await app.engine.job(job.ref)
+        found = await app.engine.inspect.job(job.ref)
         assert (found.state, found.lane, found.priority) == (State.DELAYED, "ada", HIGH)
         assert (job.existed, again.existed) == (False, True)
 

@@ -168,7 +168,7 @@ class TestSlots:
                 assert attempts == [1]
                 go.set()
                 await meanwhile(lambda: len(attempts) == 5)
-            released = (await direct.engine.counts("bad")).totals["released"]
+            released = (await direct.engine.inspect.counts("bad")).totals["released"]
         assert room.most == 4
         assert attempts == [1] * 5
         assert released == 2
@@ -180,7 +180,7 @@ class TestCallsForWork:
         limits = Limits(answer=seconds(30), give_up=seconds(60))
         async with Towpath(shards.url, limits=limits) as app:
             for queue in (shards.bad, shards.good):
-                await app.engine.counts(queue)
+                await app.engine.inspect.counts(queue)
             shards.freeze()
             for _ in range(20):
                 app.engine.hand_on(shards.bad)
@@ -238,7 +238,7 @@ class TestLeases:
                 await _renewed_for(other, shards.good, seconds(0.1))
                 shards.freeze()
                 assert (await lines.next("job.dead"))["queue"] == shards.good
-                assert (await other.engine.job(ticket.ref)).state is State.DEAD
+                assert (await other.engine.inspect.job(ticket.ref)).state is State.DEAD
                 leave.set()
                 shards.thaw()
 
@@ -310,12 +310,12 @@ async def _hold_on() -> None:
 
 async def _renewed_for(app: Towpath, queue: str, span: Duration) -> None:
     """Return when the one lease of *queue* lasts by so much longer than now; it is never lost."""
-    [job] = (await app.engine.list(queue, State.LEASED)).jobs
+    [job] = (await app.engine.inspect.list(queue, State.LEASED)).jobs
     assert job.expires_at is not None
     until = job.expires_at + span
 
     async def so() -> bool:
-        now = await app.engine.job(job.ref)
+        now = await app.engine.inspect.job(job.ref)
         assert now.token == job.token
         return now.expires_at is not None and now.expires_at >= until
 
@@ -338,6 +338,6 @@ class Room:
 
 def _leased(app: Towpath, queue: str, count: int) -> Callable[[], Awaitable[bool]]:
     async def so() -> bool:
-        return (await app.engine.counts(queue)).leased == count
+        return (await app.engine.inspect.counts(queue)).leased == count
 
     return so

@@ -99,7 +99,7 @@ class TestAJob:
         assert await job.cancel() is State.CANCELLED
         dead = await fail.submit()
         async with working(app):
-            await app.engine.ended(dead.ref, within=SOON)
+            await app.engine.events.ended(dead.ref, within=SOON)
         assert await dead.retry() is State.READY
 
     async def test_says_what_old_names_are_now(self, app: Towpath) -> None:
@@ -172,7 +172,7 @@ class TestManyJobs:
         async def double(n: int) -> int:
             return 2 * n
 
-        await app.engine.configure("sums", QueueOptions(max_length=2))
+        await app.engine.queues.configure("sums", QueueOptions(max_length=2))
         seen: list[QueueFull] = []
         try:
             if how == "blocking":
@@ -273,7 +273,9 @@ class TestSubmitMiddleware:
         async with app:
             with pytest.raises(PermissionError):
                 await app.handler("sums")(_plain).submit(1)
-            assert (await app.engine.counts("sums")).ready == 1  # of the one that called twice
+            assert (
+                await app.engine.inspect.counts("sums")
+            ).ready == 1  # of the one that called twice
 
 
 async def _plain(n: int) -> int:

@@ -30,7 +30,7 @@ class TestDraining:
         await sell.submit_many(range(250))
         later = await sell.submit(1, delay=hours(1))
         assert await Worker(app, concurrency=10).drain() == 0
-        counts = await app.engine.counts("shop")
+        counts = await app.engine.inspect.counts("shop")
         assert (counts.totals["completed"], counts.leased) == (250, 0)
         assert await later.state() is State.DELAYED
         assert lines.of("worker.stopped")[0]["jobs"] == 250
@@ -73,7 +73,7 @@ class TestDraining:
         for again in (worker, worker, Worker(app, name="till-3")):
             await sell.submit_many(range(200))
             await asyncio.wait_for(again.drain(), 10)
-        assert (await app.engine.counts("shop")).totals["completed"] == 600
+        assert (await app.engine.inspect.counts("shop")).totals["completed"] == 600
 
     async def test_stops_when_it_is_told_to(self, app: Towpath, lines: Lines) -> None:
         @app.handler("shop")
@@ -128,8 +128,8 @@ class TestStopping:
             worker.stop()
             worker.stop()
             await running
-            assert (await app.engine.counts("shop")).leased == 0
-        counts = await app.engine.counts("shop")
+            assert (await app.engine.inspect.counts("shop")).leased == 0
+        counts = await app.engine.inspect.counts("shop")
         assert counts.totals["completed"] == len(begun)
         assert counts.ready == 2000 - len(begun)
 
@@ -183,7 +183,7 @@ class TestStopping:
         async with working(app, grace=seconds(0)):
             job = await sell.submit(1)
             await lines.next("job.started")
-        found = await app.engine.job(job.ref)
+        found = await app.engine.inspect.job(job.ref)
         assert (found.state, found.attempts) == (State.READY, 0)
 
     async def test_a_third_time_does_no_harm(self, app: Towpath) -> None:
@@ -336,7 +336,7 @@ class TestTheServersClock:
             async with working(app, lease=seconds(1)):
                 job = await sell.submit()
                 await meanwhile(lambda: bool(seen))
-                held = await app.engine.job(job.ref)
+                held = await app.engine.inspect.job(job.ref)
                 assert held.expires_at is not None
                 clock.advance(seconds(0.9))
                 await renewed(app, job.ref, held.expires_at)
@@ -356,7 +356,7 @@ async def renewed(app: Towpath, job: JobRef, before: datetime) -> None:
     """Return when the job's lease ends later than *before*."""
 
     async def later() -> bool:
-        ends = (await app.engine.job(job)).expires_at
+        ends = (await app.engine.inspect.job(job)).expires_at
         return ends is not None and ends > before
 
     await eventually_async(later)

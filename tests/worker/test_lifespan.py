@@ -104,7 +104,7 @@ class TestALifespan:
         with pytest.raises(LifespanFailed, match=words):
             await Worker(app).run()
         async with app:
-            assert (await app.engine.state(job.ref)) == "ready"
+            assert (await app.engine.inspect.state(job.ref)) == "ready"
 
     @pytest.mark.parametrize(
         ("how", "words"),
@@ -130,7 +130,7 @@ class TestALifespan:
         with pytest.raises(LifespanFailed, match=words):
             await Worker(app).drain()
         async with app:
-            assert (await app.engine.state(job.ref)) == "done"
+            assert (await app.engine.inspect.state(job.ref)) == "done"
 
     @staticmethod
     async def _submitted(app: Towpath) -> Any:

@@ -27,7 +27,7 @@ async def test_a_worker_tells_what_it_runs_and_that_it_ends(
     found: list[LivingWorker] = []
 
     async def runs_it() -> bool:
-        found[:] = await app.engine.living.list()
+        found[:] = await app.engine.workers.list()
         return bool(found and found[0].doing.jobs)
 
     async with app:
@@ -39,4 +39,4 @@ async def test_a_worker_tells_what_it_runs_and_that_it_ends(
             assert (list(doing.queues), doing.slots, doing.running) == (["shop"], 3, 1)
             assert [it.job for it in doing.jobs] == [job.ref]
             go_on.set()
-        assert await app.engine.living.list() == []
+        assert await app.engine.workers.list() == []

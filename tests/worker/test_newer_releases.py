@@ -82,8 +82,8 @@ class TestWhatANewerReleaseWrote:
 
         async def promoted() -> bool:
             await others.sweep()
-            return (await app.engine.counts("idle")).ready == 1
+            return (await app.engine.inspect.counts("idle")).ready == 1
 
         await eventually_async(promoted)
-        assert "idle" in await app.engine.queues()
+        assert "idle" in await app.engine.queues.list()
         assert lines.of("duty.failed")[0]["queue"] == "newer"

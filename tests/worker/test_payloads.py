@@ -111,7 +111,7 @@ class TestPayloads:
             assert await (await same.submit(Written(count=3))).result(within=SOON) == Written(
                 count=3
             )
-        assert (await app.engine.job(job.ref)).payload == b'{"from":"anna","weight":2.0}'
+        assert (await app.engine.inspect.job(job.ref)).payload == b'{"from":"anna","weight":2.0}'
 
     async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
         @app.handler("points")
@@ -164,7 +164,7 @@ class TestPayloads:
             job = await reverse.submit(b"\x00\xff{")
             assert await job.result(within=SOON) == b"{\xff\x00"
             assert await (await reverse.submit(b"")).result(within=SOON) == b""
-        assert (await app.engine.job(job.ref)).payload == b"\x00\xff{"
+        assert (await app.engine.inspect.job(job.ref)).payload == b"\x00\xff{"
 
     async def test_none_at_all(self, app: Towpath) -> None:
         @app.handler("ticks")
@@ -198,7 +198,7 @@ class TestPayloads:
             assert await (await blob.submit(b"")).result(within=SOON) == b""
             blocking = await asyncio.to_thread(count.blocking.submit)
             assert await asyncio.to_thread(lambda: blocking.result(within=SOON)) == 3
-        assert (await app.engine.job(bare.ref)).payload == b""
+        assert (await app.engine.inspect.job(bare.ref)).payload == b""
 
     async def test_through_a_process(self, app: Towpath) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
@@ -300,7 +300,7 @@ class TestPayloadsThatDoNotFit:
             jobs = await app.engine.submit_many("orders", [new_job(it) for it in wrong])
             fine = await sell.submit(Order(item="tea"))
             assert await fine.result(within=SOON) == 1
-            dead = [await app.engine.ended(it.job, within=SOON) for it in jobs]  # pyright: ignore
+            dead = [await app.engine.events.ended(it.job, within=SOON) for it in jobs]  # pyright: ignore
         assert {it.state for it in dead} == {State.DEAD}
         assert {it.attempts for it in dead} == {1}
         assert all("payload of sell" in (it.reason or "") for it in dead)
@@ -310,7 +310,7 @@ class TestPayloadsThatDoNotFit:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
             wrong = await app.engine.submit("orders", b"{}")
-            dead = await app.engine.ended(wrong.job, within=SOON)
+            dead = await app.engine.events.ended(wrong.job, within=SOON)
             await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
         assert dead.state is State.DEAD
         assert dead.reason == "payload of sell: item: Field required"

@@ -163,7 +163,7 @@ class TestAnAppWhoseServerIsAway:
             async with app:
                 ticket = await double.submit(21)
                 with pytest.raises(ServerUnreachable):
-                    await app.engine.counts("shop")
+                    await app.engine.inspect.counts("shop")
                 server.start()
                 await app.engine.check()
                 async with working(app):
@@ -258,7 +258,7 @@ class TestWhenSomethingIsAmiss:
 
         async with working(app):
             job = (await app.engine.submit("shop", b"null")).job
-            dead = await app.engine.ended(job, within=SOON)
+            dead = await app.engine.events.ended(job, within=SOON)
         assert dead.state is State.DEAD
         assert "no record" in (dead.reason or "")
 

@@ -50,7 +50,7 @@ async def reached(engine: Engine, name: str, instant: datetime | None = None) ->
     """Wait until *name* was last fired for *instant* (None = for any)."""
 
     async def so() -> bool:
-        known = (await engine.recurring(QUEUE)).last.get(name)
+        known = (await engine.schedules.recurring(QUEUE)).last.get(name)
         return known is not None and (instant is None or known.at == instant)
 
     await eventually_async(so)
@@ -84,7 +84,7 @@ class TestRecurringWork:
     ) -> None:
         clock.advance(minutes(90))
         async with firing(engine, clock, hourly(missed=Missed.ALL)):
-            assert (await engine.recurring(QUEUE)).last[HOURLY].at == clock.now
+            assert (await engine.schedules.recurring(QUEUE)).last[HOURLY].at == clock.now
         assert await jobs_of(engine) == []
 
     async def test_is_not_fired_before_its_time(self, engine: Engine, clock: ManualClock) -> None:
@@ -93,7 +93,7 @@ class TestRecurringWork:
         async with firing(engine, clock, hourly(), sooner):
             clock.advance(hours(1) - seconds(1))
             await reached(engine, "sooner", start + minutes(40))
-            assert (await engine.recurring(QUEUE)).last[HOURLY].at == start
+            assert (await engine.schedules.recurring(QUEUE)).last[HOURLY].at == start
 
     async def test_makes_a_job_that_says_what_it_is_for(
         self, engine: Engine, clock: ManualClock
@@ -112,7 +112,7 @@ class TestRecurringWork:
 
     async def test_is_shown_with_its_schedule(self, engine: Engine, clock: ManualClock) -> None:
         async with firing(engine, clock, hourly(when=Cron("0 3 * * *", "Europe/Berlin"))):
-            about = (await engine.recurring(QUEUE)).last[HOURLY].about
+            about = (await engine.schedules.recurring(QUEUE)).last[HOURLY].about
         assert about == "0 3 * * * Europe/Berlin"
 
     async def test_goes_on_from_its_last_firing_with_another_schedule(
@@ -129,7 +129,7 @@ class TestRecurringWork:
 
     async def test_that_was_forgotten_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
         async with firing(engine, clock, hourly()):
-            await engine.forget(QUEUE, HOURLY)
+            await engine.schedules.forget(QUEUE, HOURLY)
             clock.advance(LOOK_EVERY)
             await reached(engine, HOURLY, clock.now)
 
@@ -149,7 +149,7 @@ class TestRecurringWork:
 
 
 async def has_begun(engine: Engine, queue: str) -> bool:
-    return bool((await engine.recurring(queue)).last)
+    return bool((await engine.schedules.recurring(queue)).last)
 
 
 class TestAWorkerThatWasDownOverThreeFirings:
@@ -183,7 +183,7 @@ class TestAWorkerThatWasDownOverThreeFirings:
         clock.advance(seconds(2_100))
         async with firing(engine, clock, work):
             await reached(engine, HOURLY, start + seconds(2_100))
-        assert (await engine.counts(QUEUE)).totals["submitted"] == 2_100
+        assert (await engine.inspect.counts(QUEUE)).totals["submitted"] == 2_100
 
 
 class TestManyWorkers:
@@ -203,7 +203,7 @@ class TestManyWorkers:
                 clock.advance(hours(1))
                 for work in works:
                     await reached(engines[0], work.name, start + hours(n))
-            submitted = (await engines[0].counts(QUEUE)).totals["submitted"]
+            submitted = (await engines[0].inspect.counts(QUEUE)).totals["submitted"]
         told = [line["job"] for line in lines(caplog, "recurring.fired")]
         assert submitted == 60
         assert len(told) == len(set(told)) == 60
@@ -246,7 +246,7 @@ class TestAFiringThatFindsNoRoom:
     ) -> None:
         """What there is room for is taken in, the rest stays due."""
         start, work = clock.now, hourly(missed=Missed.ALL)
-        await engine.configure(QUEUE, QueueOptions(max_length=2))
+        await engine.queues.configure(QUEUE, QueueOptions(max_length=2))
         async with firing(engine, clock, work):
             pass
         clock.advance(hours(3))
@@ -259,7 +259,7 @@ class TestAFiringThatFindsNoRoom:
         assert await fired_for(engine) == [start + hours(3)]
 
     async def test_holds_no_other_up(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.configure(QUEUE, QueueOptions(max_payload=3))
+        await engine.queues.configure(QUEUE, QueueOptions(max_payload=3))
         async with firing(
             engine, clock, hourly(name="large", payload=b"large"), hourly(payload=b"1")
         ):
@@ -289,7 +289,7 @@ class TestAServerThatGivesNoAnswer:
 
             async def recovered() -> bool:
                 clock.advance(seconds(1))
-                return (await engine.counts(QUEUE)).ready == 1
+                return (await engine.inspect.counts(QUEUE)).ready == 1
 
             await eventually_async(recovered)
         assert lines(caplog, "duty.failed")[0]["error"] == "ServerUnreachable"

@@ -34,7 +34,7 @@ class TestARecurringHandler:
         async with app:
 
             async def seen() -> bool:
-                return "nightly" in (await app.engine.recurring("recurring")).last
+                return "nightly" in (await app.engine.schedules.recurring("recurring")).last
 
             await eventually_async(seen)
             clock.advance(hours(2))
@@ -133,9 +133,9 @@ async def test_a_worker_fires_for_its_own_queues_only(
     async with app:
 
         async def fired() -> bool:
-            return (await app.engine.counts("mine")).totals["completed"] > 0
+            return (await app.engine.inspect.counts("mine")).totals["completed"] > 0
 
         await eventually_async(fired)
-        assert (await app.engine.recurring("theirs")).last == {}
+        assert (await app.engine.schedules.recurring("theirs")).last == {}
     worker.stop()
     assert await running == 0

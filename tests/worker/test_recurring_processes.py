@@ -54,8 +54,8 @@ async def test_each_firing_happens_once_and_none_is_left_out(
     instants = [instant_of(id) for id in ids]
     # The kill may have come between a firing and its line, so the store is asked what there is.
     async with Engine(server.url) as engine:
-        page = await engine.list(QUEUE, State.READY, size=1000)
-        last = (await engine.recurring(QUEUE)).last[NAME].at
+        page = await engine.inspect.list(QUEUE, State.READY, size=1000)
+        last = (await engine.schedules.recurring(QUEUE)).last[NAME].at
     submitted = [instant_of(job.id) for job in page.jobs]
     assert len(ids) == len(set(ids))
     assert set(instants) <= set(submitted)

@@ -101,7 +101,7 @@ class TestAttempts:
 
         async with working(app):
             job = await app.engine.submit("shop", b"1", headers={"handler": "sell"})
-            dead = await app.engine.ended(job.job, within=SOON)
+            dead = await app.engine.events.ended(job.job, within=SOON)
         assert (dead.state, dead.attempts) == (State.DEAD, 2)
 
     async def test_a_retry_that_is_asked_for_counts_too(self, app: Towpath) -> None:
@@ -165,7 +165,7 @@ class TestTheWaitBetween:
         async def sell() -> None:
             raise ValueError
 
-        await app.engine.configure("shop", QueueOptions(retry=Fixed(hours(5))))
+        await app.engine.queues.configure("shop", QueueOptions(retry=Fixed(hours(5))))
         async with working(app):
             job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
         assert wait(job) == pytest.approx(5 * 3600, abs=10)
@@ -196,10 +196,10 @@ class TestTheOptionsOfAQueue:
         @app.handler("shop", retry=AT_ONCE, max_attempts=7, keep=hours(2))
         async def sell() -> None: ...
 
-        await app.engine.configure("shop", QueueOptions(max_length=5000))
+        await app.engine.queues.configure("shop", QueueOptions(max_length=5000))
         async with working(app):
             await (await sell.submit()).result(within=SOON)
-        stored = await app.engine.options("shop")
+        stored = await app.engine.queues.options("shop")
         assert (stored.retry, stored.max_attempts, stored.keep) == (AT_ONCE, 7, hours(2))
         assert stored.max_length == 5000
         [told] = lines.of("queue.configured")
@@ -218,12 +218,14 @@ class TestTheOptionsOfAQueue:
 
         async with working(app):
             await (await sell.submit()).result(within=SOON)
-        await app.engine.change_options("shop", lambda it: replace(it, max_attempts=9, keep=ZERO))
+        await app.engine.queues.change_options(
+            "shop", lambda it: replace(it, max_attempts=9, keep=ZERO)
+        )
         ran.clear()
         async with working(app):
             await sell.submit()
             await ran.wait()
-        stored = await app.engine.options("shop")
+        stored = await app.engine.queues.options("shop")
         assert (stored.retry, stored.max_attempts, stored.keep) == (AT_ONCE, 9, ZERO)
 
     async def test_results_are_kept_for_an_hour_where_nobody_said_anything(
@@ -234,7 +236,7 @@ class TestTheOptionsOfAQueue:
 
         async with working(app):
             await (await sell.submit()).result(within=SOON)
-        assert (await app.engine.options("shop")).keep == hours(1)
+        assert (await app.engine.queues.options("shop")).keep == hours(1)
 
 
 def wait(job: JobInfo) -> float:

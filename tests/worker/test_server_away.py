@@ -82,7 +82,7 @@ class TestAServerThatIsAway:
                 await lines.next("queue.recovered")
                 for ticket in tickets:
                     await ticket.result(within=SOON)
-                reaped = (await app.engine.counts("shop")).totals["reaped"]
+                reaped = (await app.engine.inspect.counts("shop")).totals["reaped"]
         assert sorted(begun) == list(range(40))
         assert reaped == 0
         assert not {"job.lost", "job.stale_refused"} & lines.events()
@@ -118,7 +118,7 @@ class TestAServerThatIsAway:
                 await meanwhile(
                     lambda: len(lines.of("job.stale_refused")) + len(lines.of("job.lost")) >= 5
                 )
-            counts = await other.engine.counts("shop")
+            counts = await other.engine.inspect.counts("shop")
         assert not set(tokens) & set(begun)
         assert counts.totals["completed"] == 5
 
@@ -158,7 +158,7 @@ class TestAServerThatIsAway:
                     server.kill()
                     await asyncio.to_thread(server.start)
                     await eventually_async(lambda: is_drained(app.engine, "shop"), within=30)
-                counts = await app.engine.counts("shop")
+                counts = await app.engine.inspect.counts("shop")
         assert counts.totals["completed"] == 3000
         assert set(ran) == set(range(3000))
 
@@ -263,7 +263,7 @@ class TestScriptsThatAreForgotten:
 
         await sell.submit_many(range(500))
         await asyncio.wait_for(Worker(app, concurrency=10).drain(), 20)
-        assert (await app.engine.counts("shop")).totals["completed"] == 500
+        assert (await app.engine.inspect.counts("shop")).totals["completed"] == 500
 
 
 async def _renewed(ticket: Job[Any]) -> None:

@@ -77,7 +77,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
         assert exit_code(program) == 0
         assert len(children) == 1
         assert all(is_gone(pid) for pid in children)
-    jobs = [await front.engine.job(it.ref) for it in held]
+    jobs = [await front.engine.inspect.job(it.ref) for it in held]
     assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * len(held)
 
 
@@ -91,7 +91,7 @@ async def test_what_is_not_done_within_the_grace_time_is_given_back(
         program.send_signal(signal.SIGTERM)
         assert exit_code(program) == 0
     assert await held.state() is State.READY
-    assert (await front.engine.job(held.ref)).attempts == 0
+    assert (await front.engine.inspect.job(held.ref)).attempts == 0
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -113,7 +113,7 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
         assert exit_code(program) == 75
         assert {it.id for it in workers.entries("job.released")} == {it.id for it in held}
         assert len(workers.entries("worker.stopped")) == 1
-    jobs = [await front.engine.job(it.ref) for it in held]
+    jobs = [await front.engine.inspect.job(it.ref) for it in held]
     assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * 2
 
 
@@ -171,7 +171,7 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
         done = workers.entries("job.completed")
     assert [it.id for it in done] == [job.id]
     assert token == new.token > old.token
-    assert (await front.engine.counts(worker_program.QUEUE)).totals["completed"] == 1
+    assert (await front.engine.inspect.counts(worker_program.QUEUE)).totals["completed"] == 1
 
 
 @pytest.mark.parametrize("handler", [worker_program.leave, worker_program.leave_in_thread])

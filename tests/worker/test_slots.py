@@ -48,7 +48,7 @@ class TestConcurrency:
         await sell.submit_many(range(30))
         async with working(app, concurrency=7) as worker:
             await meanwhile(lambda: room.inside == 7)
-            assert (await app.engine.counts("shop")).leased == 7
+            assert (await app.engine.inspect.counts("shop")).leased == 7
             assert await slots(worker) == {"busy": 7, "free": 0, "lost": 0}
             room.door.set()
             await meanwhile(lambda: room.came == 30)
@@ -64,7 +64,7 @@ class TestConcurrency:
         async def sell(_: bytes) -> None:
             await room.visit()
 
-        await app.engine.configure("shop", QueueOptions(max_payload=8 * 1024 * 1024))
+        await app.engine.queues.configure("shop", QueueOptions(max_payload=8 * 1024 * 1024))
         await sell.submit_many([bytes(5 * 1024 * 1024)] * 3)
         async with working(app, concurrency=6):
             await meanwhile(lambda: room.inside == 3)
@@ -84,7 +84,7 @@ class TestConcurrency:
         async with working(app, concurrency=2):
             for ticket in tickets[1:]:
                 await ticket.result(within=SOON)
-            assert (await app.engine.counts("shop")).leased == 1
+            assert (await app.engine.inspect.counts("shop")).leased == 1
             slow.set()
 
     @pytest.mark.parametrize("other", [None, "other"])
@@ -105,7 +105,7 @@ class TestConcurrency:
         async with working(app, concurrency=20):
             await meanwhile(lambda: room.inside == 2)
             if not other:
-                assert (await app.engine.counts("shop")).leased == 2
+                assert (await app.engine.inspect.counts("shop")).leased == 2
             room.door.set()
             await meanwhile(lambda: room.came == 10)
         assert room.most == 2
@@ -193,7 +193,7 @@ class TestWeights:
             await app.engine.submit_many(queue, [new_job(b"1") for _ in range(120)])
         await Worker(app, concurrency=1, queues={"light": 1, "heavy": 9}).drain()
         assert Counter(order[:100])["heavy"] == pytest.approx(90, abs=4)
-        assert (await app.engine.counts("none")).ready == 120
+        assert (await app.engine.inspect.counts("none")).ready == 120
 
     async def test_a_busy_queue_starves_no_other(self, app: Towpath) -> None:
         """Jobs that never end fill all slots but those that another queue is owed."""
@@ -213,7 +213,7 @@ class TestWeights:
             job = await calm.submit(1)
             room.door.set()
             assert await job.result(within=SOON) == "here"
-            done = (await app.engine.counts("busy")).totals["completed"]
+            done = (await app.engine.inspect.counts("busy")).totals["completed"]
         assert done < 100 or room.came <= 100
 
     async def test_a_queue_that_was_empty_has_saved_up_nothing(self, app: Towpath) -> None:

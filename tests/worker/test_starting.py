@@ -39,7 +39,7 @@ class TestAServerThatIsAway:
                 await asyncio.to_thread(stopped_server.start)
                 assert await (await submit).result(within=SOON) == 1
                 await lines.next("server.back")
-                assert (await app.engine.options("shop")).keep == hours(1)
+                assert (await app.engine.queues.options("shop")).keep == hours(1)
         assert len(lines.of("server.unreachable")) == 1
 
     async def test_ends_a_worker_that_wants_to_leave(self, stopped_server: EmbeddedServer) -> None:
@@ -78,8 +78,8 @@ class TestAShardThatIsAway:
                     assert await (await handlers[at].submit(at)).result(within=SOON) == at
                 frozen.unpause()
                 late = await _submitted(app, queues[0])
-                assert (await app.engine.ended(late, within=SOON)).result == b"7"
-                assert (await app.engine.options(queues[0])).keep == hours(1)
+                assert (await app.engine.events.ended(late, within=SOON)).result == b"7"
+                assert (await app.engine.queues.options(queues[0])).keep == hours(1)
 
 
 async def _submitted(app: Towpath, queue: str) -> JobRef:
@@ -107,7 +107,7 @@ class TestAQueueThatIsBroken:
             assert await (await sell.submit(1)).result(within=SOON) == 1
             server.ask("DEL", "{broken}:meta")
             broken = await app.engine.submit("broken", b"null")
-            await app.engine.ended(broken.job, within=SOON)
+            await app.engine.events.ended(broken.job, within=SOON)
         assert {line["queue"] for line in lines.of("duty.failed")} == {"broken"}
 
     async def test_is_an_error_if_there_is_no_other(self, server: EmbeddedServer) -> None:
@@ -123,14 +123,14 @@ class TestAQueueThatIsBroken:
         """Neither its own workers' list of queues nor the other queues mind."""
         newer = '{"retry": {"type": "from_the_future"}}'
         async with Engine(server.url) as engine:
-            await engine.configure("shop", QueueOptions())
+            await engine.queues.configure("shop", QueueOptions())
             server.ask("HSET", "towpath:queues", "newer", newer, b"\xff no {name}", "{}")
             server.ask("HSET", "towpath:queues", "gibberish", "\x00")
             for _ in range(2):
-                assert await engine.queues() == {"shop": QueueOptions()}
+                assert await engine.queues.list() == {"shop": QueueOptions()}
             server.ask("HSET", "{newer}:meta", "whole", newer, "version", "1")
             with pytest.raises(ServerRefused, match="newer"):
-                await engine.options("newer")
+                await engine.queues.options("newer")
         assert len(lines.of("queue.unreadable")) == 3
 
 

@@ -132,7 +132,7 @@ class TestALostLease:
             token = await job.result(within=SOON)
         assert tokens[0] < tokens[1] == token
         assert len(lines.of("job.lost")) == 1
-        assert (await app.engine.counts("shop")).totals["completed"] == 1
+        assert (await app.engine.inspect.counts("shop")).totals["completed"] == 1
 
     async def test_what_a_thread_does_under_it_is_refused(
         self, app: Towpath, lines: Lines, gate: threading.Event
@@ -189,7 +189,7 @@ class TestARenewedLease:
             await looked_at(job, lambda it: it.expires_at and it.expires_at > end + seconds(1))
             go.set()
             assert await job.result(within=SOON) == "sold"
-        assert (await app.engine.counts("shop")).totals["reaped"] == 0
+        assert (await app.engine.inspect.counts("shop")).totals["reaped"] == 0
 
     async def test_lasts_until_the_end_is_handed_in(
         self, app: Towpath, gate: threading.Event
@@ -210,7 +210,7 @@ class TestARenewedLease:
             job = await sell.submit()
             assert await job.result(within=SOON) == "sold"
             assert await watching == []
-        assert (await app.engine.job(job.ref)).attempts == 1
+        assert (await app.engine.inspect.job(job.ref)).attempts == 1
 
 
 async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
@@ -219,7 +219,7 @@ async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
         async with Engine(url) as other:
 
             async def leased() -> bool:
-                return (await other.counts("shop")).leased == 1
+                return (await other.inspect.counts("shop")).leased == 1
 
             await eventually_async(leased)
             return await other.claim("shop", worker="other", lease=LEASE, wait=2 * LEASE)
@@ -229,7 +229,7 @@ async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
 
 async def take_away(engine: Engine, job: Job[Any]) -> None:
     """End the lease of whoever holds the job, as a reaper that was early would."""
-    held = await engine.job(job.ref)
+    held = await engine.inspect.job(job.ref)
     assert held.token is not None
     lease = Lease(job.ref, b"", held.token, held.attempts, held.worker or "", 0, 0)
     await engine.release(lease)

@@ -130,7 +130,7 @@ class TestLines:
 
         async with working(app):
             job = await app.engine.submit("shop", b'"canary"')
-            await app.engine.ended(job.job, within=SOON)
+            await app.engine.events.ended(job.job, within=SOON)
             await lines.next("payload.invalid")
         assert "canary" not in str(lines.all)
 
@@ -245,7 +245,7 @@ async def settled(app: Towpath, queue: str, *, dead: int, delayed: int) -> None:
     """Return when nothing of *queue* is open but what was put off."""
 
     async def so() -> bool:
-        counts = await app.engine.counts(queue)
+        counts = await app.engine.inspect.counts(queue)
         return (counts.ready, counts.leased, counts.dead, counts.delayed) == (0, 0, dead, delayed)
 
     await eventually_async(so)

@@ -10,8 +10,9 @@ from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, Lines, ended, until_slots, working
 from towpath.app.app import Towpath
-from towpath.app.blocking import BlockingEngine
+from towpath.app.blocking import Blocking
 from towpath.clock import milliseconds, seconds
+from towpath.engine.engine import Engine
 from towpath.engine.retry import Never
 from towpath.engine.states import State
 from towpath.worker.context import Context
@@ -71,7 +72,7 @@ class TestAnAsyncHandler:
             go.set()
             await until_slots(worker, lost=0, free=2)
         assert (dead.state, dead.reason) == (State.DEAD, REASON)
-        assert (await app.engine.counts("shop")).totals["failed"] == 1
+        assert (await app.engine.inspect.counts("shop")).totals["failed"] == 1
 
     async def test_that_blocks_the_loop_is_failed_by_the_heartbeat(
         self, app: Towpath, lines: Lines, gate: threading.Event
@@ -98,7 +99,7 @@ class TestAnAsyncHandler:
             token = await beside.result(within=SOON)
         assert (dead.state, dead.reason) == (State.DEAD, REASON)
         assert reaped == 0
-        assert (await app.engine.job(beside.ref)).token == token
+        assert (await app.engine.inspect.job(beside.ref)).token == token
         assert {"loop.blocked"} == {"loop.blocked", "job.lost"} & lines.events()
 
     async def test_goes_on_when_the_loop_does(
@@ -177,11 +178,11 @@ def _open_when_dead(
     """
 
     def look() -> int:
-        with BlockingEngine(app.url) as engine:
-            eventually(lambda: engine.counts(blocking).dead)
-            reaped = engine.counts("till").totals["reaped"]
+        with Blocking(Engine(app.url)) as other:
+            eventually(lambda: other.run(lambda engine: engine.inspect.counts(blocking)).dead)
+            till = other.run(lambda engine: engine.inspect.counts("till"))
         gate.set()
-        return reaped
+        return till.totals["reaped"]
 
     return asyncio.get_running_loop().run_in_executor(None, look)
 
@@ -237,4 +238,4 @@ class TestAHandlerInAProcess:
         assert len(pids) == 2, "its own and that of what it has started"
         assert dead.reason == "TimeLimit: the handler took longer than 0:00:05"
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["killed"]
-        assert (await app.engine.job(second.ref)).state is State.READY
+        assert (await app.engine.inspect.job(second.ref)).state is State.READY

@@ -28,7 +28,7 @@ from contextlib import (
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 
-from towpath.app.blocking import BlockingEngine
+from towpath.app.blocking import Blocking
 from towpath.app.connection import Connection
 from towpath.app.handlers import Handlers
 from towpath.app.submission import SubmitMiddleware
@@ -229,8 +229,8 @@ class Towpath(Handlers):
         return self._connection.engine
 
     @property
-    def blocking(self) -> BlockingEngine:
-        """The engine for code without an event loop: connected at first use, closed at exit."""
+    def blocking(self) -> Blocking:
+        """Runs the engine's calls for code without an event loop; connected at first use."""
         return self._connection.blocking
 
     @property

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
-from towpath.app.blocking import BlockingEngine
+from towpath.app.blocking import Blocking
 from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted
 from towpath.errors import EngineClosed
@@ -55,7 +55,7 @@ class Connection:
         self._metrics, self._log = metrics, log or Log()
         self._closed: tuple[str, Ledger] | None = None
         self._forget()
-        self._blocking: BlockingEngine | None = None
+        self._blocking: Blocking | None = None
         self._twin: Connection | None = None
         """The same in the loop of `blocking`."""
         self._connecting = threading.Lock()
@@ -147,13 +147,13 @@ class Connection:
         return self.connected
 
     @property
-    def blocking(self) -> BlockingEngine:
+    def blocking(self) -> Blocking:
         """Connected at first use, anew in a forked child; closed when the program ends."""
         with self._connecting:
             if self._blocking is None or not self._blocking.here:
                 engine = self._connect()
                 twin = self._make_twin(engine)
-                blocking = BlockingEngine.around(engine, life=twin)
+                blocking = Blocking(engine, life=twin)
                 blocking.__enter__()
                 atexit.register(blocking.__exit__)
                 self._blocking, self._twin = blocking, twin

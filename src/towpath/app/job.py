@@ -67,11 +67,11 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
     async def state(self) -> State:
         """Its state now; GONE if it ended and is no longer kept, or never existed."""
-        return await self._connection.engine.state(self.ref)
+        return await self._connection.engine.inspect.state(self.ref)
 
     async def info(self) -> JobInfo:
         """All that is known of it now. Raises JobNotFound; of a recorded job, RecordNotFound."""
-        return await self._connection.engine.job(self.ref)
+        return await self._connection.engine.inspect.job(self.ref)
 
     @overload
     async def progress(self) -> Any: ...
@@ -112,7 +112,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
         JobNotFound if it is gone. Does not poll.
         """
-        job = await self._connection.engine.ended(self.ref, within=within)
+        job = await self._connection.engine.events.ended(self.ref, within=within)
         if job.state is not State.DONE:
             raise JobUnfinished(job.ref, job.state, job.reason)
         return self._value(job.result)
@@ -276,7 +276,9 @@ class RecordJob(Job[R], frozen=True):
     async def _noted(self, record: Record) -> bytes | None:
         """What its handler told last: Redis has it, as long as it has the job."""
         with suppress(JobNotFound, ServerError):
-            return (await self._connection.engine.job(JobRef(record.queue, record.job))).progress
+            return (
+                await self._connection.engine.inspect.job(JobRef(record.queue, record.job))
+            ).progress
         return None
 
     async def cancel(self) -> State:
@@ -319,7 +321,7 @@ class RecordJob(Job[R], frozen=True):
     async def _until_moved(self, ref: JobRef, wait: float) -> None:
         """The server tells when it ends; where it does not know the job, look again soon."""
         try:
-            await self._connection.engine.ended(ref, within=seconds(wait))
+            await self._connection.engine.events.ended(ref, within=seconds(wait))
         except StillOpen:
             pass
         except (JobNotFound, ServerError):

@@ -75,7 +75,7 @@ async def search(
     rows: list[tuple[object, ...]] = []
     async with session.engine() as engine:
         while not is_over:
-            found = await engine.search_dead(queue, text, looked=looked)
+            found = await engine.inspect.search_dead(queue, text, looked=looked)
             looked, is_over = found.looked, found.is_over
             for job in found.jobs:
                 if out.as_json:
@@ -173,7 +173,7 @@ async def _sweep(
         return 1
 
     for name in await chosen_queues(engine, queues):
-        total, seen_to = (await engine.counts(name)).dead, 0
+        total, seen_to = (await engine.inspect.counts(name)).dead, 0
         with out.progress(f"{name}: {done}", total) as advance:
             async for page in _dead(engine, name, total):
                 seen_to += sum(await asyncio.gather(*(see_to(it) for it in page)))
@@ -190,7 +190,7 @@ async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[Jo
 
     cursor = None
     while total > 0:
-        page = await engine.list(queue, State.DEAD, after=cursor, size=min(total, 200))
+        page = await engine.inspect.list(queue, State.DEAD, after=cursor, size=min(total, 200))
         if page.jobs:
             yield page.jobs
         total -= len(page.jobs)

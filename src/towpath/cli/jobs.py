@@ -96,9 +96,9 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
 
     async with session.engine() as engine:
         ref = await find_job(engine, job, queue)
-        found = await engine.job(ref)
-        position = await engine.position(ref)
-        why = await engine.explain(ref)
+        found = await engine.inspect.job(ref)
+        position = await engine.inspect.position(ref)
+        why = await engine.inspect.explain(ref)
     session.out.answer(described(found, position, why), told(found, position, why))
 
 
@@ -224,7 +224,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
 
     async with session.engine() as engine:
         ref = await find_job(engine, job, queue)
-        why, position = await engine.explain(ref), await engine.position(ref)
+        why, position = await engine.inspect.explain(ref), await engine.inspect.position(ref)
     if session.out.as_json:
         told = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
         session.out.object(told | placed(position))

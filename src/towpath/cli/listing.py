@@ -82,7 +82,7 @@ async def find_page(engine: Engine, wanted: Wanted) -> Found:
         filtered = wanted.lane is not None and state is not State.WAITING
         size = _LARGEST_PAGE if filtered else wanted.limit - len(jobs)
         lane = None if filtered else wanted.lane
-        page = await engine.list(queue, state, lane=lane, after=cursor, size=size)
+        page = await engine.inspect.list(queue, state, lane=lane, after=cursor, size=size)
         jobs += [it for it in page.jobs if wanted.lane in {None, it.lane}]
         cursor = page.after
         at += cursor is None

@@ -28,7 +28,7 @@ async def _switch(session: Session, queues: list[str], *, paused: bool) -> None:
         # All names are looked at first: a mistyped one must not leave half of it done.
         names = [await existing_queue(engine, queue) for queue in queues]
         for name in names:
-            await (engine.pause(name) if paused else engine.resume(name))
+            await (engine.queues.pause(name) if paused else engine.queues.resume(name))
             done = "paused" if paused else "resumed"
             session.out.answer({"queue": name, "paused": paused}, f"{name}  {done}")
 

@@ -75,8 +75,8 @@ async def queues(
 
 async def all_counts(engine: Engine) -> dict[str, Counts]:
     """The counts of every queue, by name in order. One round trip each."""
-    names = sorted(await engine.queues())
-    found = await asyncio.gather(*(engine.counts(name) for name in names))
+    names = sorted(await engine.queues.list())
+    found = await asyncio.gather(*(engine.inspect.counts(name) for name in names))
     return dict(zip(names, found, strict=True))
 
 
@@ -129,7 +129,7 @@ async def show(session: Session, *, queue: QueueArgument) -> None:
     """Show one queue: counts, totals, options."""
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)
-        counts, options = await engine.counts(name), await engine.options(name)
+        counts, options = await engine.inspect.counts(name), await engine.queues.options(name)
     told = described(name, counts, None)
     del told["done_per_minute"]
     if session.out.as_json:
@@ -180,7 +180,7 @@ async def configure(
     wanted = pairs("set", set)
     changed(QueueOptions(), wanted)  # what can't be right is said before a new queue is made
     async with session.engine() as engine:
-        options = await engine.change_options(queue, lambda stored: changed(stored, wanted))
+        options = await engine.queues.change_options(queue, lambda stored: changed(stored, wanted))
     session.out.answer({"queue": queue, "options": written(options)}, written(options))
 
 
@@ -237,5 +237,5 @@ async def reset(
     """
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)
-        options = (await engine.reset(name, *option or ())).now
+        options = (await engine.queues.reset(name, *option or ())).now
     session.out.answer({"queue": name, "options": written(options)}, written(options))

@@ -149,7 +149,7 @@ verb(
 async def remove(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
     """Remove a schedule that was made at run time; its jobs stay."""
     async with session.engine() as engine:
-        await engine.schedules.remove(queue, name)
+        await engine.schedules.delete(queue, name)
     session.out.answer({"queue": queue, "name": name, "removed": True}, f"{queue}/{name}  removed")
 
 
@@ -186,7 +186,7 @@ async def forget(session: Session, *, queue: QueueArgument, name: NameArgument) 
     removed instead.
     """
     async with session.engine() as engine:
-        await engine.forget(await existing_queue(engine, queue), name)
+        await engine.schedules.forget(await existing_queue(engine, queue), name)
     told = {"queue": queue, "name": name, "forgotten": True}
     session.out.answer(told, f"{queue}/{name}  forgotten")
 

@@ -75,7 +75,7 @@ class Taking:
                 taken = answer.checked(self._on_conflict)
             if wait is not None:
                 self._session.out.note(f"{taken.job}  {taken.state}")
-                self._tell_end(await engine.ended(taken.job, within=wait))
+                self._tell_end(await engine.events.ended(taken.job, within=wait))
             elif isinstance(taken, Placed):
                 told = {"queue": taken.job.queue, "id": taken.id, "state": taken.state}
                 text = f"{taken.job}  {taken.state}{'  replaced' if taken.replaced else ''}"

@@ -23,7 +23,7 @@ async def workers(session: Session) -> None:
     gone from the list after 25 seconds.
     """
     async with session.engine() as engine:
-        found = await engine.living.list()
+        found = await engine.workers.list()
     out = session.out
     if out.as_json:
         for it in found:

@@ -93,14 +93,14 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
     if queue is not None:
         return job_ref(await existing_queue(engine, queue), text)
     job_id(text)
-    known = await engine.queues()
+    known = await engine.queues.list()
     first, slash, rest = text.partition("/")
     if slash and rest and first in known:
         return job_ref(first, rest)
     found = [
         ref
         for ref in (job_ref(name, text) for name in sorted(known))
-        if await engine.state(ref) is not State.GONE
+        if await engine.inspect.state(ref) is not State.GONE
     ]
     if not found:
         raise JobNotFound(text)
@@ -115,9 +115,9 @@ async def existing_queue(engine: Engine, queue: str) -> str:
     from towpath.console.exits import QueueNotFound  # noqa: PLC0415 -- a help text needs none
     from towpath.ids import queue_name  # noqa: PLC0415
 
-    known, name = await engine.queues(), queue_name(queue)
+    known, name = await engine.queues.list(), queue_name(queue)
     # With memory full, a new queue works without being listed.
-    if name not in known and not any((await engine.counts(name)).totals.values()):
+    if name not in known and not any((await engine.inspect.counts(name)).totals.values()):
         raise QueueNotFound(name, known)
     return name
 
@@ -125,4 +125,4 @@ async def existing_queue(engine: Engine, queue: str) -> str:
 async def chosen_queues(engine: Engine, queues: list[str]) -> list[str]:
     """The queues that were named, if all of them exist; none named = every one, in order."""
     named = [await existing_queue(engine, queue) for queue in queues]
-    return named or sorted(await engine.queues())
+    return named or sorted(await engine.queues.list())

@@ -139,17 +139,19 @@ class JobsFound(NamedTuple):
 async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: str) -> JobsFound:
     """The next jobs in *state* that are *wanted*; nothing beyond the first 10,000 is looked at."""
     if not any(wanted):
-        page = await engine.list(queue, state, after=after or None, size=SIZE)
+        page = await engine.inspect.list(queue, state, after=after or None, size=SIZE)
         return JobsFound(page.jobs, page.after, len(page.jobs))
     if wanted.lane and state is State.WAITING:
-        found = await engine.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
+        found = await engine.inspect.list(
+            queue, state, lane=wanted.lane, after=after or None, size=SIZE
+        )
         return JobsFound([it for it in found.jobs if wanted.fits(it)], found.after, len(found.jobs))
     if state is State.DEAD and wanted == Filter(text=wanted.text):
         return await _searched(engine, queue, wanted.text)
     jobs: list[JobInfo] = []
     looked_at, place = 0, after or None
     while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
-        page = await engine.list(queue, state, after=place, size=_PAGE)
+        page = await engine.inspect.list(queue, state, after=place, size=_PAGE)
         looked_at, place = looked_at + len(page.jobs), page.after
         jobs += filter(wanted.fits, page.jobs)
         if place is None:
@@ -162,7 +164,7 @@ async def _searched(engine: Engine, queue: str, text: str) -> JobsFound:
     jobs: list[JobInfo] = []
     looked_at, over = 0, False
     while not over and len(jobs) < SIZE:
-        found = await engine.search_dead(queue, text, looked=looked_at)
+        found = await engine.inspect.search_dead(queue, text, looked=looked_at)
         jobs += found.jobs
         looked_at, over = found.looked, found.is_over
     return JobsFound(jobs[:_PAGE], None, looked_at)
@@ -199,7 +201,9 @@ async def queue_page(
         queue=name,
         counts=snapshot.queues[name],
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared((snapshot.at, name, "options"), lambda: engine.options(name)),
+        options=await pulse.shared(
+            (snapshot.at, name, "options"), lambda: engine.queues.options(name)
+        ),
         state=state,
         states=STATES,
         wanted=wanted,
@@ -215,7 +219,7 @@ async def queue_page(
 async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
     """For each lane: what its jobs wait for."""
     names = list(dict.fromkeys(job.lane for job in jobs if job.lane))
-    found = await asyncio.gather(*(engine.lane(queue, name) for name in names))
+    found = await asyncio.gather(*(engine.inspect.lane(queue, name) for name in names))
     return dict(zip(names, found, strict=True))
 
 
@@ -228,14 +232,14 @@ async def job_page(
 ) -> Response:
     """One job: what it is, what became of it, and why it does not run."""
     ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
-    job = await engine.job(ref)
+    job = await engine.inspect.job(ref)
     return page.show(
         "job.html",
         queue=queue,
         job=job,
-        why=await engine.explain(ref),
-        position=await engine.position(ref),
-        options=await engine.known_options(queue),
+        why=await engine.inspect.explain(ref),
+        position=await engine.inspect.position(ref),
+        options=await engine.queues.known_options(queue),
         steps=_steps(job),
         shown_most=SHOWN_MOST,
         open=job.state in _OPEN,
@@ -269,7 +273,7 @@ def _steps(job: JobInfo) -> list[tuple[str, Any, str]]:
 @router.get("/queues/{queue}/jobs/{id}/{part}")
 async def download(queue: Queue, id: Id, part: str, engine: TheEngine, _: CanRead) -> Response:
     """A payload, result or progress note as it is: as a file, never as a page."""
-    job = await engine.job(job_ref(queue, id))
+    job = await engine.inspect.job(job_ref(queue, id))
     parts: dict[str, bytes | None] = {
         "payload": job.payload, "result": job.result, "progress": job.progress,
     }  # fmt: skip

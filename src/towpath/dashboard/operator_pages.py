@@ -38,7 +38,7 @@ async def schedules_page(
 ) -> Response:
     """Schedules, what they were last fired for and what comes next."""
     snapshot = await pulse_of(request).now()
-    names = [name for name in await engine.known_queues() if key.covers(name)]
+    names = [name for name in await engine.queues.names() if key.covers(name)]
     found = await engine.schedules.list(queues=names, after=after or None, size=100)
     horizon = [it.next for it in found.schedules if it.next is not None]
     return page.show(
@@ -51,7 +51,7 @@ async def workers_page(page: ThePage, engine: TheEngine, key: CanRead) -> Respon
     """Workers that are alive, on which host, and what they run."""
     found = [
         (name, since, it, [queue for queue in it.queues if key.covers(queue)])
-        for name, since, it in await engine.living.list()
+        for name, since, it in await engine.workers.list()
     ]
     seen = [it for it in found if it[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")
@@ -125,13 +125,13 @@ async def _jobs_of(engine: Engine, queues: Iterable[str], text: str, key: KeyInf
         refs += [job_ref(first, rest)] if slash and key.covers(first) else []
     with suppress(InvalidName):
         refs += [job_ref(name, text) for name in names]
-    return [it for it in await _each(refs, engine.job) if it is not None]
+    return [it for it in await _each(refs, engine.inspect.job) if it is not None]
 
 
 async def _lanes_of(engine: Engine, queues: Iterable[str], text: str) -> dict[str, Lane]:
     """By queue: the lane of that name, where it has jobs."""
     names = list(queues)
-    found = await _each(names, lambda name: engine.lane(name, text))
+    found = await _each(names, lambda name: engine.inspect.lane(name, text))
     return {name: it for name, it in zip(names, found, strict=True) if it and it.head}
 
 

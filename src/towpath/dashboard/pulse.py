@@ -93,11 +93,11 @@ class Pulse:
 
     async def _read(self) -> Snapshot:
         engine, at = self._engine(), steady()
-        names = sorted(await engine.known_queues())
+        names = sorted(await engine.queues.names())
         found: dict[str, Counts] = {}
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
-            counts = await asyncio.gather(*map(engine.counts, part))
+            counts = await asyncio.gather(*map(engine.inspect.counts, part))
             found |= dict(zip(part, counts, strict=True))
         while self._before and at - self._before[0].at > _RATE_OVER:
             self._before.popleft()

@@ -1,4 +1,8 @@
-"""Changing jobs that wait: another due time (`move`), or another job under the same id (`set`)."""
+"""Changing jobs that nobody works on.
+
+Those that wait get another due time (`move`) or are replaced (`set`); those that have ended are
+tried again (`retry`), deleted, or let their lane go on (`drop`).
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from towpath.clock import DurationLike, duration_ms, instant_ms
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, submits, with_refusals
 from towpath.engine.durability import Durability
+from towpath.engine.lifetime import Lifetime
 from towpath.engine.model import Call, JobOptions, JobRef, NewJob, Placed, new_job
-from towpath.engine.space import Spaces
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, TowpathError
-from towpath.ids import QueueName, job_id, queue_name
+from towpath.errors import InvalidOption, LaneNotParked, TowpathError
+from towpath.ids import QueueName, job_id, lane_key, queue_name
 
 BY_DELAY = -1
 """In place of a due time: the delay says it."""
 
 
-class Changing(Spaces):
+class Changing(Lifetime):
     """What an engine does with jobs that nobody works on."""
 
     async def move(
@@ -107,6 +111,39 @@ class Changing(Spaces):
         name, wanted = queue_name(queue), list(jobs)
         answers = await self._set(name, wanted, durability, call)
         return [codec.placed(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
+
+    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
+
+    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
+        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
+
+        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
+        """
+        return await self._one_state("retry", job, call)
+
+    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
+        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
+
+        Raises JobNotFound, JobOpen.
+        """
+        await self._one_state("delete", job, call)
+
+    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
+        """Let a parked lane go on without its dead head, which stays listed as dead.
+
+        Answers which job that was. Raises LaneNotParked.
+        """
+        name, key = queue_name(queue), lane_key(lane)
+        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
+        if answer[0] != b"dropped":
+            raise LaneNotParked(name, key)
+        return JobRef(name, answer[1].decode())
+
+    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
+        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
+        if isinstance(answer, bytes):
+            return codec.STATES[answer]
+        raise codec.refusal(job, answer)
 
     async def _set(
         self,

@@ -7,28 +7,21 @@ the plain verbs are batches of one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache, partial
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from towpath.clock import (
     ZERO,
-    Clock,
     Duration,
     DurationLike,
-    ServerClock,
     duration,
     duration_ms,
     milliseconds,
 )
 from towpath.engine import codec
-from towpath.engine.batcher import LARGEST_BATCH, Batcher, settling, submits
+from towpath.engine.batcher import LARGEST_BATCH, settling, submits
 from towpath.engine.change import Changing
-from towpath.engine.channel import Limits
-from towpath.engine.claiming import Claims, Looks, choice_of, wish_of
-from towpath.engine.connect import open_link
-from towpath.engine.durability import Durability, ServerFacts
-from towpath.engine.events import Feeds
-from towpath.engine.living import Living
+from towpath.engine.claiming import Looks, choice_of, wish_of
+from towpath.engine.durability import Durability
 from towpath.engine.model import (
     Bury,
     Call,
@@ -47,15 +40,10 @@ from towpath.engine.model import (
     new_job,
 )
 from towpath.engine.options import QueueOptions
-from towpath.engine.schedules import Schedules
-from towpath.engine.script import Scripts
 from towpath.engine.states import State
-from towpath.engine.store import Store
-from towpath.engine.url import parse_url
-from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS, Waker
+from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS
 from towpath.errors import CallStale, InvalidOption, ScriptDefect, TowpathError
 from towpath.ids import queue_name
-from towpath.telemetry.logs import Log
 
 _SETTLING = "settling"
 """The worker's name in an exchange that claims nothing."""
@@ -76,85 +64,6 @@ class Engine(Changing):
     says it then) or refuses the login (ServerRefused). A server that is away is no reason not to
     begin: *log* says so once, and calls work when it is back.
     """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        clock: Clock | None = None,
-        limits: Limits | None = None,
-        declared: Durability | None = None,
-        scripts: Scripts | None = None,
-        log: Log | None = None,
-    ) -> None:
-        self.url = parse_url(url)
-        self._clock, self._limits = clock or ServerClock(), limits or Limits()
-        self._declared, self._scripts = declared, scripts or _shipped_scripts()
-        self._log = log or Log()
-        self._is_entered = self._is_tolerant = False
-        self._spaces = {}
-        self.schedules = Schedules(self, lambda: self._store, self.schedule_index)
-        self.living = Living(self.worker_index)
-
-    def tolerant(self) -> Self:
-        """The same engine, not yet entered, but it takes its server as it is: what waiting can't
-        mend is told to every caller until it is mended, and not when it is entered.
-        """
-        self._is_tolerant = True
-        return self
-
-    async def __aenter__(self) -> Self:
-        self._link = open_link(self.url)
-        self._store = Store(
-            self._link,
-            clock=self._clock,
-            limits=self._limits,
-            scripts=self._scripts,
-            declared=self._declared,
-            log=self._log,
-        )
-        call_for = partial(self._store.plain, "wake")
-        self._waker = Waker(self._link, self._clock, self._store.command, call_for)
-        self._claims = Claims(self._store.write, self.settle)
-        self._feeds, self._ends = Feeds(self._link, give_up=self._limits.give_up), {}
-        self._batcher = Batcher(self._store)
-        try:
-            await self._store.connect(tolerant=self._is_tolerant)
-        except BaseException:
-            await self._store.close()
-            await self._link.close()
-            raise
-        self._is_entered = True
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._batcher.close()
-        await self._claims.close()
-        await self._store.close()
-        await self._feeds.close()
-        await self._waker.close()
-        await self._link.close()
-
-    @property
-    def facts(self) -> ServerFacts:
-        """What the server said about itself when it was last asked: at the beginning, and again
-        after each reconnect. Raises ServerUnreachable while it never answered.
-        """
-        if not self._is_entered:
-            raise RuntimeError("the engine was not entered: use `async with Engine(…)`")
-        return self._store.facts
-
-    @property
-    def goes_by_server_clock(self) -> bool:
-        """Whether jobs are due by the server's own clock: not in a test that moves one by hand."""
-        return isinstance(self._clock, ServerClock)
-
-    async def check(self) -> ServerFacts:
-        """Ask the server about itself now, for two seconds at most; on a cluster, every master.
-
-        Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
-        """
-        return await self._store.check()
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
 
@@ -393,8 +302,3 @@ class Engine(Changing):
         if not isinstance(outcome, kind):
             raise ScriptDefect(f"{verb} answered {answer!r}")
         return outcome
-
-
-@lru_cache(maxsize=1)
-def _shipped_scripts() -> Scripts:
-    return Scripts()

@@ -197,15 +197,15 @@ async def of_queues(engine: Engine) -> list[Finding]:
     """What is in the queues that somebody may want to look at."""
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
-    names = sorted(await engine.queues())
-    every = await asyncio.gather(*map(engine.counts, names))
+    names = sorted(await engine.queues.list())
+    every = await asyncio.gather(*map(engine.inspect.counts, names))
     counts = dict(zip(names, every, strict=True))
     found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
     for name, it in counts.items():
         if it.dead:
             text = f"{name} has {it.dead} dead"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath dead list --queue {name}"))
-        declared, options = await engine.declared(name), await engine.options(name)
+        declared, options = await engine.queues.declared(name), await engine.queues.options(name)
         if declared and (changed := differences(options, declared)):
             text = f"{name}, changed since they were declared: {changed}"
             do = f"If that is no longer meant: towpath queues reset {name}"

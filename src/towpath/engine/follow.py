@@ -13,14 +13,15 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towpath.clock import Duration, DurationLike, duration, seconds
 from towpath.engine.check import whole
 from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
-from towpath.engine.inspect import Inspector, ended_job
+from towpath.engine.inspect import ended_job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobInfo, JobRef
+from towpath.engine.store import Store
 from towpath.errors import (
     InvalidOption,
     JobNotFound,
@@ -43,13 +44,19 @@ _UNDER_WAY = {b"submit", b"claim", b"progress", b"promote"}
 """Verbs after which a job is as open as before."""
 
 
-class Following(Inspector):
-    """What an engine offers those who watch."""
+class Events:
+    """What queues tell of their jobs, and waiting for the end of one: `engine.events`."""
 
-    _feeds: Feeds
-    _ends: dict[QueueName, _Ends]
+    def __init__(self, store: Store, feeds: Feeds) -> None:
+        self._store, self._feeds = store, feeds
+        self._ends: dict[QueueName, _Ends] = {}
 
-    async def events(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_: object, **__: object) -> None:
+            raise AttributeError("Engine.events(…) is now Engine.events.list(…)", name="events")
+
+    async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first, after the cursor of another event."""
         name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
         key, first = keys_of(name).events, _after(after)
@@ -65,15 +72,15 @@ class Following(Inspector):
         QueueHasNoEvents.
         """
         name = queue_name(queue)
-        await self.require_events(name)
+        await self.require(name)
 
         async def newest() -> bytes:
-            return (await self.newest_event(name)).encode()
+            return (await self.newest(name)).encode()
 
         async with self._feeds.follow(name, newest) as events:
             yield events
 
-    async def newest_event(self, queue: str) -> str:
+    async def newest(self, queue: str) -> str:
         """The cursor of the last event of *queue*: what comes after it is new. `0-0` = none yet."""
         key = keys_of(queue_name(queue)).events
         entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
@@ -87,7 +94,7 @@ class Following(Inspector):
         it is told in the middle of the reading, and is never waited for. Raises QueueHasNoEvents.
         """
         name = queue_name(queue)
-        await self.require_events(name)
+        await self.require(name)
         async with self._feeds.listening(name, listener):
             yield
 
@@ -100,7 +107,7 @@ class Following(Inspector):
         over by then.
         """
         limit = duration("within", within)
-        await self.require_events(job.queue)
+        await self.require(job.queue)
         ends = self._ends.get(job.queue)
         if ends is None:
             ends = self._ends[job.queue] = _Ends(job.queue, self._look_at_ends)
@@ -115,7 +122,7 @@ class Following(Inspector):
                 self._feeds.leave(job.queue, ends)
                 self._ends.pop(job.queue, None)
 
-    async def require_events(self, queue: QueueName) -> None:
+    async def require(self, queue: QueueName) -> None:
         """Raises QueueHasNoEvents if nobody can follow *queue*."""
         known = await self._store.known_options(queue)
         if known.events == 0 and (await self._store.options(queue)).events == 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -14,13 +13,11 @@ from towpath.clock import Duration, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
-from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Failure, JobInfo, JobRef, said
-from towpath.engine.options import QueueOptions
 from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
-from towpath.errors import InvalidName, InvalidOption, JobNotFound
+from towpath.errors import InvalidOption, JobNotFound
 from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 
 LARGEST_PAGE = 1000
@@ -87,9 +84,10 @@ _TOTALS = (
 
 
 class Inspector:
-    """The questions an engine answers. None changes anything."""
+    """Questions about jobs and what queues hold: `engine.inspect`. None changes anything."""
 
-    _store: Store
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def job(self, ref: JobRef) -> JobInfo:
         """The job as it is now, payload and result included. Raises JobNotFound. One round trip."""
@@ -206,23 +204,6 @@ class Inspector:
             oldest=milliseconds(facts["now"] - oldest_at) if oldest_at else None,
             totals={name: int(meta.get(name, 0)) for name in _TOTALS},
         )
-
-    async def queues(self) -> dict[QueueName, QueueOptions]:
-        """Every queue that was ever used on this server, with its options.
-
-        What this release can't read (somebody else's, or a newer one's) is left out, and logged
-        once.
-        """
-        flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
-        return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
-
-    async def known_queues(self) -> list[QueueName]:
-        """Every queue that was ever used on this server, whoever wrote its options."""
-        found: list[QueueName] = []
-        for name in await self._store.command("HKEYS", REGISTRY):
-            with suppress(InvalidName, UnicodeDecodeError):
-                found.append(queue_name(name.decode()))
-        return found
 
     async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)

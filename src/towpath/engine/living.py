@@ -57,8 +57,8 @@ class LivingWorker(NamedTuple):
     doing: Doing
 
 
-class Living:
-    """The workers of a deployment. One record for all of them: whoever looks asks once."""
+class Workers:
+    """The workers of a deployment, in one record: `engine.workers`."""
 
     def __init__(self, record: Callable[[], Record]) -> None:
         self._record = record

@@ -18,8 +18,8 @@ from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import check_size
 from towpath.engine.model import Call, NewJob, Submitted
-from towpath.engine.operate import Operating
 from towpath.engine.options import QueueOptions
+from towpath.engine.store import Store
 from towpath.errors import (
     FiringTaken,
     InvalidOption,
@@ -73,8 +73,11 @@ class RecurringWork(msgspec.Struct, frozen=True):
     """Those, by name: version and definition. None where no other change came than was known."""
 
 
-class Recurring(Operating):
-    """What an engine offers those who fire recurring work."""
+class Recurring:
+    """What `engine.schedules` offers those who fire recurring work."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def recurring(self, queue: str, *, known: str = "") -> RecurringWork:
         """The recurring work of *queue* and the server's time. One round trip.
@@ -96,7 +99,7 @@ class Recurring(Operating):
         }
         return RecurringWork(instant(now), last, frozenset(unreadable), change.decode(), kept)
 
-    async def fire(
+    async def fire_due(
         self,
         queue: str,
         name: str,

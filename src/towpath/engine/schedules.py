@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
 
 from towpath.clock import instant
 from towpath.engine.check import check_size, whole
 from towpath.engine.keys import keys_of
-from towpath.engine.model import Call, JobOptions, NewJob, Submitted
+from towpath.engine.model import Call, JobOptions, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.plans import (
     Plan,
@@ -32,7 +32,7 @@ from towpath.engine.plans import (
     schedule_info,
     seen_firing,
 )
-from towpath.engine.recur import RecurringWork
+from towpath.engine.recur import Recurring
 from towpath.engine.schedule import Missed, Recurrence, Schedule
 from towpath.engine.space import Record
 from towpath.engine.store import Store
@@ -90,16 +90,6 @@ class Changes(NamedTuple):
     """None where no other change came than was known."""
 
 
-class Recurs(Protocol):
-    """What an engine has that this needs."""
-
-    async def recurring(self, queue: str, *, known: str = "") -> RecurringWork: ...
-    async def queues(self) -> Any: ...
-    async def fire_once(
-        self, queue: str, name: str, job: NewJob, *, version: str, call: Call | None = None
-    ) -> Submitted: ...
-
-
 class _Found(NamedTuple):
     """One name of a queue, as it was a moment ago."""
 
@@ -110,13 +100,14 @@ class _Found(NamedTuple):
     now: datetime
 
 
-class Schedules:
-    """What an engine offers those who make schedules at run time: `engine.schedules`."""
+class Schedules(Recurring):
+    """Schedules made at run time, and recurring work that is fired: `engine.schedules`."""
 
     def __init__(
-        self, engine: Recurs, store: Callable[[], Store], index: Callable[[], Record]
+        self, store: Store, index: Callable[[], Record], queues: Callable[[], Awaitable[Any]]
     ) -> None:
-        self._engine, self._store, self._index = engine, store, index
+        super().__init__(store)
+        self._index, self._queues = index, queues
 
     async def set(
         self,
@@ -186,7 +177,7 @@ class Schedules:
         """Fire it again, from now on: nothing is made up for."""
         return await self.change(queue, name, paused=False)
 
-    async def remove(self, queue: str, name: str) -> None:
+    async def delete(self, queue: str, name: str) -> None:
         """Fire it no more, and forget it; its jobs stay.
 
         Raises ScheduleNotFound; ScheduleDeclared for what code declares.
@@ -217,9 +208,7 @@ class Schedules:
             info, work = _own(target, name, found)
             job = work.job(found.now, id or f"{name}!{new_job_id()}")
             try:
-                return await self._engine.fire_once(
-                    target, name, job, version=info.version, call=call
-                )
+                return await self.fire_once(target, name, job, version=info.version, call=call)
             except ScheduleChanged:
                 continue
         raise ScheduleChanged(target, name)
@@ -240,13 +229,13 @@ class Schedules:
         Without payloads. One round trip per queue that is looked at.
         """
         whole("size", size, 1, 1000)
-        known = await self._engine.queues() if queues is None else queues
+        known = await self._queues() if queues is None else queues
         first, _, begin = (after or "").partition("/")
         names = [it for it in sorted(map(queue_name, known)) if it >= first]
         found: list[ScheduleInfo] = []
         for at in range(0, len(names), _AT_ONCE):
             part = names[at : at + _AT_ONCE]
-            looks = await asyncio.gather(*map(self._engine.recurring, part))
+            looks = await asyncio.gather(*map(self.recurring, part))
             for queue, look in zip(part, looks, strict=True):
                 found += [
                     it for it in all_schedules(queue, look) if queue > first or it.name > begin
@@ -279,14 +268,14 @@ class Schedules:
         """Let the index say how many schedules *queue* has, if *change* is the last it knows of, or
         if it knows nothing of the queue: for what somebody left half done, or a server lost.
         """
-        count = await self._store().command("HLEN", keys_of(queue_name(queue)).schedules)
+        count = await self._store.command("HLEN", keys_of(queue_name(queue)).schedules)
         if count or change:
             await self._tell(queue_name(queue), change or secrets.token_hex(8), count)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _find(self, queue: QueueName, name: str) -> _Found:
-        plan, payload, last, now = await self._store().read("scheduled", queue, name)
+        plan, payload, last, now = await self._store.read("scheduled", queue, name)
         seen = seen_firing(last)
         if plan is None and last is None:
             return _Found(None, None, b"", b"", instant(now))
@@ -342,7 +331,7 @@ class Schedules:
         if begun != b"ok":
             raise SchedulesFull("all queues together", MOST_IN_ALL)
         try:
-            answer = await self._store().write(verb, queue, body)
+            answer = await self._store.write(verb, queue, body)
         except ServerUnreachable:
             raise  # it may be done yet: let those who fire look each second
         except TowpathError:

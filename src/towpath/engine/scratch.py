@@ -25,7 +25,7 @@ async def scratch_queue(engine: Engine) -> AsyncGenerator[QueueName]:
     leaves some behind leaves their records behind. Notes about calls end by themselves.
     """
     queue = queue_name(f"scratch-{secrets.token_hex(6)}")
-    await engine.configure(queue, QueueOptions(remember=ZERO, events=0))
+    await engine.queues.configure(queue, QueueOptions(remember=ZERO, events=0))
     try:
         yield queue
     finally:

@@ -24,8 +24,8 @@ from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
 from towpath.engine.keys import Declared, published_keys, record_keys, stream_keys
 from towpath.engine.model import Call
-from towpath.engine.recur import Recurring
 from towpath.engine.script import RecordScript, Scripts
+from towpath.engine.store import Store
 from towpath.errors import InvalidName, InvalidOption, SpaceInvalid
 from towpath.ids import channel_name, record_id, space_name, stream_name
 
@@ -127,9 +127,10 @@ class Space:
         return Record(self._channels, self._scripts, keys)
 
 
-class Spaces(Recurring):
+class Spaces:
     """What an engine offers beside queues."""
 
+    _store: Store
     _scripts: Scripts
     _spaces: dict[str, Space]
 

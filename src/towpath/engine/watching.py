@@ -88,7 +88,7 @@ class Watching:
         watch = Watch(self._index, verbs)
         self._watches.add(watch)
         try:
-            async with self._engine.listen(self._queue, self):
+            async with self._engine.events.listen(self._queue, self):
                 yield watch
         finally:
             self._watches.discard(watch)

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -39,6 +39,7 @@ from towpath.engine.model import (
     Submitted,
 )
 from towpath.engine.record import STATES
+from towpath.engine.schedules import Schedules
 from towpath.engine.states import State
 from towpath.errors import JobNotFound, TowpathError
 from towpath.ids import JobId
@@ -193,10 +194,10 @@ class Bench:
     async def _listed(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None
         while True:
-            page = await self.app.engine.list(queue, state, after=after)
+            page = await self.app.engine.inspect.list(queue, state, after=after)
             for listed in page.jobs:
                 try:
-                    yield await self.app.engine.job(listed.ref)
+                    yield await self.app.engine.inspect.job(listed.ref)
                 except JobNotFound:
                     continue  # trimmed since
             after = page.after
@@ -279,6 +280,19 @@ class Notes:
             )
 
 
+class _WatchedSchedules(Schedules):
+    """What is fired is noted, too."""
+
+    notes: Notes
+
+    async def fire_due(
+        self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
+    ) -> list[Submitted]:
+        answers = await super().fire_due(queue, name, jobs, **how)
+        self.notes.took_all(queue, jobs, answers)
+        return answers
+
+
 class WatchedEngine(Engine):
     """Made by an app that stands on a bench."""
 
@@ -299,12 +313,11 @@ class WatchedEngine(Engine):
         self._notes.took_all(queue, wanted, answers)
         return answers
 
-    async def fire(
-        self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
-    ) -> list[Submitted]:
-        answers = await super().fire(queue, name, jobs, **how)
-        self._notes.took_all(queue, jobs, answers)
-        return answers
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.schedules = _WatchedSchedules(self._store, self.schedule_index, self.queues.list)
+        self.schedules.notes = self._notes
+        return self
 
     async def exchange(
         self, queue: str, settlements: Sequence[Settlement], **how: Any

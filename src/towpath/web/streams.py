@@ -153,8 +153,8 @@ class Followed:
 
     @asynccontextmanager
     async def unsent(self, engine: Engine, queue: str) -> AsyncGenerator[_Unsent]:
-        """What happens in *queue* from now on, for one client. Raises what `Engine.follow` does;
-        503 if too many queues are followed.
+        """What happens in *queue* from now on, for one client. Raises what
+        `engine.events.follow` does; 503 if too many queues are followed.
         """
         reader = self._readers.get(queue)
         if reader is None or reader.over or reader.engine is not engine:
@@ -201,7 +201,7 @@ class _Reader:
         await asyncio.wait((self._task,))
 
     async def _read(self) -> None:
-        async with self.engine.follow(self._queue) as live:
+        async with self.engine.events.follow(self._queue) as live:
             self.reading.set_result(None)
             while True:
                 try:
@@ -248,7 +248,7 @@ async def queue_events(
     """
     async with followed.unsent(engine, queue) as unsent:
         # The reader may not have read all yet that was there before.
-        seen = _place(last_id) if last_id else (await engine.newest_event(queue), _LAST_PLACE)
+        seen = _place(last_id) if last_id else (await engine.events.newest(queue), _LAST_PLACE)
         yield ServerSentEvent(comment="following")
         while True:
             async for event in _kept(engine, queue, *seen):
@@ -277,7 +277,7 @@ async def queue_events(
 async def _kept(engine: Engine, queue: str, cursor: str, index: int) -> AsyncGenerator[_Told]:
     """The rest of the entry that the client had a part of, and what came after it."""
     before, after = _before(cursor), _order(cursor, index)
-    while page := await engine.events(queue, after=before, size=_PAGE):
+    while page := await engine.events.list(queue, after=before, size=_PAGE):
         for place, event in _numbered(page):
             if _order(event.cursor, place) > after:
                 yield _told(event, place)

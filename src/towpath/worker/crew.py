@@ -88,7 +88,7 @@ class Crew:
             middleware=terms.middleware,
             state=terms.state,
             note=self._notes.send,
-            largest=engine.largest_payload,
+            largest=engine.queues.largest_payload,
             log=self._log,
         )
         limits = Limits(

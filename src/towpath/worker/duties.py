@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from random import uniform
 from typing import Any
 
@@ -69,7 +69,7 @@ async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | N
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
     wanted = _wanted([it for it in app.handlers if it.queue == queue])
-    before, now = await app.engine.declare(queue, **wanted)
+    before, now = await app.engine.queues.declare(queue, **wanted)
     if now != before:
         log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(before, now))
 
@@ -98,9 +98,9 @@ async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
 
     Harmless to repeat, and run by anybody: there is no single scheduler.
     """
-    promoted = await engine.promote(queue, limit)
-    reaped = await engine.reap(queue, limit)
-    return promoted + reaped + await engine.trim(queue, limit)
+    promoted = await engine.queues.promote(queue, limit)
+    reaped = await engine.queues.reap(queue, limit)
+    return promoted + reaped + await engine.queues.trim(queue, limit)
 
 
 async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log) -> None:
@@ -123,13 +123,13 @@ class _Others:
 
     def __init__(self, engine: Engine, own: Container[str], log: Log) -> None:
         self._engine, self._own, self._log = engine, own, log
-        self._known: list[QueueName] = []
+        self._known: Sequence[QueueName] = ()
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
 
     async def sweep(self) -> None:
         """One after the other; one that takes long is left behind, and costs the others nothing."""
         try:
-            self._known = await self._engine.known_queues()
+            self._known = await self._engine.queues.names()
         except ServerError as error:  # those that are known may be on servers that answer
             tell_failure(self._log, "sweep", "", error)
         for queue in self._known:

@@ -348,7 +348,7 @@ class Readings:
         )
 
     async def _queue(self, feeder: Feeder) -> QueueReading:
-        counts = await self._engine.counts(feeder.queue)
+        counts = await self._engine.inspect.counts(feeder.queue)
         return queue_reading(feeder.queue, counts, leases=feeder.held)
 
 

@@ -142,7 +142,7 @@ class Firing:
 
     async def _look(self) -> Duration:
         """Fire what is due; how long until the next look."""
-        known = await self._engine.recurring(self._queue, known=self._change)
+        known = await self._engine.schedules.recurring(self._queue, known=self._change)
         if known.change != self._change:
             self._change = known.change
             self._stored = {name: stored(self._queue, name, it) for name, it in known.plans.items()}
@@ -229,7 +229,7 @@ class Firing:
         self, work: _Work, firings: Sequence[datetime], *, after: datetime | None, upto: datetime
     ) -> None:
         it = work.what
-        await self._engine.fire(
+        await self._engine.schedules.fire_due(
             self._queue,
             it.name,
             [it.job(at) for at in firings],

@@ -91,7 +91,7 @@ class RecordedRuns:
         handler = attempt.handler
         limit = handler.options.max_attempts if handler else None
         if limit is None:
-            limit = (await self._engine.known_options(lease.queue)).max_attempts
+            limit = (await self._engine.queues.known_options(lease.queue)).max_attempts
         return msgspec.structs.replace(lease, max_attempts=limit)
 
     async def _explicit(self, attempt: Attempt, settlement: Settlement) -> Settlement:
@@ -100,7 +100,7 @@ class RecordedRuns:
         """
         if not isinstance(settlement, Fail) or settlement.delay is not None:
             return settlement
-        policy = (await self._engine.known_options(attempt.lease.queue)).retry
+        policy = (await self._engine.queues.known_options(attempt.lease.queue)).retry
         delay = policy.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter
         if delay is None:
             return Bury(settlement.lease, settlement.reason)

@@ -2,8 +2,8 @@
 
 Code declares schedules to its own workers; others are kept in the store, made at run time, and
 fired by the workers of their queue and by every server. The store knows the last firing of each.
-Who finds one due submits its job in one step with the new last firing (`engine.fire`); who comes
-second is told.
+Who finds one due submits its job in one step with the new last firing
+(`engine.schedules.fire_due`); who comes second is told.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _Watch:
         """Look for schedules that the index does not know of."""
         while True:
             try:
-                for queue in await self._engine.known_queues():
+                for queue in await self._engine.queues.names():
                     if queue in self._queues and queue not in self._kept:
                         await self._engine.schedules.mend(queue)
             except EngineClosed:

@@ -193,7 +193,7 @@ class Worker:
 
     async def _keep_telling(self, crew: Crew) -> None:
         """Tell who looks that this worker lives, until cancelled: while it winds down, too."""
-        living, host, pid = self._app.engine.living, socket.gethostname(), os.getpid()
+        living, host, pid = self._app.engine.workers, socket.gethostname(), os.getpid()
         try:
             while True:
                 queues = list(self._queues.weights)

@@ -53,7 +53,7 @@ def tasks(greetings: Greetings) -> dict[str, Callable[[], Awaitable[None]]]:
 async def probe(greetings: Greetings) -> None:
     if greetings.host.options.word == "no":
         raise NobodyThere("nobody likes that word")
-    await greetings.host.engine().counts(QUEUE)
+    await greetings.host.engine().inspect.counts(QUEUE)
 
 
 class Consumers:

@@ -74,7 +74,7 @@ async def delivering(
 
 
 async def ended(engine: Engine, sent: Receipt) -> JobInfo:
-    return await engine.ended(message_ref(sent.message_id), within=SOON)
+    return await engine.events.ended(message_ref(sent.message_id), within=SOON)
 
 
 async def delivered(engine: Engine, sent: Receipt) -> JobInfo:
@@ -82,10 +82,10 @@ async def delivered(engine: Engine, sent: Receipt) -> JobInfo:
     ref = job_ref(CALLBACKS, sent.message_id)
 
     async def there() -> bool:
-        return await engine.state(ref) is not State.GONE
+        return await engine.inspect.state(ref) is not State.GONE
 
     await eventually_async(there)
-    return await engine.ended(ref, within=SOON)
+    return await engine.events.ended(ref, within=SOON)
 
 
 async def answer(engine: Engine, result: bytes) -> None:
@@ -250,7 +250,7 @@ class TestCallingBack:
         assert job.state is State.DEAD
         assert "this machine" in str(job.reason)
         assert "t0k" not in str(job.reason)
-        assert [it.id for it in (await engine.list(CALLBACKS, State.DEAD)).jobs] == [job.id]
+        assert [it.id for it in (await engine.inspect.list(CALLBACKS, State.DEAD)).jobs] == [job.id]
         assert receiver.connections == 0
 
 
@@ -265,7 +265,7 @@ class TestTheSentry:
             async with Messages(lambda: engine, options) as messages:
                 sent = await send(messages, callback_url=receiver.url())
             await answer(engine, b'"hi"')
-            assert await engine.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE
+            assert await engine.inspect.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE
             clock.advance(FIRST_LOOK + seconds(1))
             app = Towpath(server.url, clock=clock)
             async with Outgoing(options) as outgoing:
@@ -287,10 +287,10 @@ class TestTheSentry:
             )
 
             async def released() -> bool:
-                return (await engine.counts(CALLBACKS)).totals["released"] == 1
+                return (await engine.inspect.counts(CALLBACKS)).totals["released"] == 1
 
             await eventually_async(released)
-            job = await engine.job(job_ref(CALLBACKS, "look"))
+            job = await engine.inspect.job(job_ref(CALLBACKS, "look"))
             assert (job.state, job.attempts) == (State.DELAYED, 0)
 
     async def test_is_ended_by_who_was_faster(
@@ -299,9 +299,9 @@ class TestTheSentry:
         async with calling_back(server, engine) as messages:
             sent = await send(messages, callback_url=receiver.url())
             sentry = job_ref(CALLBACKS, sentry_id(sent.message_id))
-            assert await engine.state(sentry) is State.DELAYED
+            assert await engine.inspect.state(sentry) is State.DELAYED
             await answer(engine, b'"hi"')
-            assert (await engine.ended(sentry, within=SOON)).state is State.CANCELLED
+            assert (await engine.events.ended(sentry, within=SOON)).state is State.CANCELLED
 
     async def test_a_delivery_asked_for_twice_happens_once(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
@@ -312,5 +312,5 @@ class TestTheSentry:
             await delivered(engine, sent)
             await submit_delivery(engine, sent.message_id)
             await submit_sentry(engine, sent.message_id)
-        assert (await engine.counts(CALLBACKS)).ready == 0
+        assert (await engine.inspect.counts(CALLBACKS)).ready == 0
         assert len(receiver.requests) == 1

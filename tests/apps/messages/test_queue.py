@@ -161,13 +161,13 @@ class TestTheOptionsOfTheQueue:
         """Else answers would be gone at once."""
         await queue.engine.claim(MESSAGES, worker="early", lease=seconds(1))
         await enqueue(queue, "ann", "a")
-        assert await queue.engine.options(MESSAGES) == MESSAGE_OPTIONS
+        assert await queue.engine.queues.options(MESSAGES) == MESSAGE_OPTIONS
 
     async def test_stay_as_an_operator_chose_them(self, queue: MessageQueue) -> None:
         chosen = QueueOptions(keep=hours(2), max_length=10)
-        await queue.engine.configure(MESSAGES, chosen)
+        await queue.engine.queues.configure(MESSAGES, chosen)
         await enqueue(queue, "ann", "a")
-        stored = await queue.engine.options(MESSAGES)
+        stored = await queue.engine.queues.options(MESSAGES)
         assert stored == replace(MESSAGE_OPTIONS, keep=hours(2), max_length=10)
 
 
@@ -176,7 +176,7 @@ async def test_order_per_user_is_exact_though_consumers_crash(
 ) -> None:
     """20 users, 10 messages each, 8 consumers of which some fall silent: none lost, none twice."""
     queue, chance = MessageQueue(engine), random.Random(5)
-    await engine.configure(MESSAGES, QueueOptions(max_attempts=1000, keep=hours(1)))
+    await engine.queues.configure(MESSAGES, QueueOptions(max_attempts=1000, keep=hours(1)))
     for i in range(10):
         for user in range(20):
             await queue.enqueue(f"u{user}", f"u{user}-{i}", str(i))

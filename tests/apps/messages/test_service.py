@@ -56,8 +56,8 @@ class TestSending:
             again = await send(messages, client_message_id="c1")
             assert (again.message_id, again.queue_position) == (sent.message_id, 0)
             clock.advance(hours(2))
-            await engine.trim(MESSAGES)
-        assert (await engine.counts(MESSAGES)).totals["submitted"] == 1
+            await engine.queues.trim(MESSAGES)
+        assert (await engine.inspect.counts(MESSAGES)).totals["submitted"] == 1
 
     async def test_two_users_may_have_the_same_id(self, messages: Messages) -> None:
         ann = await send(messages, "ann", client_message_id="c1")
@@ -81,7 +81,7 @@ class TestSending:
         for more in ({}, {"callback_url": PUBLIC}):
             with pytest.raises(PayloadTooLarge):
                 await send(messages, message="x" * 1024 * 1024, **more)
-        assert (await engine.counts(CALLBACKS)).delayed == 0
+        assert (await engine.inspect.counts(CALLBACKS)).delayed == 0
 
     @pytest.mark.parametrize(
         "url",
@@ -256,7 +256,7 @@ def readers(server: EmbeddedServer) -> int:
 async def test_a_message_is_a_job_that_names_its_user(messages: Messages, engine: Engine) -> None:
     """Whoever pulls over the queue's own API sees who sent it."""
     sent = await send(messages, metadata={"thread": 7})
-    job = await engine.job(message_ref(sent.message_id))
+    job = await engine.inspect.job(message_ref(sent.message_id))
     assert job.lane == "ann"
     assert job.payload == (
         b'{"user_id":"ann","org_id":"acme","message":"hello","client_id":"web",'

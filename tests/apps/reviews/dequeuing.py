@@ -18,4 +18,4 @@ async def drained(queue: ReviewQueue) -> list[str]:
 
 async def job(queue: ReviewQueue, task: str) -> JobInfo:
     """The job behind a task."""
-    return await queue.engine.job(job_ref(queue.name, task))
+    return await queue.engine.inspect.job(job_ref(queue.name, task))

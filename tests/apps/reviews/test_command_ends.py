@@ -60,7 +60,7 @@ class TestInAWorker:
             job = await review.submit(a_task())
             await meanwhile(pids.exists)
             await app.engine.cancel(job.ref)
-            ended = await app.engine.ended(job.ref, within=SOON)
+            ended = await app.engine.events.ended(job.ref, within=SOON)
             assert ended.state is State.CANCELLED
             await meanwhile(lambda: all_ended(pids))
 

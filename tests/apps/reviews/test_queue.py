@@ -113,7 +113,7 @@ class TestEnqueuing:
         assert (await job(queue, "a")).state is State.DEAD
         assert await queue.enqueue("a", HIGH)
         assert await drained(queue) == ["a"]
-        assert (await engine.counts("task")).dead == 0
+        assert (await engine.inspect.counts("task")).dead == 0
 
     async def test_many_at_once_is_one_task(self, queue: ReviewQueue, other: ReviewQueue) -> None:
         calls = (it.enqueue("a") for _ in range(20) for it in (queue, other))
@@ -177,9 +177,9 @@ class TestDequeuing:
         self, queue: ReviewQueue, engine: Engine
     ) -> None:
         await queue.enqueue("a")
-        await engine.pause("task")
+        await engine.queues.pause("task")
         assert await queue.dequeue() is None
-        await engine.resume("task")
+        await engine.queues.resume("task")
         assert await queue.dequeue() == "a"
 
 
@@ -264,11 +264,11 @@ class TestTheQueueBelow:
 
     async def test_takes_options_that_fit(self, queue: ReviewQueue, engine: Engine) -> None:
         chosen = QueueOptions(remember=ZERO, max_length=10, max_attempts=2)
-        await engine.configure("task", chosen)
+        await engine.queues.configure("task", chosen)
         for _ in range(2):
             assert await queue.enqueue("a")
             assert await drained(queue) == ["a"]
-        assert await engine.options("task") == chosen
+        assert await engine.queues.options("task") == chosen
 
     @pytest.mark.parametrize(
         "chosen", [QueueOptions(remember=hours(2)), QueueOptions(remember=ZERO, keep=hours(1))]
@@ -277,7 +277,7 @@ class TestTheQueueBelow:
         self, queue: ReviewQueue, engine: Engine, chosen: QueueOptions
     ) -> None:
         """A task could not begin anew there."""
-        await engine.configure("task", chosen)
+        await engine.queues.configure("task", chosen)
         with pytest.raises(QueueDiffers, match=r"remember|keep"):
             await queue.enqueue("a")
 
@@ -286,4 +286,4 @@ class TestTheQueueBelow:
     ) -> None:
         await engine.claim("task", worker="early", lease=seconds(1))
         await queue.enqueue("a")
-        assert await engine.options("task") == TASK_OPTIONS
+        assert await engine.queues.options("task") == TASK_OPTIONS

@@ -39,7 +39,7 @@ class TestACorruptEntry:
         await queue.enqueue("good")
         server.ask("ZADD", QUEUE, 1, entry)
         assert await drained(queue) == ["good"]
-        [dead] = (await engine.list("task", State.DEAD)).jobs
+        [dead] = (await engine.inspect.list("task", State.DEAD)).jobs
         assert dead.reason is not None
         assert dead.reason.startswith("NO_RECORD")
 
@@ -87,7 +87,7 @@ class TestACorruptEntry:
             server.ask("ZADD", QUEUE, n, f"stray-{n}")
         await queue.enqueue("good")
         assert await queue.dequeue() == "good"
-        assert (await engine.counts("task")).dead == 350
+        assert (await engine.inspect.counts("task")).dead == 350
 
 
 # ── AC8: many at once, on a real server by its own clock ─────────────────────────────────

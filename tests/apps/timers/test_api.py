@@ -146,7 +146,7 @@ class TestSubmitting:
         for body in WRONG:
             answer = await client.post(ROOT, json={"task_type": "t", **body})
             assert answer.status_code == 422, (body, answer.text)
-        assert [it for it in await engine.queues() if it.startswith(PREFIX)] == []
+        assert [it for it in await engine.queues.list() if it.startswith(PREFIX)] == []
 
     async def test_nan_is_no_json(self, client: httpx.AsyncClient) -> None:
         text = b'{"task_type": "t", "delay": NaN}'
@@ -190,8 +190,8 @@ class TestManyAtOnce:
         assert [it.get("status") for it in told] == [None, None, 409, 422, 422, 422, 413, None]
         assert [it.get("existed") for it in told[:2]] == [False, True]
         assert [told[2]["task_id"], told[3]["task_id"]] == ["there", "unfit"]
-        assert (await engine.counts("timers.order.timeout")).delayed == 2
-        assert (await engine.counts("timers.other")).delayed == 1
+        assert (await engine.inspect.counts("timers.order.timeout")).delayed == 2
+        assert (await engine.inspect.counts("timers.other")).delayed == 1
 
     async def test_none_and_too_many_are_422(self, client: httpx.AsyncClient) -> None:
         for many in (0, 501):
@@ -212,7 +212,7 @@ class TestRepeating:
         for _ in range(2):
             told = (await client.post(ROOT, json=many, headers={"Idempotency-Key": "k2"})).json()
             assert len({it["task_id"] for it in told["timers"]}) == 2
-        assert (await engine.counts("timers.t")).delayed == 3
+        assert (await engine.inspect.counts("timers.t")).delayed == 3
 
 
 class TestSetting:

@@ -45,7 +45,7 @@ class Desk:
         return msgspec.json.decode(self.receiver.requests[-1].body)
 
     async def look(self, id: str) -> JobInfo:
-        return await self.engine.job(job_ref(self.queue, id))
+        return await self.engine.inspect.job(job_ref(self.queue, id))
 
     async def say(self, verb: str, id: str, **body: Any) -> httpx.Response:
         path = f"timers/{quote(TYPE, safe='')}/{quote(id, safe='')}/{verb}"

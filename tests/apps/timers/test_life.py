@@ -249,7 +249,7 @@ class TestUnusedTypes:
         clock.advance(hours(2))
         assert await timers.sweep() == 1
         assert await timers.types.all() == []
-        assert await engine.queues() == {}
+        assert await engine.queues.list() == {}
         assert (await timers.log.read(KEY)).firings == []
         await timers.log.close()
 
@@ -271,7 +271,7 @@ class TestUnusedTypes:
         assert await timers.sweep() == 1
         assert not (await timers.submit(a_timer(delay=0))).existed
         assert (await claim(engine)).job == job_ref(QUEUE, "x")
-        assert (await engine.options(QUEUE)).max_attempts == 10
+        assert (await engine.queues.options(QUEUE)).max_attempts == 10
 
     async def test_a_type_makes_room_when_it_goes(
         self, timers: TimerService, clock: ManualClock

@@ -133,7 +133,7 @@ async def test_is_accepted_while_redis_is_away(tmp_path: Path, ledger: Ledger) -
 
             async def queued() -> bool:
                 with suppress(ServerError):
-                    return (await engine.counts("timers.t")).delayed == 1
+                    return (await engine.inspect.counts("timers.t")).delayed == 1
                 return False
 
             await eventually_async(queued)
@@ -180,7 +180,7 @@ class TestWorkers:
             await rich.submit("t", 1, task_id="x", delay=0, record=True)
 
             async def put_off() -> bool:
-                return (await rich.app.engine.counts("timers.t")).totals["released"] > 0
+                return (await rich.app.engine.inspect.counts("timers.t")).totals["released"] > 0
 
             await eventually_async(put_off)
             assert (await rich.get("t", "x")).attempts == 0

@@ -74,7 +74,7 @@ class TestSubmitting:
         with pytest.raises(TimerEnded, match="done"):
             await timers.submit(timer)
         clock.advance(hours=2)
-        await engine.trim(QUEUE)
+        await engine.queues.trim(QUEUE)
         with pytest.raises(TimerEnded):
             await timers.submit(timer)
 
@@ -100,7 +100,7 @@ class TestSubmitting:
         assert isinstance(full, TimerTypesFull)
         assert isinstance(differs, TimerDiffers)
         assert isinstance(large, PayloadTooLarge)
-        assert (await engine.counts("timers.a")).delayed == 2
+        assert (await engine.inspect.counts("timers.a")).delayed == 2
 
     async def test_one_that_is_not_there_is_not_found(self, timers: TimerService) -> None:
         with pytest.raises(TimerNotFound):

@@ -78,7 +78,7 @@ class TestWhatStandsStill:
         now = await desk.service.status(view.upload.upload_id)
         assert now.status is Status.FAILED
         assert "its worker died" in now.fields["error_message"]
-        assert (await desk.engine.counts(UPLOADS)).dead == 0
+        assert (await desk.engine.inspect.counts(UPLOADS)).dead == 0
         await desk.service.resume(view.upload.upload_id)
         await desk.work()
         assert await desk.content(view) == data[: 2 * C]

@@ -95,7 +95,9 @@ class Board:
     async def engine(self) -> Engine:
         """The engine, whose queue is as it is declared."""
         it = self._engine()
-        await it.introduce(ISSUES, replace(QUEUES[ISSUES], max_attempts=self.options.attempts))
+        await it.queues.introduce(
+            ISSUES, replace(QUEUES[ISSUES], max_attempts=self.options.attempts)
+        )
         return it
 
     # ── changing ─────────────────────────────────────────────────────────────────────────
@@ -263,7 +265,7 @@ class Board:
         that were judged by another policy. Raises ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
-        await engine.reap(ISSUES)
+        await engine.queues.reap(ISSUES)
         if not await self.mirrors.knows():
             await self.offer_all()
             await self.mirrors.know()
@@ -287,7 +289,7 @@ class Board:
         """
         ref = job_ref(ISSUES, issue.task_id)
         try:
-            job = await (await self.engine()).job(ref)
+            job = await (await self.engine()).inspect.job(ref)
         except JobNotFound:
             job = None
         if job is not None and job.state is State.LEASED:

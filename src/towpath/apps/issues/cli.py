@@ -202,9 +202,9 @@ async def sync(session: Session, *, repository: Wanted = None, wait: Wait = "60s
 
     within = parse_duration("wait", wait)
     async with session.engine() as engine:
-        await engine.introduce(SYNCS, QUEUES[SYNCS])
+        await engine.queues.introduce(SYNCS, QUEUES[SYNCS])
         ref = job_ref(SYNCS, await submit_sync(engine, repository, anew=True))
-        job = await engine.ended(ref, within=within)
+        job = await engine.events.ended(ref, within=within)
     if not job.result:
         if job.reason:
             raise JobUnfinished(ref, job.state, job.reason)

@@ -247,7 +247,9 @@ class Issues:
         if (full := await self._handing.full(issue)) is not None:
             return full_explanation(*full)
         try:
-            found = await (await self.board.engine()).explain(job_ref(ISSUES, issue.task_id))
+            found = await (await self.board.engine()).inspect.explain(
+                job_ref(ISSUES, issue.task_id)
+            )
         except JobNotFound:
             return Explanation("unknown", "the queue does not know it yet; it will be told soon")
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
@@ -282,7 +284,7 @@ class Issues:
         """
         engine = await self.board.engine()
         try:
-            job = await engine.job(job_ref(ISSUES, task_id))
+            job = await engine.inspect.job(job_ref(ISSUES, task_id))
         except (JobNotFound, InvalidName) as error:
             raise TaskNotFound(task_id) from error
         if agent is not None and job.worker not in (None, agent_name(agent)):
@@ -298,7 +300,7 @@ class Issues:
     async def _stale(self, task_id: str) -> TaskStale | TaskNotFound:
         self.board.metrics.own(STALE).inc()
         try:
-            job = await (await self.board.engine()).job(job_ref(ISSUES, task_id))
+            job = await (await self.board.engine()).inspect.job(job_ref(ISSUES, task_id))
         except JobNotFound:
             return TaskNotFound(task_id)
         held = job.state is State.LEASED

@@ -121,7 +121,7 @@ class _Courier:
 
     async def _message(self, callback: Callback) -> JobInfo:
         try:
-            return await self._app.engine.job(message_ref(callback.message_id))
+            return await self._app.engine.inspect.job(message_ref(callback.message_id))
         except JobNotFound:
             raise Discard("its message was never submitted, or is no longer kept") from None
 

@@ -117,7 +117,7 @@ class MessageQueue:
 
     async def user(self, user_id: str) -> UserQueue:
         """One user's queue. A user that nobody knows has an empty one."""
-        lane = await self.engine.lane(MESSAGES, checked_name("user_id", user_id))
+        lane = await self.engine.inspect.lane(MESSAGES, checked_name("user_id", user_id))
         current = lane.head if lane.head_state is State.LEASED else None
         return UserQueue(lane.behind + _head_waits(lane), current)
 
@@ -134,10 +134,10 @@ class MessageQueue:
 
     async def load(self) -> Load:
         """All users' queues in two numbers."""
-        counts = await self.engine.counts(MESSAGES)
+        counts = await self.engine.inspect.counts(MESSAGES)
         if counts.leased == 0 or counts.lanes == 0:
             return Load(counts.lanes, counts.leased)
-        return Load(await self.engine.lanes_waiting(MESSAGES), counts.leased)
+        return Load(await self.engine.inspect.lanes_waiting(MESSAGES), counts.leased)
 
     async def get_active_queue_count(self) -> int:
         """Users with a message that waits."""
@@ -150,14 +150,14 @@ class MessageQueue:
     async def ping(self) -> bool:
         """Whether the store answers."""
         try:
-            await self.engine.counts(MESSAGES)
+            await self.engine.inspect.counts(MESSAGES)
         except ServerError:
             return False
         return True
 
     async def place(self, user_id: str, message_id: str) -> int:
         """The position of a message behind its user's head; 0 if it is not there any more."""
-        lane = await self.engine.lane(MESSAGES, user_id, job=message_id)
+        lane = await self.engine.inspect.lane(MESSAGES, user_id, job=message_id)
         if lane.head == message_id:
             return _head_waits(lane)
         return 0 if lane.before is None else lane.before + 1 + _head_waits(lane)
@@ -167,7 +167,7 @@ class MessageQueue:
     async def prepare(self) -> None:
         """Introduce the queues, once. Options that somebody chose before stay."""
         for queue, options in QUEUES.items():
-            await self.engine.introduce(queue, options)
+            await self.engine.queues.introduce(queue, options)
 
     async def _position(self, submitted: Submitted, user_id: str) -> int:
         """Where a message is that was just submitted. Only one behind others costs a look."""

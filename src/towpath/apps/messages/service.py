@@ -72,7 +72,7 @@ class Messages:
             return await parts.queue.submit(message.user_id, id, data)
         self._check_callback(message.callback_url)
         await parts.queue.prepare()
-        limit = await parts.engine.largest_payload(MESSAGES, len(data))
+        limit = await parts.engine.queues.largest_payload(MESSAGES, len(data))
         if len(data) > limit:
             raise PayloadTooLarge("message", len(data), limit=limit)
         # The record first: no message without somebody who sees to its answer.
@@ -106,7 +106,7 @@ class Messages:
         return view
 
     async def _looked(self, message_id: str) -> MessageView:
-        return await self._view(await self._connected().engine.job(message_ref(message_id)))
+        return await self._view(await self._connected().engine.inspect.job(message_ref(message_id)))
 
     async def watch(self, message_id: str) -> AsyncGenerator[MessageView]:
         """The message now and after every change, up to its end. Polls nothing.
@@ -151,7 +151,8 @@ class Messages:
         state, place, position = STATES[job.state], 0, None
         if state is MessageState.QUEUED and job.lane is not None:
             place, position = await asyncio.gather(
-                self.queue.place(job.lane, job.id), self._connected().engine.position(job.ref)
+                self.queue.place(job.lane, job.id),
+                self._connected().engine.inspect.position(job.ref),
             )
         return MessageView(
             message_id=job.id,
@@ -206,10 +207,12 @@ class _Ahead:
             self._known_at = place if view else None
 
     async def _ids(self) -> set[str]:
-        user_id = (await self._engine.job(self._ref)).lane
+        user_id = (await self._engine.inspect.job(self._ref)).lane
         if user_id is None:
             return {self._ref.id}
-        lane = await self._engine.lane(MESSAGES, user_id)
-        page = await self._engine.list(MESSAGES, State.WAITING, lane=user_id, size=_AHEAD_MOST)
+        lane = await self._engine.inspect.lane(MESSAGES, user_id)
+        page = await self._engine.inspect.list(
+            MESSAGES, State.WAITING, lane=user_id, size=_AHEAD_MOST
+        )
         ahead = takewhile(lambda id: id != self._ref.id, (job.id for job in page.jobs))
         return {self._ref.id, *ahead, *filter(None, (lane.head,))}

@@ -150,7 +150,7 @@ class ReviewQueue:
         """
         ref = self._ref(task)
         while True:
-            job = await self.engine.job(ref)
+            job = await self.engine.inspect.job(ref)
             if job.state is not State.LEASED:
                 raise TaskNotLocked(task)
             with suppress(LeaseLost):  # another has it by now: he is asked about next
@@ -163,27 +163,27 @@ class ReviewQueue:
     async def queue_size(self) -> int:
         """How many tasks wait, delayed ones included; those in process do not. Two round trips."""
         await self._take_back()
-        counts = await self.engine.counts(self.name)
+        counts = await self.engine.inspect.counts(self.name)
         return counts.ready + counts.delayed
 
     async def is_locked(self, task: str) -> bool:
         """Whether the task is in process. A lock that has run out is none. Two round trips."""
         ref = self._ref(task)
         await self._take_back()
-        return await self.engine.state(ref) is State.LEASED
+        return await self.engine.inspect.state(ref) is State.LEASED
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _prepare(self) -> None:
         """Introduce the queue, once. Raises QueueDiffers for one that keeps what has ended."""
-        held = await self.engine.introduce(self.name, TASK_OPTIONS)
+        held = await self.engine.queues.introduce(self.name, TASK_OPTIONS)
         if (held.remember, held.keep) != (ZERO, ZERO):
-            await self.engine.configure(self.name, TASK_OPTIONS)
+            await self.engine.queues.configure(self.name, TASK_OPTIONS)
 
     async def _take_back(self) -> None:
         """Give back what is locked for too long: nobody may have dequeued since."""
         await self._prepare()
-        await self.engine.reap(self.name, _REAP_MOST)
+        await self.engine.queues.reap(self.name, _REAP_MOST)
 
     async def _set_aside(self, lease: Lease) -> None:
         with suppress(LeaseError, JobError):  # it took so long that another does it

@@ -127,7 +127,7 @@ class _Search:
     async def through(self, info: TypeInfo, state: State, after: str | None) -> str | None:
         """Look through the timers of a type in one state; where that stopped, None = at the end."""
         if info.key not in self._counts:
-            self._counts[info.key] = await self._engine.counts(info.queue)
+            self._counts[info.key] = await self._engine.inspect.counts(info.queue)
         if not _has(self._counts[info.key], state):
             return None
         by_due, since = state is State.DELAYED, self._wanted.since
@@ -135,7 +135,7 @@ class _Search:
             after = cursor_at(since)
         while not self.full:
             size = self._size - len(self.found)
-            page = await self._engine.list(info.queue, state, after=after, size=size)
+            page = await self._engine.inspect.list(info.queue, state, after=after, size=size)
             self._looked_at += len(page.jobs)
             timers = [timer_of(info.key, job) for job in page.jobs]
             self.found += [timer for timer in timers if self._wanted.fits(timer)]
@@ -211,7 +211,7 @@ async def views_of(
     views: list[TypeView] = []
     for at in range(0, len(chosen), _AT_ONCE):
         some = chosen[at : at + _AT_ONCE]
-        counts = await asyncio.gather(*(engine.counts(info.queue) for info in some))
+        counts = await asyncio.gather(*(engine.inspect.counts(info.queue) for info in some))
         views += [_view(info, counted) for info, counted in zip(some, counts, strict=True)]
     return views
 

@@ -171,7 +171,7 @@ class TimerService:
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
             try:
-                timer = timer_of(key, await self._connect().job(ref))
+                timer = timer_of(key, await self._connect().inspect.job(ref))
             except JobNotFound:
                 if not self._records.kept:
                     raise
@@ -184,7 +184,7 @@ class TimerService:
         with _in_its_words(ref):
             if await self._is_recorded(ref):
                 ref = await self._records.queued_as(ref)
-            found = await self._connect().explain(ref)
+            found = await self._connect().inspect.explain(ref)
         infos = {info.key: info for info in await self.types.all()}
         info = infos.get(key)
         app = info.owner.app if info is not None and info.owner is not None else None
@@ -225,12 +225,12 @@ class TimerService:
         """
         engine, gone = self._connect(), 0
         for info in await self.types.idle():
-            await engine.trim(info.queue, 1000)
-            if not _is_empty(await engine.counts(info.queue)):
+            await engine.queues.trim(info.queue, 1000)
+            if not _is_empty(await engine.inspect.counts(info.queue)):
                 continue
             if await self.types.discard(info):
                 # Who has submitted a timer meanwhile has noted the type again: nothing goes then.
-                await engine.remove(info.queue)
+                await engine.queues.delete(info.queue)
                 await self.log.clear(info.key)
                 gone += 1
         return gone
@@ -267,7 +267,7 @@ class TimerService:
         """The timer that was stored. Only the server knows when a delay ends: one look more."""
         if existed or timer.when.due is None:
             with _in_its_words(job):
-                return timer_of(timer.key, await self._connect().job(job), existed=existed)
+                return timer_of(timer.key, await self._connect().inspect.job(job), existed=existed)
         return Timer(
             task_id=job.id,
             task_type=timer.key.task_type,
@@ -295,7 +295,7 @@ class TimerService:
     async def _refuse_plain(self, key: TypeKey, ref: JobRef) -> None:
         """A timer without a row may have the id: then that is the timer of this id."""
         try:
-            there = timer_of(key, await self._connect().job(ref))
+            there = timer_of(key, await self._connect().inspect.job(ref))
         except (JobNotFound, ServerError):
             return
         if not there.record:
@@ -307,7 +307,7 @@ class TimerService:
         if not self._records.kept:
             return False
         try:
-            return timer_of(_ANY, await self._connect().job(ref)).record
+            return timer_of(_ANY, await self._connect().inspect.job(ref)).record
         except (JobNotFound, ServerError):
             return await self._records.has(ref)
 

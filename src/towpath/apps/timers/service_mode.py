@@ -196,7 +196,7 @@ class ServiceMode:
         """End this attempt: another one later, or dead after the last. Raises as `complete`."""
         held = await self._held(key, task_id, token)
         # The policy is the timer's own or the queue's; of a recorded one the row counts attempts.
-        options = await self._connect().known_options(held.lease.queue)
+        options = await self._connect().queues.known_options(held.lease.queue)
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
         if held.attempt >= (held.max_attempts or options.max_attempts) or delay is None:
             return await self._settled(held, Bury(held.lease, reason))
@@ -210,7 +210,7 @@ class ServiceMode:
         """The lease of a timer as far as its token names it, and its record if it has one."""
         ref = job_ref(queue_of(key), task_id)
         try:
-            job = await self._connect().job(ref)
+            job = await self._connect().inspect.job(ref)
         except JobNotFound:
             job = None
         record = None

@@ -107,7 +107,7 @@ class Types:
         if noted is not None and steady() < noted[1]:
             return noted[0]
         queue, engine = queue_of(key), self._connect()
-        await engine.introduce(queue, TIMER_OPTIONS)
+        await engine.queues.introduce(queue, TIMER_OPTIONS)
         answer = await self._record.run(
             "note",
             app=key.app or "",
@@ -137,7 +137,7 @@ class Types:
         queues = [queue_of(key) for key in keys]
         engine = self._connect()
         for queue in queues:
-            await engine.introduce(queue, TIMER_OPTIONS)
+            await engine.queues.introduce(queue, TIMER_OPTIONS)
         answer = await self._record.run(
             "serve",
             app=app or "",

@@ -148,7 +148,7 @@ class Dispatch:
 
     async def _invoked(self, ctx: Context) -> list[str]:
         """Those that have done this timer before, in an attempt that did not end well."""
-        progress = (await self._app.engine.job(ctx.job)).progress
+        progress = (await self._app.engine.inspect.job(ctx.job)).progress
         try:
             return msgspec.json.decode(progress or b"{}", type=_Noted).invoked
         except msgspec.MsgspecError:

@@ -120,7 +120,7 @@ class Lifecycle:
         )
         if submitted.existed and submitted.state is State.DEAD:
             with suppress(JobError):
-                job = await self._engine().job(submitted.job)
+                job = await self._engine().inspect.job(submitted.job)
                 reason = f"a job for it died: {job.reason}"
                 await self.fail(work.upload, work.generation, reason)
                 await self._engine().delete(submitted.job)

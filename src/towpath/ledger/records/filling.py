@@ -112,7 +112,7 @@ class Filling:
         async with self._turn:
             found = Found()
             try:
-                renewed = await self._connect().anchor(self.queue) != self._life
+                renewed = await self._connect().queues.anchor(self.queue) != self._life
                 if whole or renewed:
                     found = await self._reconcile(renewed=renewed)
                 while True:
@@ -128,7 +128,7 @@ class Filling:
         """Go through all open records, in bounded steps."""
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
         floor = await self._ledger.read(lambda it: highest_fence(it, self.queue))
-        life = await self._connect().anchor(self.queue, floor=floor)
+        life = await self._connect().queues.anchor(self.queue, floor=floor)
         found, after = Found(), 0
         while rows := await self._ledger.read(lambda it, seq=after: page_of(it, self.queue, seq)):
             began = steady()
@@ -239,7 +239,7 @@ class Filling:
         """
         ref = JobRef(record.queue, record.job)
         try:
-            job = await self._connect().job(ref)
+            job = await self._connect().inspect.job(ref)
         except JobNotFound:
             return {"relay_at": 0}  # gone this very moment: looked at again
         if state is State.DEAD and (job.reason or "").startswith(RECORD_MISSING):

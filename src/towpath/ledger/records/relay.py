@@ -170,7 +170,7 @@ class Relay:
         found: set[QueueName] = set()
         for queue in queues:
             with suppress(ServerError):
-                if (await self._connect().known_options(queue)).lanes is not LanePolicy.SKIP:
+                if (await self._connect().queues.known_options(queue)).lanes is not LanePolicy.SKIP:
                     found.add(queue)
         return found
 

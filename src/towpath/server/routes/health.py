@@ -42,11 +42,11 @@ class QueueReadings:
             asked.cancel()
 
     async def _read(self) -> Reading:
-        names = sorted(await self._engine.queues())
+        names = sorted(await self._engine.queues.list())
         found: list[QueueReading] = []
         for start in range(0, len(names), _AT_ONCE):
             part = names[start : start + _AT_ONCE]
-            counts = await asyncio.gather(*map(self._engine.counts, part))
+            counts = await asyncio.gather(*map(self._engine.inspect.counts, part))
             found += map(queue_reading, part, counts)
         return Reading(queues=found)
 

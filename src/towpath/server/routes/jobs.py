@@ -100,7 +100,7 @@ async def list_jobs(
     size: Size = 100,
 ) -> PageOut:
     """A page of the jobs in a state, in the order they run (or ended). Payloads are left out."""
-    page = await engine.list(queue, state, lane=lane, after=after, size=size)
+    page = await engine.inspect.list(queue, state, lane=lane, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
@@ -108,13 +108,13 @@ async def list_jobs(
 async def explain(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> ExplanationOut:
     """Why the job is not running, how many run before it, and about how long that takes."""
     ref = job_ref(queue, id)
-    return ExplanationOut.of(await engine.explain(ref), await engine.position(ref))
+    return ExplanationOut.of(await engine.inspect.explain(ref), await engine.inspect.position(ref))
 
 
 @router.get("/{id}", response_model=JobOut, responses=documented(404))
 async def look(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> JobOut:
     """The job as it is now, with payload, result and progress."""
-    return JobOut.of(await engine.job(job_ref(queue, id)))
+    return JobOut.of(await engine.inspect.job(job_ref(queue, id)))
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
@@ -199,7 +199,7 @@ async def _new(
 
 async def _options(engine: Engine, queue: str, job: JobIn) -> JobOptions:
     options = options_in(job)
-    if "keep" not in options and (await engine.known_options(queue)).keep == ZERO:
+    if "keep" not in options and (await engine.queues.known_options(queue)).keep == ZERO:
         options["keep"] = KEEP
     return options
 

@@ -116,7 +116,7 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
     Those that serve a queue which the key is for, at most 1,000.
     """
     told: list[WorkerOut] = []
-    for name, since, it in await engine.living.list():
+    for name, since, it in await engine.workers.list():
         queues = [queue for queue in it.queues if key.covers(queue)]
         jobs = [
             RunningOut(queue=one.job.queue, id=one.job.id, since=one.since)

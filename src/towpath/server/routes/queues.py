@@ -31,9 +31,9 @@ _PURGE_MOST = 10_000
 @router.get("", response_model=QueuesOut, responses=documented())
 async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
     """Every queue that the key may see, with its counts."""
-    known = await engine.queues()
+    known = await engine.queues.list()
     names = sorted(name for name in known if key.covers(name))
-    counts = await asyncio.gather(*(engine.counts(name) for name in names))
+    counts = await asyncio.gather(*(engine.inspect.counts(name) for name in names))
     return QueuesOut(
         queues=[CountsOut.of(name, it) for name, it in zip(names, counts, strict=True)]
     )
@@ -42,19 +42,19 @@ async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
 @router.get("/{queue}", response_model=CountsOut, responses=documented())
 async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
     """How many jobs of the queue are where. A queue that nobody used is empty."""
-    return CountsOut.of(queue_name(queue), await engine.counts(queue))
+    return CountsOut.of(queue_name(queue), await engine.inspect.counts(queue))
 
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out no jobs until resumed; everything else goes on."""
-    await engine.pause(queue)
+    await engine.queues.pause(queue)
 
 
 @router.post("/{queue}/resume", status_code=204, response_class=Response, responses=documented())
 async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out jobs again."""
-    await engine.resume(queue)
+    await engine.queues.resume(queue)
 
 
 @router.get("/{queue}/dead", response_model=PageOut, responses=documented())
@@ -62,7 +62,7 @@ async def dead(
     queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
 ) -> PageOut:
     """A page of the dead jobs, with their reasons."""
-    page = await engine.list(queue, State.DEAD, after=after, size=size)
+    page = await engine.inspect.list(queue, State.DEAD, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
@@ -85,7 +85,7 @@ async def search(
     looked: Annotated[int, Query(ge=0, le=10_000)] = 0,
 ) -> FoundOut:
     """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
-    found = await engine.search_dead(queue, text, looked=looked)
+    found = await engine.inspect.search_dead(queue, text, looked=looked)
     jobs = [JobOut.of(job) for job in found.jobs]
     return FoundOut(jobs=jobs, looked=found.looked, is_over=found.is_over)
 
@@ -125,7 +125,7 @@ async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin
     async for refs in _chosen(engine, queue, body):
         outcomes = await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs))
         retried += sum(outcomes)
-    return RetriedOut(retried=retried, left=(await engine.counts(queue)).dead)
+    return RetriedOut(retried=retried, left=(await engine.inspect.counts(queue)).dead)
 
 
 async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
@@ -137,7 +137,7 @@ async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[l
         return
     text, left, after = body.text.casefold(), body.most, None
     while left:
-        page = await engine.list(queue, State.DEAD, after=after, size=100)
+        page = await engine.inspect.list(queue, State.DEAD, after=after, size=100)
         fit = [job.ref for job in page.jobs if text in (job.reason or "").casefold()][:left]
         left -= len(fit)
         yield fit
@@ -186,9 +186,9 @@ async def lanes(
 
     A page is made of as many waiting jobs: it may have fewer lanes, and a lane may come again.
     """
-    page = await engine.list(queue, State.WAITING, after=after, size=size)
+    page = await engine.inspect.list(queue, State.WAITING, after=after, size=size)
     names = list(dict.fromkeys(job.lane for job in page.jobs if job.lane is not None))
-    found = await asyncio.gather(*(engine.lane(queue, name) for name in names))
+    found = await asyncio.gather(*(engine.inspect.lane(queue, name) for name in names))
     made = [
         LaneOut(lane=name, head=it.head, head_state=it.head_state, behind=it.behind)
         for name, it in zip(names, found, strict=True)
@@ -213,12 +213,12 @@ async def purge(
     """Remove dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
     while deleted < most:
-        page = await engine.list(queue, State.DEAD, size=min(100, most - deleted))
+        page = await engine.inspect.list(queue, State.DEAD, size=min(100, most - deleted))
         outcomes = await asyncio.gather(*(_done(engine.delete(job.ref)) for job in page.jobs))
         if not any(outcomes):
             break
         deleted += sum(outcomes)
-    return PurgedOut(deleted=deleted, left=(await engine.counts(queue)).dead)
+    return PurgedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 
 async def _done(change: Awaitable[object]) -> bool:
@@ -264,7 +264,7 @@ async def events(
     """What happens in the queue, as it happens; with `Last-Event-ID` first what was missed."""
     name = queue_name(queue)
     check_last_id(last_event_id)
-    await engine.require_events(name)
+    await engine.events.require(name)
     sessions.refuse_if_full(request, Kind.STREAM)
     told = await begun(queue_events(engine, followed, name, last_event_id))
     return await stream(told, sessions, request)

@@ -237,7 +237,7 @@ async def list_schedules(
     """The schedules of every queue that the key may see, whoever declared them."""
     if queue is not None:
         require(key, Scope.READ, queue)
-    names = [queue] if queue is not None else await engine.queues()
+    names = [queue] if queue is not None else await engine.queues.list()
     page = await engine.schedules.list(
         queues=[name for name in names if key.covers(name)], after=after, size=size
     )
@@ -310,7 +310,7 @@ async def change(
 )
 async def remove(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
     """Remove a schedule; its jobs stay."""
-    await engine.schedules.remove(queue, name)
+    await engine.schedules.delete(queue, name)
 
 
 @router.post(

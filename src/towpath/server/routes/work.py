@@ -122,7 +122,7 @@ def _lease(queue: str, id: str, token: int) -> Lease:
 
 async def _with_policy(engine: Engine, lease: Lease) -> Lease:
     """With what the retry policy goes by: which attempt it was, and the job's own policy."""
-    job = await engine.job(lease.job)
+    job = await engine.inspect.job(lease.job)
     return lease_by_token(
         lease.job, lease.token, worker=_OVER_HTTP, attempt=job.attempts, retry=job.retry
     )

@@ -27,8 +27,8 @@ async def messages(
     user: Annotated[str, Query(max_length=512)] = "",
 ) -> Response:
     """Users whose messages wait; of one user, what is in process and what waits."""
-    waiting = await engine.list(MESSAGES, State.WAITING, lane=user or None, size=_SHOWN)
-    leased = await engine.list(MESSAGES, State.LEASED, size=_SHOWN)
+    waiting = await engine.inspect.list(MESSAGES, State.WAITING, lane=user or None, size=_SHOWN)
+    leased = await engine.inspect.list(MESSAGES, State.LEASED, size=_SHOWN)
     if user:
         queue = await service.user(user)
         current = queue.current_message_id

@@ -1,35 +1,50 @@
-"""Operating a queue: its options, pause and resume, dead jobs, parked lanes, duties."""
+"""Queues: which there are, their options, pause and resume, and duties that keep them going."""
 
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from towpath.engine import codec
 from towpath.engine.check import whole
-from towpath.engine.follow import Following
-from towpath.engine.keys import PROBE
-from towpath.engine.model import Call, JobRef
+from towpath.engine.keys import REGISTRY
+from towpath.engine.model import Call
 from towpath.engine.options import Declared, QueueOptions
-from towpath.engine.states import State
-from towpath.engine.store import Change
-from towpath.errors import InvalidOption, LaneNotParked
-from towpath.ids import lane_key, queue_name
+from towpath.engine.store import Change, Store
+from towpath.errors import InvalidName, InvalidOption
+from towpath.ids import QueueName, queue_name
 
 
-class Operating(Following):
-    """What an engine offers those who look after its queues."""
+class Queues:
+    """The queues of an engine, for those who look after them: `engine.queues`."""
 
-    async def try_write(self) -> None:
-        """See that the server takes a write, and leave nothing. Raises ServerError. One round trip.
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-        On a cluster, that is the server of one slot.
+    async def list(self) -> dict[QueueName, QueueOptions]:
+        """Every queue that was ever used on this server, with its options.
+
+        Queues that this release cannot read (another program's, or a newer release's) are left
+        out, and logged once.
         """
-        await self._store.command("SET", PROBE, "1", "PX", 1)
+        flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
+        return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
 
-    # ── queues ───────────────────────────────────────────────────────────────────────────
+    async def names(self) -> Sequence[QueueName]:
+        """Every queue that was ever used on this server, whoever wrote its options."""
+        found: list[QueueName] = []
+        for name in await self._store.command("HKEYS", REGISTRY):
+            with suppress(InvalidName, UnicodeDecodeError):
+                found.append(queue_name(name.decode()))
+        return found
+
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> None:
+            raise AttributeError("Engine.queues() is now Engine.queues.list()", name="queues")
 
     async def configure(self, queue: str, options: QueueOptions) -> None:
         """Use *queue* with these options. The first to use a queue decides.
@@ -106,8 +121,8 @@ class Operating(Following):
         """
         return await self._store.largest_payload(queue_name(queue), size)
 
-    async def remove(self, queue: str) -> bool:
-        """Remove a queue that holds nothing: no jobs in any state, no ids that are remembered, no
+    async def delete(self, queue: str) -> bool:
+        """Delete a queue that holds nothing: no jobs in any state, no ids that are remembered, no
         recurring work; nor may it be paused. False if it does, and nothing was changed.
 
         Its options and its events go. Whoever uses it again makes it anew, with the options that
@@ -134,33 +149,6 @@ class Operating(Following):
         parts = await self._store.read("anchor", queue_name(queue), born, floor)
         return "/".join(part.decode() for part in parts)
 
-    # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
-
-    async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
-        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
-
-        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
-        """
-        return await self._one_state("retry", job, call)
-
-    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
-        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
-
-        Raises JobNotFound, JobOpen.
-        """
-        await self._one_state("delete", job, call)
-
-    async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
-        """Let a parked lane go on without its dead head, which stays listed as dead.
-
-        Answers which job that was. Raises LaneNotParked.
-        """
-        name, key = queue_name(queue), lane_key(lane)
-        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
-        if answer[0] != b"dropped":
-            raise LaneNotParked(name, key)
-        return JobRef(name, answer[1].decode())
-
     # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────
 
     async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
@@ -179,9 +167,3 @@ class Operating(Following):
         item = [whole("limit", limit, 1, 1000)]
         [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
         return count
-
-    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
-        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
-        if isinstance(answer, bytes):
-            return codec.STATES[answer]
-        raise codec.refusal(job, answer)

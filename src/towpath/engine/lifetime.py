@@ -1,0 +1,166 @@
+"""An engine's life: made, entered, checked and left; and the parts that are open meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Self
+
+from towpath.clock import Clock, ServerClock
+from towpath.engine.batcher import Batcher
+from towpath.engine.channel import Limits
+from towpath.engine.claiming import Claims
+from towpath.engine.connect import open_link
+from towpath.engine.durability import Durability, ServerFacts
+from towpath.engine.events import Feeds
+from towpath.engine.follow import Events
+from towpath.engine.inspect import Inspector
+from towpath.engine.keys import PROBE
+from towpath.engine.living import Workers
+from towpath.engine.model import Outcome, Settlement
+from towpath.engine.queues import Queues
+from towpath.engine.schedules import Schedules
+from towpath.engine.script import Scripts
+from towpath.engine.space import Spaces
+from towpath.engine.store import Store
+from towpath.engine.url import parse_url
+from towpath.engine.waiting import Waker
+from towpath.telemetry.logs import Log
+
+_NOT_ENTERED = "the engine was not entered: use `async with Engine(…)`"
+_PARTS = ("queues", "inspect", "events", "schedules")
+_MOVED = {
+    "queues": "configure declare declared reset introduce reconfigure change_options options"
+    " known_options largest_payload pause resume anchor promote reap trim",
+    "inspect": "job state position lane explain lanes_waiting list search_dead counts",
+    "events": "follow listen ended",
+    "schedules": "recurring fire_once forget",
+}
+_RENAMED = {name: f"{part}.{name}" for part, names in _MOVED.items() for name in names.split()} | {
+    "remove": "queues.delete",
+    "known_queues": "queues.names",
+    "newest_event": "events.newest",
+    "require_events": "events.require",
+    "fire": "schedules.fire_due",
+    "living": "workers",
+}
+"""What was on the engine itself, and where it is."""
+
+
+class Lifetime(Spaces):
+    """An engine from `async with` to its end, without its verbs."""
+
+    queues: Queues
+    """Which there are, their options, pause and resume."""
+    inspect: Inspector
+    """Jobs, counts and lists, as they are now."""
+    events: Events
+    """What queues tell of their jobs, and waiting for a job's end."""
+    schedules: Schedules
+    """Recurring work."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        declared: Durability | None = None,
+        scripts: Scripts | None = None,
+        log: Log | None = None,
+    ) -> None:
+        self.url = parse_url(url)
+        self._clock, self._limits = clock or ServerClock(), limits or Limits()
+        self._declared, self._scripts = declared, scripts or _shipped_scripts()
+        self._log = log or Log()
+        self._is_entered = self._is_tolerant = False
+        self._spaces = {}
+        self.workers = Workers(self.worker_index)
+
+    def tolerant(self) -> Self:
+        """The same engine, not yet entered, but it takes its server as it is: what waiting can't
+        mend is told to every caller until it is mended, and not when it is entered.
+        """
+        self._is_tolerant = True
+        return self
+
+    async def __aenter__(self) -> Self:
+        self._link = open_link(self.url)
+        self._store = Store(
+            self._link,
+            clock=self._clock,
+            limits=self._limits,
+            scripts=self._scripts,
+            declared=self._declared,
+            log=self._log,
+        )
+        call_for = partial(self._store.plain, "wake")
+        self._waker = Waker(self._link, self._clock, self._store.command, call_for)
+        self._claims = Claims(self._store.write, self.settle)
+        self._feeds = Feeds(self._link, give_up=self._limits.give_up)
+        self._batcher = Batcher(self._store)
+        self.queues, self.inspect = Queues(self._store), Inspector(self._store)
+        self.events = Events(self._store, self._feeds)
+        self.schedules = Schedules(self._store, self.schedule_index, self.queues.list)
+        try:
+            await self._store.connect(tolerant=self._is_tolerant)
+        except BaseException:
+            await self._store.close()
+            await self._link.close()
+            raise
+        self._is_entered = True
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._batcher.close()
+        await self._claims.close()
+        await self._store.close()
+        await self._feeds.close()
+        await self._waker.close()
+        await self._link.close()
+
+    @property
+    def facts(self) -> ServerFacts:
+        """What the server said about itself when it was last asked: at the beginning, and again
+        after each reconnect. Raises ServerUnreachable while it never answered.
+        """
+        if not self._is_entered:
+            raise RuntimeError(_NOT_ENTERED)
+        return self._store.facts
+
+    @property
+    def goes_by_server_clock(self) -> bool:
+        """Whether jobs are due by the server's own clock: not in a test that moves one by hand."""
+        return isinstance(self._clock, ServerClock)
+
+    async def check(self) -> ServerFacts:
+        """Ask the server about itself now, for two seconds at most; on a cluster, every master.
+
+        Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
+        """
+        return await self._store.check()
+
+    async def try_write(self) -> None:
+        """See that the server takes a write, and leave nothing. Raises ServerError. One round trip.
+
+        On a cluster, that is the server of one slot.
+        """
+        await self._store.command("SET", PROBE, "1", "PX", 1)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
+        """Settle leases of any queues: see `Engine`."""
+        raise NotImplementedError
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in _PARTS:
+                raise RuntimeError(_NOT_ENTERED)
+            if name in _RENAMED:
+                raise AttributeError(f"Engine.{name} is now Engine.{_RENAMED[name]}", name=name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+@lru_cache(maxsize=1)
+def _shipped_scripts() -> Scripts:
+    return Scripts()
