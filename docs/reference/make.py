@@ -37,14 +37,14 @@ ERRORS_OF = """
 
 OPTIONS = """# Queue options
 
-Handlers declare `keep`, `retry` and `max_attempts` of their queues; `engine.queues.declare(queue, keep=…)`
-declares any of them. A declaration holds if the queue is new or the option still is what was
-declared last. What an operator changes (`towpath queues configure`, `engine.queues.change_options`,
-`engine.queues.reconfigure`) is in force at once, for everybody, and stays when workers start;
-`towpath doctor` shows it, `towpath queues reset` takes it back.
+Handlers declare `keep`, `retry` and `max_attempts` of their queues;
+`engine.queues.declare(queue, keep=…)` declares any of them. A declaration holds if the queue is new
+or the option still is what was declared last. What an operator changes (`towpath queues configure`,
+`engine.queues.change_options`, `engine.queues.reconfigure`) is in force at once, for everybody, and
+stays when workers start; `towpath doctor` shows it, `towpath queues reset` takes it back.
 
-`engine.queues.configure(queue, QueueOptions(…))` insists on its options instead: the first to use a queue
-decides, and others are refused.
+`engine.queues.configure(queue, QueueOptions(…))` insists on its options instead: the first to use a
+queue decides, and others are refused.
 
 | option | default | meaning |
 |---|---|---|
