@@ -57,7 +57,7 @@ def promised() -> dict[str, set[str]]:
 
 def test_are_on_the_page_of_import_paths() -> None:
     assert promised()["towpath"] == set(towpath.__all__)
-    assert 30 <= len(towpath.__all__) <= 40
+    assert 30 <= len(towpath.__all__) <= 39
 
 
 def test_every_path_on_that_page_is_there() -> None:
@@ -83,3 +83,32 @@ def test_looking_one_up_loads_no_application() -> None:
     )
     parts = loaded.stdout.split()
     assert [it for it in parts if it.startswith(("towpath.apps", "towpath.ledger.ledger"))] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("counts", "inspect.counts"),
+        ("configure", "queues.configure"),
+        ("ended", "events.ended"),
+        ("known_queues", "queues.names"),
+        ("fire", "schedules.fire_due"),
+    ],
+)
+def test_what_moved_to_a_part_of_the_engine_says_where_it_is(old: str, new: str) -> None:
+    engine = towpath.Engine("redis://nowhere")
+    with pytest.raises(AttributeError, match=rf"^Engine\.{old} is now Engine\.{new}$"):
+        getattr(engine, old)
+    assert not hasattr(engine, "nothing")
+
+
+async def test_methods_that_parts_replaced_say_so(engine: towpath.Engine) -> None:
+    for part in ("queues", "events"):
+        with pytest.raises(AttributeError, match=rf"is now Engine\.{part}\.list"):
+            getattr(engine, part)()
+
+
+@pytest.mark.parametrize("part", ["queues", "inspect", "events", "schedules"])
+def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
+    with pytest.raises(RuntimeError, match="was not entered"):
+        getattr(towpath.Engine("redis://nowhere"), part)

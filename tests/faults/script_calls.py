@@ -1,7 +1,6 @@
 """A queue with everything in it, and for each writing script a call that meets much of it.
 
-Some jobs have ids that no caller chose (`NewJob` itself, which does not say `named`): scripts
-write those without a look. Here they are the same each time, so that runs can be compared.
+Some jobs have ids that no caller chose (not `named`), the same each time: runs are compared.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -262,17 +261,14 @@ async def _submit_all_kinds(filled: FilledQueue) -> None:
 
 async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
     """A repeat of the firing is refused, so each call on a filled queue is its first."""
-    upto = FIRST_SEEN + minutes(30)
-    await filled.engine.schedules.fire_due(
-        filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto
-    )
+    fire, upto = filled.engine.schedules.fire_due, FIRST_SEEN + minutes(30)
+    await fire(filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
 
 
 async def _fire_kept(filled: FilledQueue) -> None:
-    jobs, upto = [new_job(b"", id="of-a-schedule")], FIRST_SEEN + minutes(30)
-    await filled.engine.schedules.fire_due(
-        filled.queue, KEPT, jobs, after=FIRST_SEEN, upto=upto, version="v1"
-    )
+    fire, jobs = filled.engine.schedules.fire_due, [new_job(b"", id="of-a-schedule")]
+    upto = FIRST_SEEN + minutes(30)
+    await fire(filled.queue, KEPT, jobs, after=FIRST_SEEN, upto=upto, version="v1")
 
 
 async def _schedule(filled: FilledQueue, name: str, over: str, version: str) -> None:

@@ -68,7 +68,7 @@ class TestTheFloor:
         for _ in range(4):
             [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
             tokens.append(lease.token)
-            await engine.anchor(REVIEWS, floor=lease.token)
+            await engine.queues.anchor(REVIEWS, floor=lease.token)
         assert tokens == [tokens[0] + n for n in range(4)]
 
     async def test_rises_above_a_token_that_nobody_has_given(
@@ -76,7 +76,7 @@ class TestTheFloor:
     ) -> None:
         """The next one would be this very one: the clock stands where it was given."""
         floor = int(clock.stamp()) * 1000
-        await engine.anchor(REVIEWS, floor=floor)
+        await engine.queues.anchor(REVIEWS, floor=floor)
         await engine.submit(REVIEWS, b"")
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         assert lease.token > floor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
@@ -186,7 +187,7 @@ async def queue_page(
 ) -> Response:
     """One queue: how many jobs are where, and those in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
-    snapshot = await pulse.having(name)
+    snapshot, options = await pulse.having(name), partial(engine.queues.options, name)
     refuse_unknown(key, name, snapshot.queues)
     if state not in STATES:
         raise Refused(422, "invalid_input", f"there is no state {state[:40]}")
@@ -201,9 +202,7 @@ async def queue_page(
         queue=name,
         counts=snapshot.queues[name],
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared(
-            (snapshot.at, name, "options"), lambda: engine.queues.options(name)
-        ),
+        options=await pulse.shared((snapshot.at, name, "options"), options),
         state=state,
         states=STATES,
         wanted=wanted,
