@@ -84,7 +84,7 @@ def workers(towpath: Command) -> Iterator[Workers]:
 
 
 async def pids(engine: Engine) -> dict[str, int]:
-    return {it.name: it.doing.pid for it in await engine.living.list()}
+    return {it.name: it.doing.pid for it in await engine.workers.list()}
 
 
 class TestSeveralProcesses:
@@ -123,7 +123,7 @@ class TestSeveralProcesses:
         workers.until("worker.draining", times=2)
         door.touch()
         assert workers.ended() == 0
-        assert (await engine.job(job)).result == b'"packed"'
+        assert (await engine.inspect.job(job)).result == b'"packed"'
 
     async def test_a_second_signal_gives_running_jobs_back_at_once(
         self, workers: Workers, engine: Engine, tmp_path: Path
@@ -135,7 +135,7 @@ class TestSeveralProcesses:
         workers.until("worker.draining", times=2)
         workers.signal()
         assert workers.ended() == 0
-        it = await engine.job(job_ref("parcels", "p-1"))
+        it = await engine.inspect.job(job_ref("parcels", "p-1"))
         assert (it.state, it.attempts) == ("ready", 0)
 
     async def test_one_that_is_killed_while_all_drain_makes_it_75(
@@ -146,7 +146,7 @@ class TestSeveralProcesses:
         job = (await engine.submit("parcels", payload)).job
         await eventually_async(lambda: _are_there(engine, {"w.1", "w.2"}))
         await eventually_async(lambda: _leased(engine))
-        holder = (await pids(engine))[(await engine.job(job)).worker or ""]
+        holder = (await pids(engine))[(await engine.inspect.job(job)).worker or ""]
         workers.signal()
         workers.until("worker.draining", times=2)
         os.kill(holder, signal.SIGKILL)
@@ -170,7 +170,7 @@ class TestABurst:
             await engine.submit("mails", b'"anna"', id=f"m-{n}")
         ran = towpath("worker", "shop:app", "-p", "2", "--burst", "--queues", "mails", "--json")
         assert (ran.code, ran.out) == (0, "")
-        assert (await engine.counts("mails")).totals["completed"] == 20
+        assert (await engine.inspect.counts("mails")).totals["completed"] == 20
 
 
 class TestRefusing:
@@ -226,8 +226,8 @@ class TestReloading:
         reloading.until("worker.started")
         new = (await engine.submit("parcels", json.dumps(str(door)).encode())).job
         await eventually_async(lambda: _done(engine, new))
-        assert (await engine.job(old)).result == b'"packed"'
-        assert (await engine.job(new)).result == b'"packed anew"'
+        assert (await engine.inspect.job(old)).result == b'"packed"'
+        assert (await engine.inspect.job(new)).result == b'"packed anew"'
         reloading.signal()
         assert reloading.ended() == 0
 
@@ -247,7 +247,7 @@ class TestReloading:
         reloading.until("worker.started")
         after = (await engine.submit("mails", b'"anna"')).job
         await eventually_async(lambda: _done(engine, after))
-        assert (await engine.job(after)).result == b'"posted to anna"'
+        assert (await engine.inspect.job(after)).result == b'"posted to anna"'
         reloading.signal()
         assert reloading.ended() == 0
 
@@ -271,11 +271,11 @@ async def _are_there(engine: Engine, names: set[str]) -> bool:
 
 
 async def _leased(engine: Engine) -> bool:
-    return (await engine.counts("parcels")).leased == 1
+    return (await engine.inspect.counts("parcels")).leased == 1
 
 
 async def _done(engine: Engine, job: JobRef) -> bool:
-    return await engine.state(job) == "done"
+    return await engine.inspect.state(job) == "done"
 
 
 def _runs(pid: int) -> bool:
