@@ -94,11 +94,9 @@ class Board:
 
     async def engine(self) -> Engine:
         """The engine, whose queue is as it is declared."""
-        it = self._engine()
-        await it.queues.introduce(
-            ISSUES, replace(QUEUES[ISSUES], max_attempts=self.options.attempts)
-        )
-        return it
+        engine, attempts = self._engine(), self.options.attempts
+        await engine.queues.introduce(ISSUES, replace(QUEUES[ISSUES], max_attempts=attempts))
+        return engine
 
     # ── changing ─────────────────────────────────────────────────────────────────────────
 
