@@ -131,7 +131,7 @@ async def test_a_review_that_was_accepted_meanwhile_is_queued(
         assert answer.status_code == 202, answer.text
 
         async def queued() -> int:
-            counts = await app.state.engine.counts("reviews")
+            counts = await app.state.engine.inspect.counts("reviews")
             return counts.ready
 
         assert await queued() == 0
