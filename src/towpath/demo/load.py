@@ -232,7 +232,7 @@ class Users:
 
     async def _total(self, queue: str) -> int:
         """How many completions the store has accepted."""
-        return (await self._engine.counts(queue)).totals["completed"]
+        return (await self._engine.inspect.counts(queue)).totals["completed"]
 
     async def _chats(self, notes: list[facts.Note]) -> facts.Row:
         answered = [

@@ -150,9 +150,9 @@ class Demo:
 
 async def _open_jobs(engine: Engine) -> int:
     """How many jobs of the demo's applications wait, or run."""
-    known = await engine.known_queues()
+    known = await engine.queues.names()
     ours = [it for it in known if it.split(".")[0] in ("messages", "timers", "reviews", "issues")]
-    counts = [await engine.counts(it) for it in ours]
+    counts = [await engine.inspect.counts(it) for it in ours]
     return sum(it.ready + it.delayed + it.waiting + it.leased for it in counts)
 
 
