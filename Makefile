@@ -68,7 +68,7 @@ docs: $(STAMP) ## write the reference pages anew
 
 site: $(STAMP) ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
-	@echo 'open build/site/index.html'
+	@echo 'open build/site/index.html; its search needs a server: $(BIN)/python -m http.server -d build/site'
 
 format: $(STAMP) ## rewrite the files as ruff wants them
 	$(BIN)/ruff format .
