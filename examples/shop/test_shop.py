@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ async def test_orders_of_a_customer_are_booked_in_order(
         assert (await client.post("/orders", json=order)).status_code == 202
     assert len(await bench.drain()) == 3
     assert await book.job("order-3").result(within=5) == 300
-    booked = sqlite3.connect(tmp_path / "shop.db").execute("SELECT number FROM orders").fetchall()
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        booked = database.execute("SELECT number FROM orders").fetchall()
     assert booked == [(1,), (2,), (3,)]
 
 
