@@ -1,0 +1,1 @@
+"""What is published: wheel, source archive, completion of the shell."""

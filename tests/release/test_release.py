@@ -1,0 +1,173 @@
+"""Wheel and source archive, built here and used in an environment that has nothing else of ours.
+
+What the package needs is borrowed from the environment of the tests, so that no network is asked.
+With TOWPATH_TEST_PYPI=1 it is installed from the index instead, as users do.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.architecture.sources import ROOT
+from tests.warm import Bounded, Ran
+
+FROM_INDEX = os.environ.get("TOWPATH_TEST_PYPI") == "1"
+APP = """
+from towpath import Towpath
+
+app = Towpath()
+
+@app.handler("mails", keep="1h")
+async def mail(to: str) -> str:
+    return f"sent to {to}"
+"""
+
+
+class Built(NamedTuple):
+    wheel: Path
+    archive: Path
+
+
+def build(tree: Path, place: Path) -> Built:
+    """Without an environment of its own: what builds it is installed."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(place)]
+    subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=110)
+    [wheel], [archive] = place.glob("*.whl"), place.glob("*.tar.gz")
+    return Built(wheel, archive)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(ROOT, tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source archive, as somebody has it who has no repository."""
+    place = tmp_path_factory.mktemp("sources")
+    with tarfile.open(built.archive) as packed:
+        packed.extractall(place, filter="data")
+    [tree] = place.iterdir()
+    return tree
+
+
+class Environment:
+    """A fresh one with the wheel in it."""
+
+    def __init__(self, place: Path, wheel: Path) -> None:
+        self._bin = place / "bin"
+        run([sys.executable, "-m", "venv", "--without-pip", str(place)])
+        wanted = [f"{wheel}[server,embedded,fast]"] if FROM_INDEX else ["--no-deps", str(wheel)]
+        run([*_pip(), "--python", str(self._bin / "python"), "install", "-q", *wanted])
+        if not FROM_INDEX:
+            # A plain path: what is installed there for editing is not followed.
+            [packages] = place.glob("lib/python*/site-packages")
+            (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+
+    def __call__(self, program: str, *words: str, cwd: Path) -> Ran:
+        return run([str(self._bin / program), *words], cwd=cwd, env=self._env)
+
+    def start(self, *words: str, cwd: Path) -> subprocess.Popen[str]:
+        command = [str(self._bin / "towpath"), *words]
+        return Bounded[str](
+            command, cwd=cwd, env=self._env, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"PATH": f"{self._bin}:{os.environ['PATH']}", "HOME": os.environ["HOME"]}
+
+
+def run(words: list[str], **more: Any) -> Ran:
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600, **more)
+    assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
+    return Ran(ran.returncode, ran.stdout, ran.stderr)
+
+
+def _pip() -> list[str]:
+    """This environment's, or that of the Python that it was made of."""
+    for python in (sys.executable, str(Path(sys.base_prefix) / "bin" / "python3")):
+        found = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False)
+        if found.returncode == 0:
+            return [python, "-m", "pip", "--disable-pip-version-check"]
+    pytest.skip("there is no pip")
+
+
+@pytest.fixture(scope="module")
+def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return Environment(tmp_path_factory.mktemp("fresh"), built.wheel)
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        str(it.relative_to(folder))
+        for it in folder.rglob("*")
+        if it.is_file() and "__pycache__" not in it.parts
+    }
+
+
+class TestTheWheel:
+    def test_has_every_file_of_the_package(self, built: Built) -> None:
+        """Scripts, templates, what the dashboard shows, and `py.typed`, too."""
+        with zipfile.ZipFile(built.wheel) as packed:
+            held = {str(PurePosixPath(it)) for it in packed.namelist()}
+        wanted = {f"towpath/{it}" for it in files_below(ROOT / "src" / "towpath")}
+        assert {it for it in held if it.startswith("towpath/")} == wanted
+
+    def test_says_its_version_and_what_it_can(
+        self, environment: Environment, tmp_path: Path
+    ) -> None:
+        code = (
+            "import towpath, importlib.metadata as m; print(towpath.__file__, m.version('towpath'))"
+        )
+        place, version = environment("python", "-c", code, cwd=tmp_path).out.split()
+        assert not Path(place).is_relative_to(ROOT)
+        assert version in environment("towpath", "--version", cwd=tmp_path).out
+        shown = environment("towpath", "--help", cwd=tmp_path).out
+        assert "worker" in shown
+        assert "reviews" in shown
+
+    def test_serves_takes_and_runs_jobs(self, environment: Environment, tmp_path: Path) -> None:
+        (tmp_path / "shop.py").write_text(APP)
+        with environment.start("up", "--port", "0", "--json", cwd=tmp_path) as server:
+            assert server.stdout is not None
+            told = Ran(0, server.stdout.readline()).object
+            try:
+                url = ("--url", told["store"])
+                environment(
+                    "towpath", "submit", "mails", '"anna"', "--id", "m-1", *url, cwd=tmp_path
+                )
+                environment("towpath", "worker", "shop:app", "--burst", *url, cwd=tmp_path)
+                job = environment(
+                    "towpath", "jobs", "show", "mails/m-1", "--json", *url, cwd=tmp_path
+                )
+                assert (job.object["state"], job.object["result"]) == ("done", "sent to anna")
+            finally:
+                server.send_signal(signal.SIGTERM)
+            assert server.wait() == 0
+
+
+class TestTheSourceArchive:
+    def test_makes_the_same_wheel(self, built: Built, unpacked: Path, tmp_path: Path) -> None:
+        again = build(unpacked, tmp_path)
+        with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(again.wheel) as other:
+            assert {it.filename: it.CRC for it in one.infolist()} == {
+                it.filename: it.CRC for it in other.infolist()
+            }
+
+    @pytest.mark.skipif(FROM_INDEX, reason="the tools of the tests are not installed")
+    def test_has_what_its_tests_need(self, environment: Environment, unpacked: Path) -> None:
+        """Some of each kind are run, on the package of the wheel: all of them take minutes."""
+        some = ["spec/test_priority.py", "stored/test_make.py", "architecture/test_public.py"]
+        words = ["-q", "-p", "no:cacheprovider", *(f"tests/{it}" for it in some)]
+        said = environment("python", "-m", "pytest", *words, cwd=unpacked).out
+        assert " passed" in said
