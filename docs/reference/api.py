@@ -68,7 +68,7 @@ def _entry(module: str, name: str) -> str:
 def _class(name: str, kind: type) -> str:
     if issubclass(kind, Enum):
         return _docs(kind) + "\n" + "".join(f"- `{it.name}` = `{it.value!r}`\n" for it in kind)
-    members = "".join(_member(name, *one) for one in _members(kind))
+    members = "".join(_member(name, *one) for one in members_of(kind))
     return f"\n{_fenced(_shape(name, kind))}{_docs(kind)}{members}"
 
 
@@ -99,7 +99,7 @@ def _member(owner: str, name: str, it: Any) -> str:
     return f"\n#### {owner}.{name}\n\n{_fenced(_signature(waits + name, inner))}{_docs(inner)}"
 
 
-def _members(kind: type) -> Iterator[tuple[str, Any]]:
+def members_of(kind: type) -> Iterator[tuple[str, Any]]:
     """What it offers, its own and what it has from classes of ours, each once."""
     seen: set[str] = set()
     for each in kind.__mro__:

@@ -64,22 +64,27 @@ _LONGEST = timedelta(days=36_525)
 
 
 def milliseconds(n: float) -> Duration:
+    """A duration of *n* milliseconds."""
     return timedelta(milliseconds=n)
 
 
 def seconds(n: float) -> Duration:
+    """A duration of *n* seconds."""
     return timedelta(seconds=n)
 
 
 def minutes(n: float) -> Duration:
+    """A duration of *n* minutes."""
     return timedelta(minutes=n)
 
 
 def hours(n: float) -> Duration:
+    """A duration of *n* hours."""
     return timedelta(hours=n)
 
 
 def days(n: float) -> Duration:
+    """A duration of *n* days."""
     return timedelta(days=n)
 
 
@@ -204,10 +209,12 @@ class ManualClock:
         self._watchers: list[Callable[[], None]] = []
 
     def stamp(self) -> str:
+        """What a script gets as its clock, in ms."""
         return str(self._now)
 
     @property
     def now(self) -> datetime:
+        """The time on this clock."""
         return instant(self._now)
 
     def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
@@ -217,6 +224,7 @@ class ManualClock:
             tell()
 
     async def sleep(self, duration: Duration) -> None:
+        """Return when *duration* has passed on this clock."""
         until = self._now + duration_ms("sleep", duration)
         loop, moved = asyncio.get_running_loop(), asyncio.Event()
 

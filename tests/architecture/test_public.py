@@ -9,6 +9,7 @@ from importlib import import_module
 import pytest
 
 import towpath
+from docs.reference.api import members_of
 from tests.architecture.sources import SOURCE
 
 
@@ -68,6 +69,21 @@ def test_every_path_on_that_page_is_there() -> None:
         if not hasattr(import_module(module), name)
     ]
     assert missing == []
+
+
+def test_what_they_offer_says_what_it_is() -> None:
+    """The page of the Python API is made of these words."""
+    said_nothing: list[str] = []
+    for module, names in promised().items():
+        for name in names:
+            it = getattr(import_module(module), name)
+            if not inspect.isclass(it):
+                continue
+            for member, offered in members_of(it):
+                inner = getattr(offered, "__func__", offered)
+                if not inspect.getdoc(inner):
+                    said_nothing.append(f"{module}.{name}.{member}")
+    assert said_nothing == []
 
 
 @pytest.mark.parametrize("name", ["Lease", "job_ref", "Limits", "ManualClock", "AppHandler"])

@@ -40,7 +40,9 @@ async def fill(url: str) -> None:
     """Let three hours pass until now, and leave the shop busy."""
     chance, clock = Random(7), ManualClock(datetime.now(UTC) - timedelta(minutes=MINUTES))
     async with Engine(url, clock=clock) as engine:
-        await engine.configure("chat", QueueOptions(lanes=LanePolicy.BLOCK, keep=minutes(60)))
+        await engine.queues.configure(
+            "chat", QueueOptions(lanes=LanePolicy.BLOCK, keep=minutes(60))
+        )
         for minute in range(MINUTES):
             for queue, usual in USUAL.items():
                 wave = 1 + 0.35 * math.sin(minute / 25) + chance.uniform(-0.15, 0.15)
@@ -84,7 +86,7 @@ async def _now(engine: Engine, chance: Random) -> None:
             await engine.claim(queue, worker=f"web-{number}", lease=lease, count=6)
     for n in range(6):
         await engine.submit("reports", b'{"month": "October"}', id=f"october-{n}")
-    await engine.pause("reports")
+    await engine.queues.pause("reports")
     due = [new_job(b'{"kind": "reminder"}', delay=minutes(5 + 3 * n)) for n in range(36)]
     await engine.submit_many("mails", due)
 

@@ -59,10 +59,12 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self.ref.id
 
     @property
     def queue(self) -> QueueName:
+        """The queue that it is in."""
         return self.ref.queue
 
     async def state(self) -> State:
@@ -143,10 +145,12 @@ class BlockingJob(Generic[R]):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self._job.id
 
     @property
     def queue(self) -> QueueName:
+        """The queue that it is in."""
         return self._job.queue
 
     @property

@@ -244,6 +244,7 @@ class AppHandler(Handler[T, R, C]):
     # ── what both ways of submitting share ───────────────────────────────────────────────
 
     def encode(self, payload: T) -> bytes:
+        """The payload as it is stored. Raises PayloadInvalid for what it could not take."""
         if not self.takes_payload:
             return _NO_PAYLOAD
         if payload is not NOTHING:

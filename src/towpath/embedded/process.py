@@ -269,10 +269,12 @@ class Owned(Running):
 
     @property
     def running(self) -> bool:
+        """Whether its process is alive."""
         return self._process is not None and self._process.alive
 
     @property
     def pid(self) -> int:
+        """The id of its process, while it runs."""
         return self._running_process().pid
 
     def _running_process(self) -> ServerProcess:

@@ -127,6 +127,7 @@ class EmbeddedServer(Owned):
 
     @property
     def tcp_url(self) -> str:
+        """`redis://127.0.0.1:port`."""
         return f"redis://{LOOPBACK}:{self._port}"
 
     def ask(self, *words: Word) -> Reply:

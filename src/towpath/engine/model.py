@@ -181,6 +181,7 @@ class Submitted(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self.job.id
 
     def checked(
@@ -201,6 +202,7 @@ class Placed(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self.job.id
 
 
@@ -230,18 +232,22 @@ class Lease(Said, frozen=True):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self.job.id
 
     @property
     def queue(self) -> QueueName:
+        """The queue that it is in."""
         return self.job.queue
 
     @property
     def expires_at(self) -> datetime:
+        """When the lease ends unless it is renewed, by the server's clock."""
         return instant(self.expires_ms)
 
     @property
     def submitted_at(self) -> datetime:
+        """When the job was submitted, by the server's clock."""
         return instant(self.submitted_ms)
 
     @property
@@ -251,6 +257,7 @@ class Lease(Said, frozen=True):
 
     @property
     def due_at(self) -> datetime | None:
+        """When the job was due, if it was delayed."""
         return instant(self.due_ms) if self.due_ms else None
 
     @property
@@ -293,6 +300,7 @@ class JobInfo(Said, frozen=True, kw_only=True):
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self.ref.id
 
 

@@ -33,6 +33,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
         _between("retry.jitter", self.jitter, 0, 1)
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
+        """The wait after *attempt* (1 = the first); None = no other."""
         # Beyond 2^60 no wait is shorter than the longest; a float must not overflow.
         grown = self.first.total_seconds() * min(self.factor ** min(attempt - 1, 60), 2.0**60)
         wait = min(grown, self.longest.total_seconds())
@@ -48,6 +49,7 @@ class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
         _set(self, "every", duration("retry.every", self.every))
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
+        """The wait after *attempt* (1 = the first); None = no other."""
         return self.every
 
 
@@ -68,6 +70,7 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
         _set(self, "waits", tuple(duration("retry.waits", it) for it in self.waits))
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
+        """The wait after *attempt* (1 = the first); None = no other."""
         return self.waits[attempt - 1] if attempt <= len(self.waits) else None
 
 
@@ -75,6 +78,7 @@ class Never(msgspec.Struct, frozen=True, tag="never"):
     """Dead at the first failure. A crashed worker's job still comes back."""
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
+        """The wait after *attempt* (1 = the first); None = no other."""
         return None
 
 

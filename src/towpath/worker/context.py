@@ -91,22 +91,27 @@ class Context(Generic[S]):
 
     @property
     def job(self) -> JobRef:
+        """The job: its queue and its id."""
         return self._lease.job
 
     @property
     def id(self) -> JobId:
+        """The job's id."""
         return self._lease.job.id
 
     @property
     def queue(self) -> QueueName:
+        """The queue that the job is in."""
         return self._lease.job.queue
 
     @property
     def lane(self) -> LaneKey | None:
+        """The job's lane, if it has one."""
         return self._lease.lane
 
     @property
     def priority(self) -> int:
+        """0 to 100; higher runs first."""
         return self._lease.priority
 
     @property
@@ -121,18 +126,22 @@ class Context(Generic[S]):
 
     @property
     def worker(self) -> str:
+        """The name of the worker that runs it."""
         return self._lease.worker
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """What travels beside the payload."""
         return self._lease.headers
 
     @property
     def submitted_at(self) -> datetime:
+        """When it was submitted, by the server's clock."""
         return self._lease.submitted_at
 
     @property
     def due_at(self) -> datetime | None:
+        """When it was due, if it was delayed."""
         return self._lease.due_at
 
     @property
