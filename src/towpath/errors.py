@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from towpath.apps.reviews.errors import *  # noqa: F403
     from towpath.apps.reviews.reviewers.errors import *  # noqa: F403
     from towpath.apps.timers.errors import *  # noqa: F403
+    from towpath.apps.uploads.client.errors import *  # noqa: F403
     from towpath.apps.uploads.errors import *  # noqa: F403
     from towpath.apps.uploads.stores.errors import *  # noqa: F403
     from towpath.calls.errors import *  # noqa: F403
@@ -681,6 +682,7 @@ HOMES = tuple(
         "apps.reviews.queue",
         "apps.reviews.reviewers.errors",
         "apps.timers.errors",
+        "apps.uploads.client.errors",
         "apps.uploads.errors",
         "apps.uploads.stores.errors",
         "console.exits",

@@ -17,9 +17,7 @@ NOT_RAISED = (
     "towpath.server",  # of the HTTP server alone: clients see their codes
     "towpath.apps.timers.forms",
     "towpath.apps.timers.registration",
-    "towpath.apps.uploads.client",
     "towpath.apps.uploads.http",
-    "towpath.apps.uploads.client",  # of `towpath upload` alone
     "towpath.apps.issues",
     "towpath.web",
     "towpath.cli",

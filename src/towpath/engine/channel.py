@@ -174,6 +174,12 @@ class Channels:
         """The answer to a plain command that may be repeated."""
         return await self.ask(key_of(command), lambda channel: partial(channel.line.send, *command))
 
+    async def commands(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The answers to plain commands about one key, in one round trip."""
+        return await self.ask(
+            key_of(commands[0]), lambda channel: partial(channel.line.send_each, *commands)
+        )
+
     async def ask(self, key: str, prepare: Prepare[T]) -> T:
         """The answer to what *prepare* makes for a channel: made once, sent until answered.
 

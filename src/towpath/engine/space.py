@@ -88,6 +88,37 @@ class Record:
         found = self._script(script, writes=False)
         return await self._channels().clocked(found, self._keys, *_arguments(found, args))
 
+    # ── large values ─────────────────────────────────────────────────────────────────────
+    # Lua would copy them twice on the server. So these are plain commands, for bytes that count
+    # only when a script says so; where that must not be, pass them to a script.
+
+    async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
+        """Put *data* under `<record>:<key>`, in place of whatever is there, for *expiry* ms."""
+        await self._channels().command("PSETEX", self._key(key), expiry, data)
+
+    async def extend(self, key: str, data: bytes | memoryview, *, expiry: int) -> int:
+        """Put *data* behind what is under a key: how many bytes are there then.
+
+        Other than expected: what was there is gone, or this was sent twice because a reply was
+        lost. Then nobody must take it for what it should be.
+        """
+        name = self._key(key)
+        expires = ("PEXPIRE", name, expiry)
+        size, _ = await self._channels().commands(("APPEND", name, data), expires)
+        return int(size)
+
+    async def values(self, keys: Sequence[str]) -> list[bytes | None]:
+        """What is under each of these keys; None = nothing."""
+        return await self._channels().command("MGET", *map(self._key, keys))
+
+    async def part(self, key: str, start: int, size: int) -> bytes:
+        """Some of the bytes under a key; empty = there are none."""
+        end = start + size - 1
+        return await self._channels().command("GETRANGE", self._key(key), start, end)
+
+    def _key(self, key: str) -> str:
+        return f"{self._keys.first}:{key}"
+
     def _script(self, name: str, *, writes: bool) -> RecordScript:
         found = self._scripts.get(name)
         if found is None or found.writes is not writes:

@@ -1,13 +1,16 @@
 """Which bytes of which pieces make which part of a joined object."""
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from towpath.apps.uploads.joining import parts_of
 
 SIZES = st.lists(st.integers(0, 60), max_size=8)
+busy = settings(suppress_health_check=[HealthCheck.too_slow])
+"""A machine may be busy with others."""
 
 
+@busy
 @given(SIZES)
 def test_every_byte_is_in_one_part_in_order(sizes: list[int]) -> None:
     spans = [span for part in parts_of(sizes, copied=20, least=5) for span in part]
@@ -15,6 +18,7 @@ def test_every_byte_is_in_one_part_in_order(sizes: list[int]) -> None:
     assert bytes_of == [(piece, at) for piece, size in enumerate(sizes) for at in range(size)]
 
 
+@busy
 @given(SIZES)
 def test_every_part_but_the_last_is_large_enough(sizes: list[int]) -> None:
     parts = parts_of(sizes, copied=20, least=5)
@@ -23,6 +27,7 @@ def test_every_part_but_the_last_is_large_enough(sizes: list[int]) -> None:
     assert all(length < 25 for length in lengths)
 
 
+@busy
 @given(SIZES)
 def test_no_more_is_read_than_pieces_that_are_too_small_need(sizes: list[int]) -> None:
     """What is read makes parts of the least size; all else is copied inside the store."""

@@ -194,9 +194,9 @@ class TestAChunk:
                 most=MOST,
             )
         # Nobody has put it into its place yet: it is found all the same.
-        assert await chunks.fetch(0, first.token) == [b"aaaa"]
+        assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
         await chunks.place(0, first.token)
-        assert await chunks.fetch(0, first.token) == [b"aaaa"]
+        assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
 
     async def test_s_pieces_are_joined_in_order_and_only_there(
         self, records: Records, upload: Upload
@@ -206,7 +206,7 @@ class TestAChunk:
         with pytest.raises(ChunkLost):
             await chunks.append("t", 0, b"aa")
         await chunks.append("t", 2, b"bb")
-        assert await chunks.fetch(0, "t") == [b"aabb"]
+        assert await chunks.fetch({0: "t"}, 4) == {0: [b"aabb"]}
 
 
 class TestASizeThatIsNotKnown:

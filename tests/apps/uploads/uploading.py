@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, cast
 
 import msgspec
@@ -12,8 +11,8 @@ from towpath.apps.uploads.model import UPLOADS, NewUpload, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
 from towpath.apps.uploads.receiving import Receipt
-from towpath.apps.uploads.records import DIGEST
 from towpath.apps.uploads.service import UploadService, View
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.port import Store
 from towpath.clock import hours, seconds
 from towpath.engine.engine import Engine
@@ -64,7 +63,7 @@ def new_row(
 
 
 def digest_of(data: bytes) -> bytes:
-    return sha256(data).digest()[:DIGEST]
+    return Checksum.of(Algorithm.CRC64NVME, [data]).raw
 
 
 async def in_pieces(data: bytes, size: int = 300_000) -> AsyncIterator[bytes]:

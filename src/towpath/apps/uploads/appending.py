@@ -31,6 +31,7 @@ from towpath.apps.uploads.receiving import in_pieces
 from towpath.apps.uploads.records import PIECE
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
+from towpath.apps.uploads.stores.port import Piece
 from towpath.apps.uploads.writing import (
     Fork,
     Start,
@@ -46,7 +47,7 @@ from towpath.clock import wall_ms
 class Hash(Protocol):
     """What reckons a checksum."""
 
-    def update(self, data: bytes, /) -> object: ...
+    def update(self, data: Piece, /) -> object: ...
 
     def digest(self) -> bytes: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -10,10 +11,12 @@ from typing import Self
 
 import msgspec
 
+from towpath.apps.uploads.stores.checksums import Algorithm, Piece, Running
 from towpath.errors import InvalidOption
 
 _ENTRY = re.compile(r"\s*([a-z0-9*_.-]+)=:([A-Za-z0-9+/=]*):\s*(?:;[^,]*)?")
 _SIZES = {"sha-256": 32, "sha-512": 64}
+_HASHES = {"sha-256": "sha256", "sha-512": "sha512"}
 
 
 class ContentDigest(msgspec.Struct, frozen=True):
@@ -49,26 +52,31 @@ def _decoded(algorithm: str, text: str) -> bytes:
 
 
 class Digesting:
-    """The digests of bytes that come piece by piece: our own, and the client's if it is another."""
+    """What bytes come to that come piece by piece: our own digest, and the client's if it gave one.
+
+    Ours is CRC-64/NVME: it tells a chunk from another one that was sent by mistake, takes a
+    fortieth of the time of SHA-256, and is what stores keep of a part. Who makes two chunks of one
+    CRC on purpose has the first one stored, and nothing else.
+    """
 
     def __init__(self, wanted: ContentDigest | None) -> None:
         self._wanted = wanted
-        self._own = hashlib.sha256()
-        self._other = hashlib.sha512() if wanted and wanted.algorithm == "sha-512" else None
+        self._own = Running(Algorithm.CRC64NVME)
+        self._hash = hashlib.new(_HASHES[wanted.algorithm]) if wanted else None
 
-    def update(self, piece: bytes) -> None:
+    async def update(self, piece: Piece) -> None:
+        """Count *piece*; a client's digest is reckoned beside the event loop."""
         self._own.update(piece)
-        if self._other is not None:
-            self._other.update(piece)
+        if self._hash is not None:
+            await asyncio.to_thread(self._hash.update, piece)
 
     @property
     def own(self) -> bytes:
-        """The SHA-256."""
-        return self._own.digest()
+        """The CRC-64/NVME."""
+        return self._own.checksum.raw
 
     def fits(self) -> bool:
         """Whether they are what the client said."""
-        if self._wanted is None:
+        if self._wanted is None or self._hash is None:
             return True
-        found = self._own.digest() if self._other is None else self._other.digest()
-        return found == self._wanted.value
+        return self._hash.digest() == self._wanted.value

@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from towpath.apps.uploads.model import Plan, Status, Upload
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.clock import wall_ms
 
 
@@ -76,6 +77,18 @@ def bits_of(plan: Plan, parts: Iterable[int]) -> bytes:
     for number in numbers:
         bits[number >> 3] |= 0x80 >> (number & 7)
     return bytes(bits)
+
+
+def digests_of(plan: Plan, parts: Mapping[int, PartEntry]) -> dict[int, bytes]:
+    """The digests of chunks that are a whole part each, as far as the store told them."""
+    if plan.chunks_per_part != 1:
+        return {}
+    kind = f"{Algorithm.CRC64NVME}:"
+    return {
+        part: Checksum(Algorithm.CRC64NVME, entry.checksum.removeprefix(kind)).raw
+        for part, entry in parts.items()
+        if entry.checksum.startswith(kind)
+    }
 
 
 def metadata_hash(upload: Upload) -> dict[str, str]:

@@ -155,14 +155,16 @@ class Storing:
 
     async def _bytes(self, upload: Upload, taken: Taken) -> list[Piece]:
         """The bytes of a part, in pieces. Raises BytesGone."""
-        chunks = self._records.chunks(upload.upload_id)
+        chunks, plan = self._records.chunks(upload.upload_id), upload.plan
+        tokens = dict(enumerate(taken.tokens, start=taken.first))
+        found = await chunks.fetch(tokens, plan.chunk_size)
         body: list[Piece] = []
         gone: dict[int, str] = {}
-        for number, token in enumerate(taken.tokens, start=taken.first):
-            pieces = await chunks.fetch(number, token)
-            if not pieces:
+        for number, token in tokens.items():
+            pieces, length = found.get(number), plan.chunk_length(number)
+            if not pieces or length not in (None, sum(map(len, pieces))):
                 gone[number] = token
-            body += pieces
+            body += pieces or ()
         if gone:
             raise BytesGone(gone)
         return body

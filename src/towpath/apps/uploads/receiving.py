@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,7 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Plan, Status
-from towpath.apps.uploads.records import DIGEST, PIECE, Chunks, renewed_parts
+from towpath.apps.uploads.records import PIECE, Chunks, renewed_parts
 from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
 from towpath.clock import steady
 from towpath.engine.durability import Disk, Durability
@@ -115,7 +116,9 @@ class Receiving:
         if self._is_empty_end(incoming, plan):
             return await self._ended_empty(incoming, body)
         _check_length(incoming, plan, incoming.length)
-        await self._reserve(incoming, plan)
+        part = plan.part_of(incoming.number)
+        if not self._records.kept.knows(incoming.upload_id, known.generation, part):
+            await self._reserve(incoming, plan)
         return await self._stored(incoming, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
@@ -190,12 +193,12 @@ class Receiving:
     ) -> Put:
         """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
         digesting, length = Digesting(incoming.digest), 0
-        async for piece in in_pieces(body):
+        async for piece in in_pieces(body, incoming.length):
             length += len(piece)
             _check_most(incoming, plan, length)
-            await asyncio.to_thread(digesting.update, piece)
+            await digesting.update(piece)
         self._check_whole(incoming, digesting, length)
-        if known.digest and known.digest != digesting.own[:DIGEST]:
+        if known.digest and known.digest != digesting.own:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
         put = await self._counted(incoming, digesting, length, token="", plan=plan)
         if put.token:
@@ -238,8 +241,10 @@ class Receiving:
             if await self._records.state(incoming.upload_id).lose(put.generation, gone):
                 raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}")
             return False
-        parts = renewed_parts(plan, [*renewed, incoming.number])
-        await self._records.budget.renew(incoming.upload_id, parts)
+        kept, id, part = self._records.kept, incoming.upload_id, put.part
+        if renewed or not kept.knows(id, put.generation, part):
+            await self._records.budget.renew(id, renewed_parts(plan, [*renewed, incoming.number]))
+            kept.note(id, put.generation, part)
         return True
 
     async def _staged(
@@ -252,16 +257,20 @@ class Receiving:
     ) -> tuple[Digesting, int]:
         """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
         digesting, length = Digesting(incoming.digest), 0
-        part, kept = plan.part_of(incoming.number), steady()
-        async for piece in in_pieces(body):
-            _check_most(incoming, plan, length + len(piece))
-            await asyncio.gather(
-                chunks.append(token, length, piece), asyncio.to_thread(digesting.update, piece)
-            )
-            length += len(piece)
-            if steady() - kept > _KEEP_EVERY:
-                await self._records.budget.keep(incoming.upload_id, part)
-                kept = steady()
+        part, kept, before = plan.part_of(incoming.number), steady(), Before()
+        try:
+            async for piece in in_pieces(body, incoming.length):
+                _check_most(incoming, plan, length + len(piece))
+                await digesting.update(piece)
+                await before.done()
+                before.start(chunks.stage(token, length, piece))
+                length += len(piece)
+                if steady() - kept > _KEEP_EVERY:
+                    await self._records.budget.keep(incoming.upload_id, part)
+                    kept = steady()
+            await before.done()
+        finally:
+            await before.give_up()
         return digesting, length
 
     async def _dropped(self, chunks: Chunks, token: str) -> None:
@@ -288,7 +297,7 @@ class Receiving:
             return await self._records.state(incoming.upload_id).put(
                 incoming.number,
                 length=length,
-                digest=digesting.own[:DIGEST],
+                digest=digesting.own,
                 token=token,
                 last=incoming.last,
                 most=plan.most_chunks,
@@ -353,17 +362,51 @@ def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:
         raise ChunkInvalid(f"chunk {incoming.number}: more than {most} bytes")
 
 
-async def in_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """*body* in pieces of 1 MiB, the last one shorter."""
-    waiting: list[bytes] = []
-    size = 0
+class Before:
+    """One piece on its way to Redis while the next one comes: there are never more than two."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, sending: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(sending)
+
+    async def done(self) -> None:
+        """Raises what became of it."""
+        task, self._task = self._task, None
+        if task is not None:
+            try:
+                await task
+            finally:
+                self._task = None if task.done() else task
+
+    async def give_up(self) -> None:
+        """After trouble nobody wants it any more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def in_pieces(
+    body: AsyncIterator[bytes], length: int | None = None
+) -> AsyncGenerator[memoryview]:
+    """*body* in pieces of 1 MiB, the last one shorter; *length* is what it may have, if known.
+
+    There are two, which take turns: a piece is the caller's until it asks for the one after next.
+    """
+    size = PIECE if length is None else max(min(length, PIECE), 1)
+    piece, other = memoryview(bytearray(size)), None
+    filled = 0
     async for data in body:
-        waiting.append(data)
-        size += len(data)
-        while size >= PIECE:
-            joined = b"".join(waiting)
-            yield joined[:PIECE]
-            rest = joined[PIECE:]
-            waiting, size = ([rest], len(rest)) if rest else ([], 0)
-    if size:
-        yield b"".join(waiting)
+        rest = memoryview(data)
+        while rest:
+            some = rest[: size - filled]
+            piece[filled : filled + len(some)] = some
+            filled += len(some)
+            rest = rest[len(some) :]
+            if filled == size:
+                yield piece
+                piece, other, filled = other or memoryview(bytearray(size)), piece, 0
+    if filled:
+        yield piece[:filled]

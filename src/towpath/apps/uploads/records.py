@@ -32,8 +32,6 @@ _COUNTED = minutes(10)
 _LONGER = minutes(1)
 """By how much a reservation outlives the bytes that it is for."""
 _KEPT_FOR, _KEPT_MOST = 30.0, 10_000
-DIGEST = 16
-"""Bytes of a chunk's SHA-256 that are kept: enough to tell chunks apart."""
 
 
 def _stay(chunk_expiry: Duration) -> int:
@@ -53,16 +51,27 @@ class Chunks:
         self._record, self._id = record, upload_id
         self._expiry = _stay(options.chunk_expiry)
 
+    async def stage(self, token: str, offset: int, piece: bytes | memoryview) -> None:
+        """Stage a piece of a chunk behind those that came before it under a *token* of its own.
+
+        Raises ChunkLost if those are gone, or if a lost reply made it come twice.
+        """
+        key, expiry = f"staging:{token}", duration_ms("stays", STAGED)
+        if not offset:
+            await self._record.keep(key, piece, expiry=expiry)
+        elif await self._record.extend(key, piece, expiry=expiry) != offset + len(piece):
+            raise ChunkLost(self._id, "a chunk")
+
     async def append(
         self, token: str, offset: int, piece: bytes | memoryview, *, stays: Duration = STAGED
     ) -> None:
-        """Stage a piece of a chunk behind those that came before it; it *stays* for so long.
+        """The same under a token that others append to as well; it *stays* for so long.
 
-        Raises ChunkLost if those are gone.
+        Raises ChunkLost if it does not begin where they ended: then nothing was appended.
         """
         expiry = duration_ms("stays", stays)
         answer = await self._record.run(
-            "append", token=token, offset=offset, piece=piece, expiry=expiry
+            "append", token=token, offset=offset, expiry=expiry, piece=piece
         )
         if not isinstance(answer, int):
             raise ChunkLost(self._id, "a chunk")
@@ -100,8 +109,36 @@ class Chunks:
         )
         return [int(other) for other in renewed] if word == b"placed" else None
 
-    async def fetch(self, number: int, token: str) -> list[bytes]:
-        """The bytes of a chunk, in pieces; none = they are gone."""
+    async def fetch(self, tokens: Mapping[int, str], size: int) -> dict[int, list[bytes]]:
+        """The bytes of chunks of at most *size*, in pieces; none = they are gone.
+
+        Most are in their place, which is asked once. After that it has no other chunk's bytes as
+        long as the tokens count.
+        """
+        items = [word for pair in tokens.items() for word in pair]
+        placed = [int(number) for number in await self._record.read("placed", items=items)]
+        found: dict[int, list[bytes]] = {}
+        if size <= PIECE:
+            at_once = PIECE // size
+            for start in range(0, len(placed), at_once):
+                numbers = placed[start : start + at_once]
+                values = await self._record.values([f"chunks:{number}" for number in numbers])
+                found |= {n: [it] for n, it in zip(numbers, values, strict=True) if it}
+        else:
+            for number in placed:
+                found[number] = await self._placed_pieces(number)
+        for number in tokens.keys() - set(placed):
+            found[number] = await self._pieces(number, tokens[number])
+        return found
+
+    async def _placed_pieces(self, number: int) -> list[bytes]:
+        pieces: list[bytes] = []
+        while not pieces or len(pieces[-1]) == PIECE:
+            pieces.append(await self._record.part(f"chunks:{number}", len(pieces) * PIECE, PIECE))
+        return [piece for piece in pieces if piece]
+
+    async def _pieces(self, number: int, token: str) -> list[bytes]:
+        """The same of one that is in its place or beside it: it may be on its way there."""
         pieces: list[bytes] = []
         start = 0
         while True:
@@ -219,21 +256,21 @@ def _member(upload_id: str, part: int) -> str:
 
 
 class Kept:
-    """Which parts this process knows to have their room: of uploads whose bytes come in order."""
+    """Which parts this process knows to have their room: for a moment, nobody has to ask again."""
 
     def __init__(self) -> None:
-        self._parts: dict[str, tuple[int, int, float]] = {}
+        self._parts: dict[tuple[str, int], tuple[int, float]] = {}
 
     def note(self, upload_id: str, generation: int, part: int) -> None:
         """It has its room for as long as bytes stay, from now on."""
         if len(self._parts) >= _KEPT_MOST:
             self._parts.clear()
-        self._parts[upload_id] = generation, part, steady()
+        self._parts[upload_id, part] = generation, steady()
 
     def knows(self, upload_id: str, generation: int, part: int) -> bool:
-        """Whether it was noted a moment ago: nobody has to ask again."""
-        of, found, at = self._parts.get(upload_id, (-1, -1, 0.0))
-        return (of, found) == (generation, part) and steady() - at < _KEPT_FOR
+        """Whether it was noted a moment ago."""
+        of, at = self._parts.get((upload_id, part), (-1, 0.0))
+        return of == generation and steady() - at < _KEPT_FOR
 
 
 class Records:

@@ -20,7 +20,7 @@ from towpath.apps.uploads.errors import (
     UploadGone,
     UploadTooLarge,
 )
-from towpath.apps.uploads.hashes import PartEntry, bits_of, metadata_hash, state_hash
+from towpath.apps.uploads.hashes import PartEntry, bits_of, digests_of, metadata_hash, state_hash
 from towpath.apps.uploads.model import Plan, Range, Status, Upload, gaps, ranges
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.clock import duration_ms
@@ -172,6 +172,7 @@ class State:
             facts=_flat(metadata_hash(upload)),
             bits=bits_of(upload.plan, parts),
             parts=[word for part, entry in parts.items() for word in (part, _packed(entry))],
+            known=[word for pair in digests_of(upload.plan, parts).items() for word in pair],
             expiry=self._expiry,
         )
         return answer == b"opened"

@@ -14,6 +14,7 @@ from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts
 from towpath.apps.uploads.states import Front
+from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady
 from towpath.errors import ServerError
 
@@ -137,7 +138,7 @@ class Writing:
     def token(self, number: int) -> str:
         return tail_token(self.front.generation, number)
 
-    async def write(self, piece: bytes) -> None:
+    async def write(self, piece: Piece) -> None:
         """Put *piece* behind what is here. Raises ChunkLost if another did before."""
         at = 0
         while at < len(piece):
@@ -193,7 +194,7 @@ class Fork:
     def _token(self, number: int) -> str:
         return f"{self._name}-{number}"
 
-    async def write(self, piece: bytes) -> None:
+    async def write(self, piece: Piece) -> None:
         size, at = self._writing.plan.chunk_size, 0
         while at < len(piece):
             number, inside = divmod(self._offset, size)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from towpath.apps.uploads.client.errors import FileUnreadable, NotAFile
 from towpath.clock import steady
 from towpath.console.exits import exit_code
 from towpath.console.verb import Session, verb
-from towpath.errors import InvalidInput, InvalidOption, TowpathError
+from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
     from towpath.apps.uploads.client.sending import SendOptions, Sent
@@ -30,23 +31,6 @@ _STDIN = "-"
 _SMALL = 8 * 1024 * 1024
 """Bytes: files up to here go several at once; a larger one has all connections for itself."""
 _UNITS = {"": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2}
-
-
-class NotAFile(InvalidInput):
-    """Only files can be uploaded; nothing was sent."""
-
-    code = "not_a_file"
-    remedy = (
-        "Name the files in it (`towpath upload photos/*`), or send it as one: "
-        "`tar -c photos | towpath upload - --name photos.tar`."
-    )
-
-
-class FileUnreadable(InvalidInput):
-    """The file can't be read; nothing of it was sent."""
-
-    code = "file_unreadable"
-    remedy = "Check the name, and that you may read it."
 
 
 class Item(NamedTuple):

@@ -18,18 +18,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from towpath.apps.uploads.client.server import (
-    PATH,
-    Address,
+from towpath.apps.uploads.client.errors import (
     FileChanged,
-    Reply,
+    FileNotStored,
     UploadServerAway,
     UploadServerRefused,
-    Wire,
 )
+from towpath.apps.uploads.client.server import PATH, Address, Reply, Wire
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Running
+from towpath.calls.answer import Next
 from towpath.clock import steady
-from towpath.errors import TowpathError
 
 _READ = 1 << 20
 _PATIENCE = 300.0
@@ -40,13 +38,6 @@ _LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
 _ANEW = 20
 """How often an upload that was aborted or has expired is begun anew."""
 _GONE = ("ABORTED", "EXPIRED")
-
-
-class FileNotStored(TowpathError):
-    """The server could not store the file; what it has stays."""
-
-    code = "file_not_stored"
-    remedy = "See to what the server says, then run the same command again: it goes on."
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,11 +146,12 @@ class Sending:
             running.update(b"")  # loads it
         except ModuleNotFoundError:
             running = Running(Algorithm.SHA256)
+        piece = memoryview(bytearray(_READ))
         with self._file.open("rb", buffering=0) as file:
-            while piece := file.read(_READ):
+            while size := file.readinto(piece):
                 if self._stop.said:
                     raise InterruptedError
-                running.update(piece)
+                running.update(piece[:size])
         return running.checksum
 
     def _started(self, checksum: Checksum) -> dict[str, Any]:
@@ -186,9 +178,9 @@ class Sending:
 
     def _missing(self, upload: dict[str, Any]) -> list[tuple[int, int]]:
         answer = self._answer("GET", f"{self._path(upload)}/missing")
-        if answer.status == 200:
+        if answer.taken:
             return answer.missing
-        if answer.status in (409, 410):  # it has ended meanwhile
+        if answer.ended or answer.advice.next is Next.GONE:  # meanwhile
             return []
         raise UploadServerRefused(self._name, answer)
 
@@ -247,7 +239,7 @@ class Sending:
             connection.close()
 
     def _heed(self, answer: Reply, number: int, queue: Waiting, sent: Callable[[], None]) -> None:
-        if answer.status == 200:
+        if answer.taken:
             self._heard_of = steady()
             queue.done(number)
             sent()
@@ -255,10 +247,10 @@ class Sending:
             # What the server asks for first makes room for the rest.
             queue.back(number)
             queue.first(_numbers(answer.missing))
-            if answer.status in (429, 503) and answer.missing:
+            if answer.missing:
                 self._heard_of = steady()
             self._pause(answer)
-        elif answer.status in (409, 410) and answer.code in ("upload-ended", "upload-failed"):
+        elif answer.ended:
             queue.end()
         else:
             queue.end()
@@ -270,7 +262,7 @@ class Sending:
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         answer = self._answer(method, path, body, headers)
-        if answer.status not in (200, 201):
+        if not answer.taken:
             raise UploadServerRefused(self._name, answer)
         return answer.body
 

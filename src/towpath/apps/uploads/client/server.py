@@ -15,36 +15,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from towpath.calls.answer import Answer, Next, advice
-from towpath.errors import InvalidOption, RetryAdvice, TowpathError
+from towpath.apps.uploads.client.errors import FileChanged
+from towpath.calls.answer import Advice, Answer, Next, advice
+from towpath.errors import InvalidOption
 
 PATH = "/api/v1/uploads"
 _SILENCE = 60.0
 """Seconds after which a server that says nothing is given up."""
 _LARGEST_ANSWER = 1 << 20
 _HEAD_MOST = 4096
-
-
-class UploadServerAway(TowpathError):
-    """The server does not answer, or can't do it now; what was sent stays sent."""
-
-    code = "upload_server_away"
-    remedy = "Run the same command again: it goes on where it was."
-    retry = RetryAdvice.LATER
-
-
-class UploadServerRefused(TowpathError):
-    """The server refuses it; trying again would not help."""
-
-    code = "upload_server_refused"
-    remedy = "Do what the server says, and run the same command again; or check its address."
-
-    def __init__(self, what: str, answer: Reply) -> None:
-        told = str(answer.body.get("detail") or f"it answered {answer.status}")
-        if remedy := answer.body.get("remedy"):
-            told = f"{told}. {remedy}"
-        super().__init__(f"{what}: {told}")
-        self.answer = answer
 
 
 class Reply(NamedTuple):
@@ -60,15 +39,29 @@ class Reply(NamedTuple):
         return str(self.body.get("type", "")).rpartition("/")[2]
 
     @property
+    def advice(self) -> Advice:
+        """What it asks for."""
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return advice(Answer(self.status, headers, b""))
+
+    @property
+    def taken(self) -> bool:
+        return self.advice.next is Next.DONE
+
+    @property
     def later(self) -> bool:
         """Whether the same may work later."""
-        return advice(Answer(self.status, {}, b"")).next is Next.LATER
+        return self.advice.next is Next.LATER
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is about an upload that takes nothing more, as it is now."""
+        return self.code in ("upload-ended", "upload-failed")
 
     @property
     def after(self) -> float:
         """Seconds to wait."""
-        text = next((it for name, it in self.headers.items() if name.lower() == "retry-after"), "")
-        return float(text) if text.isdigit() else 1.0
+        return self.advice.after.total_seconds() or 1.0
 
     @property
     def missing(self) -> list[tuple[int, int]]:
@@ -198,13 +191,3 @@ class Wire:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             body = {}
         return Reply(got.status, dict(got.headers.items()), body)
-
-
-class FileChanged(TowpathError):
-    """The file became shorter or another one while it was sent."""
-
-    code = "file_changed"
-    remedy = "Let it be written first, then upload it again."
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} changed while it was sent")

@@ -14,6 +14,7 @@ import msgspec
 
 from towpath.apps.uploads.appending import Hash, Wanted
 from towpath.apps.uploads.model import FINAL, PARTIAL, NewUpload, Upload
+from towpath.apps.uploads.stores.port import Piece
 from towpath.web.problems import Refused
 
 BODY_TYPE = "application/offset+octet-stream"
@@ -32,7 +33,7 @@ class _Crc32:
     def __init__(self) -> None:
         self._value = 0
 
-    def update(self, data: bytes, /) -> None:
+    def update(self, data: Piece, /) -> None:
         self._value = zlib.crc32(data, self._value)
 
     def digest(self) -> bytes:

@@ -2,7 +2,7 @@
 --
 -- keys   state     hash     the document's fields, and those of the plan
 --        received  string   a bit per chunk that is here or in the store
---        digests   hash     chunk -> the first 16 bytes of its SHA-256
+--        digests   hash     chunk -> its CRC-64/NVME
 -- args   number    int      which chunk
 -- reply  <status> <whether it is here> <its digest> <generation> <size, if it is known>
 --        nothing

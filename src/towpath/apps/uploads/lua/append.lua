@@ -3,8 +3,8 @@
 -- keys   staging:  string   by token: what has come of a chunk
 -- args   token     text     of the one who sends it
 --        offset    int      where the piece begins
---        piece     bytes    at most 1 MiB
 --        expiry    int      ms
+--        piece     bytes    at most 1 MiB
 -- reply  <bytes so far>
 --        STAGING_OFFSET <bytes so far>
 -- cost   O(size)

@@ -3,7 +3,7 @@
 -- keys   state     hash     the document's fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
 --        received  string   a bit per chunk that is here or in the store
---        digests   hash     chunk -> the first 16 bytes of its SHA-256
+--        digests   hash     chunk -> its CRC-64/NVME
 --        pending   hash     chunk -> the token its bytes came under, until its part is stored
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew
@@ -13,6 +13,7 @@
 --        facts     list     of the metadata: name, value, …
 --        bits      bytes    of the chunks that are in the store
 --        parts     list     part, entry, …
+--        known     list     of those in the store: chunk, digest, …
 --        expiry    int      ms
 -- reply  opened
 --        there
@@ -27,7 +28,9 @@ redis.call('HSET', STATE, unpack(fields))
 redis.call('HSET', METADATA, unpack(facts))
 if bits ~= '' then redis.call('SET', RECEIVED, bits, 'PX', expiry) end
 for i = 1, #parts, 2 do redis.call('HSET', ETAGS, parts[i], parts[i + 1]) end
+for i = 1, #known, 2 do redis.call('HSET', DIGESTS, known[i], known[i + 1]) end
 redis.call('PEXPIRE', STATE, expiry)
+redis.call('PEXPIRE', DIGESTS, expiry)
 redis.call('PEXPIRE', METADATA, expiry)
 redis.call('PEXPIRE', ETAGS, expiry)
 return 'opened'

@@ -3,14 +3,14 @@
 -- keys   state     hash     the document's fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
 --        received  string   a bit per chunk that is here or in the store
---        digests   hash     chunk -> the first 16 bytes of its SHA-256
+--        digests   hash     chunk -> its CRC-64/NVME
 --        pending   hash     chunk -> the token its bytes came under, until its part is stored
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew
 --        etags     hash     part -> ETag, size and checksum, as the store answered
 -- args   number    int      which chunk
 --        length    int      bytes
---        digest    bytes    the first 16 of its SHA-256
+--        digest    bytes    its CRC-64/NVME; empty = nobody reckoned it
 --        token     text     under which the bytes are staged
 --        last      int      1 = the client says that it is the last one
 --        most      int      chunk numbers are below this
@@ -30,7 +30,7 @@
 if not upload.status then return { 'UPLOAD_UNKNOWN' } end
 local part = math.floor(number / upload.per_part)
 local known = redis.call('HGET', DIGESTS, number)
-if known and known ~= digest then return { 'CHUNK_DIFFERS' } end
+if known and digest ~= '' and known ~= digest then return { 'CHUNK_DIFFERS' } end
 if redis.call('GETBIT', RECEIVED, number) == 1 then
   local count = redis.call('HGET', STATE, 'received_chunks')
   local before = redis.call('HGET', PENDING, number) or ''
@@ -41,7 +41,7 @@ local refusal = misfit(number, length, last, most)
 if refusal then return refusal end
 
 redis.call('SETBIT', RECEIVED, number, 1)
-redis.call('HSET', DIGESTS, number, digest)
+if digest ~= '' then redis.call('HSET', DIGESTS, number, digest) end
 redis.call('HSET', PENDING, number, token)
 redis.call('HINCRBY', FILL, part, 1)
 redis.call('HSET', STATE, 'status', 'UPLOADING', 'updated_at', int(now))

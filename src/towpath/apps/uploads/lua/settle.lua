@@ -2,7 +2,7 @@
 --
 -- keys   state     hash     the document's fields, and those of the plan
 --        received  string   a bit per chunk that is here or in the store
---        digests   hash     chunk -> the first 16 bytes of its SHA-256
+--        digests   hash     chunk -> its CRC-64/NVME
 --        pending   hash     chunk -> the token its bytes came under, until its part is stored
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew

@@ -1,0 +1,76 @@
+"""What `towpath upload` ends with, where a file is not where it should be.
+
+TowpathError
+├── InvalidInput
+│   ├── NotAFile             only files can be uploaded
+│   └── FileUnreadable       it can't be read
+├── FileChanged              it became another one while it was sent
+├── FileNotStored            the server could not store it
+├── UploadServerAway         the server does not answer, or can't do it now
+└── UploadServerRefused      the server refuses it
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from towpath.errors import InvalidInput, RetryAdvice, TowpathError
+
+if TYPE_CHECKING:
+    from towpath.apps.uploads.client.server import Reply
+
+
+class NotAFile(InvalidInput):
+    """Only files can be uploaded; nothing was sent."""
+
+    code = "not_a_file"
+    remedy = (
+        "Name the files in it (`towpath upload photos/*`), or send it as one: "
+        "`tar -c photos | towpath upload - --name photos.tar`."
+    )
+
+
+class FileUnreadable(InvalidInput):
+    """The file can't be read; nothing of it was sent."""
+
+    code = "file_unreadable"
+    remedy = "Check the name, and that you may read it."
+
+
+class FileChanged(TowpathError):
+    """The file became shorter or another one while it was sent."""
+
+    code = "file_changed"
+    remedy = "Let it be written first, then upload it again."
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path} changed while it was sent")
+
+
+class FileNotStored(TowpathError):
+    """The server could not store the file; what it has stays."""
+
+    code = "file_not_stored"
+    remedy = "See to what the server says, then run the same command again: it goes on."
+
+
+class UploadServerAway(TowpathError):
+    """The server does not answer, or can't do it now; what was sent stays sent."""
+
+    code = "upload_server_away"
+    remedy = "Run the same command again: it goes on where it was."
+    retry = RetryAdvice.LATER
+
+
+class UploadServerRefused(TowpathError):
+    """The server refuses it; trying again would not help."""
+
+    code = "upload_server_refused"
+    remedy = "Do what the server says, and run the same command again; or check its address."
+
+    def __init__(self, what: str, answer: Reply) -> None:
+        told = str(answer.body.get("detail") or f"it answered {answer.status}")
+        if remedy := answer.body.get("remedy"):
+            told = f"{told}. {remedy}"
+        super().__init__(f"{what}: {told}")
+        self.answer = answer
