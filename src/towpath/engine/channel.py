@@ -170,14 +170,12 @@ class Channels:
         """The same, for a script whose first argument is the clock."""
         return await self.read(script, keys, self._clock.stamp(), *args)
 
-    async def command(self, *command: Any) -> Any:
-        """The answer to a plain command that may be repeated."""
-        return await self.ask(key_of(command), lambda channel: partial(channel.line.send, *command))
-
-    async def commands(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The answers to plain commands about one key, in one round trip."""
+    async def command(self, *command: Any, behind: tuple[Any, ...] | None = None) -> Any:
+        """The answer to a plain command that may be repeated; *behind* another about the same key,
+        which is sent with it.
+        """
         return await self.ask(
-            key_of(commands[0]), lambda channel: partial(channel.line.send_each, *commands)
+            key_of(command), lambda channel: partial(channel.line.send, *command, behind=behind)
         )
 
     async def ask(self, key: str, prepare: Prepare[T]) -> T:

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection
 from redis.asyncio.retry import Retry
@@ -22,6 +21,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, SlotNotCovered
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError as ErrorReply
 
+from towpath.engine.codec import wire_words
 from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Sentinels
 from towpath.engine.script import Script
 from towpath.engine.url import ServerUrl, Topology
@@ -33,12 +33,7 @@ CONNECT_SECONDS = 3.0
 KEYS = 2
 """Every script declares a key that is always there and one that never is: while their slot is on
 its way to another node, the server then refuses the call whole, and it is sent again."""
-_CONFIRM_KEPT_MS = 600_000
-_REDIRECTIONS = 5
-_LARGE = 64 * 1024
-"""Bytes of an argument from which on copies of it cost more than the rest of a call."""
-_READ = 1024 * 1024
-"""Bytes of a reply that are taken at once, if so many are there."""
+_CONFIRM_KEPT_MS, _REDIRECTIONS = 600_000, 5
 _RESET = (RuntimeError, AttributeError)
 """What a write on a connection that the other side has reset raises: uvloop's word for it, and that
 of asyncio from Python 3.12 on, whose transport asks the loop it has let go of already."""
@@ -55,11 +50,10 @@ class Wire:
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
-        packed = _packed(command)
         try:
             if not self._connection.is_connected:
                 await self._connect()
-            await self._connection.send_packed_command(packed, check_health=False)
+            await self._connection.send_packed_command(wire_words(command), check_health=False)
             reply = await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
         except _RESET as error:
             raise _lost(error) from error
@@ -79,7 +73,7 @@ class Wire:
 
     async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to commands that are sent together; one that is an error is in its place."""
-        packed = [some for it in commands for some in _packed(it)]
+        packed = [some for it in commands for some in wire_words(it)]
         try:
             if not self._connection.is_connected:
                 await self._connect()
@@ -127,18 +121,6 @@ class Wire:
             await self._connection.disconnect()
 
 
-def _packed(command: tuple[Any, ...]) -> list[bytes]:
-    """*command* as it is sent. A last argument that is large is not copied: hiredis would copy it
-    three times.
-    """
-    # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
-    last = command[-1]
-    if type(last) not in (bytes, memoryview) or len(last) < _LARGE:
-        return [cast("bytes", pack_command(command))]  # pyright: ignore[reportUnknownVariableType]
-    words = cast("bytes", pack_command(command[:-1])).partition(b"\r\n")[2]  # pyright: ignore[reportUnknownVariableType]
-    return [b"*%d\r\n%b$%d\r\n" % (len(command), words, len(last)), last, b"\r\n"]
-
-
 async def _listen(connection: AbstractConnection) -> None:
     """Raise what a server has to say that refuses our certificate.
 
@@ -179,33 +161,25 @@ class Line:
         self.wires: dict[Place, Wire] = {}
         self._at: Place | None = None
 
-    async def send(self, *command: Any, trust: Trust | None = None) -> Any:
+    async def send(self, *command: Any, trust: Trust | None = None, behind: Any = None) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included.
 
         With *trust*, that of a server which it lets pass: that one is asked first, on the
-        connection that the command then takes.
+        connection that the command then takes. *behind* another one, both are sent together.
         """
         wire = await self._wire_of(command)
         if trust is not None:
             await trust(wire)
         try:
-            return await wire.ask(command)
+            return await (wire.ask_both(behind, command) if behind else wire.ask(command))
         except AskError as error:
+            if behind:
+                await self._redirected(error, behind, trust)
             return await self._redirected(error, command, trust)
 
     async def send_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies of the server responsible for the first; errors are in their places."""
         return await (await self._wire_of(commands[0])).ask_all(commands)
-
-    async def send_each(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The replies to commands about one key, sent together. Raises as `send` does."""
-        replies = await self.send_all(commands)
-        for at, (command, reply) in enumerate(zip(commands, replies, strict=True)):
-            if isinstance(reply, AskError):
-                replies[at] = await self._redirected(reply, command, None)
-            elif isinstance(reply, Exception):
-                raise reply
-        return replies
 
     async def run(self, script: Script, args: tuple[Any, ...], trust: Trust | None = None) -> Any:
         """The same for a script: by its name, and whole to a server that does not know it."""
@@ -388,7 +362,7 @@ def open_link(url: ServerUrl) -> Link:
         # It would send CLIENT SETINFO, which servers before 7.2 do not know: they refuse to give a
         # user the right to it.
         "driver_info": None,
-        "socket_read_size": _READ,
+        "socket_read_size": 1024 * 1024,
     }
     login = {"username": url.username, "password": url.password}
     watching = {"username": url.sentinel_username, "password": url.sentinel_password}

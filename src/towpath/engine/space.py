@@ -97,15 +97,14 @@ class Record:
         await self._channels().command("PSETEX", self._key(key), expiry, data)
 
     async def extend(self, key: str, data: bytes | memoryview, *, expiry: int) -> int:
-        """Put *data* behind what is under a key: how many bytes are there then.
+        """Put *data* behind what is under a key, or there for *expiry* ms: how many bytes it has.
 
         Other than expected: what was there is gone, or this was sent twice because a reply was
         lost. Then nobody must take it for what it should be.
         """
         name = self._key(key)
-        expires = ("PEXPIRE", name, expiry)
-        size, _ = await self._channels().commands(("APPEND", name, data), expires)
-        return int(size)
+        there = ("SET", name, b"", "PX", expiry, "NX")  # so that nothing is there without its end
+        return int(await self._channels().command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
         """What is under each of these keys; None = nothing."""

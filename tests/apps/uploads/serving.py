@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -23,13 +24,14 @@ ORIGIN = "https://files.example"
 
 @asynccontextmanager
 async def uploads_app(
-    server: EmbeddedServer, database: str, folder: Path
+    server: EmbeddedServer, database: str, folder: Path, **more: Any
 ) -> AsyncGenerator[FastAPI]:
-    """Room for eight parts, four of them one key's."""
+    """Room for eight parts, four of them one key's; and whatever else is said."""
     ledger = Ledger(database, tables=[TABLES])
     async with ledger:
         await ledger.migrate()
-    options = UploadsOptions(directory=folder / "objects", budget=64 * MIB, origins=(ORIGIN,))
+    given: dict[str, Any] = {"budget": 64 * MIB, "origins": (ORIGIN,)}
+    options = UploadsOptions(directory=folder / "objects", **(given | more))
     metrics = Metrics()
 
     def working() -> Towpath:

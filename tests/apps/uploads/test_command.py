@@ -17,6 +17,8 @@ from tests.cli.command import Command
 from tests.server.serving import PATIENCE, Serving, serving
 from tests.waiting import eventually
 from tests.warm import COMMAND, Program
+from towpath.apps.uploads.client.sending import Sending, SendOptions, Stop
+from towpath.apps.uploads.client.server import Address
 from towpath.apps.uploads.options import MIB
 
 ROOT = "/api/v1/uploads"
@@ -32,10 +34,10 @@ def port() -> int:
 
 
 @contextmanager
-def up(home: Path, port: int) -> Generator[Serving]:
+def up(home: Path, port: int, **more: str) -> Generator[Serving]:
     """`towpath up`; the same one if it is started again."""
     home.mkdir(exist_ok=True)
-    data, env = home / "data", {"TOWPATH_API_KEY": KEY}
+    data, env = home / "data", {"TOWPATH_API_KEY": KEY, **more}
     database = f"sqlite:///{data}/towpath.db"
     words = ("up", "--data", str(data))
     with serving(*words, database=database, log=home / "log", env=env, port=port) as it:
@@ -50,7 +52,11 @@ def it(tmp_path: Path, port: int) -> Iterator[Serving]:
 
 @pytest.fixture
 def command(it: Serving, tmp_path: Path) -> Command:
-    command = Command("redis://127.0.0.1:1", tmp_path)
+    return command_for(it, tmp_path)
+
+
+def command_for(it: Serving, folder: Path) -> Command:
+    command = Command("redis://127.0.0.1:1", folder)
     command.env |= {"TOWPATH_API_URL": it.address, "TOWPATH_API_KEY": it.key}
     return command
 
@@ -185,6 +191,56 @@ def _received(it: Serving) -> int:
     if not found:
         return 0
     return it.client().get(f"{ROOT}/{found[0]['upload_id']}").json()["received_chunks"]
+
+
+class Enough(Exception):
+    """So much was to be sent."""
+
+
+def send_first(it: Serving, file: Path) -> dict[str, Any]:
+    """The command's upload with its first chunk, and nothing more."""
+
+    def told(size: int) -> None:
+        if size:
+            raise Enough
+
+    wish = SendOptions(at_once=1, chunk_size=MIB)
+    address = Address.parse(it.address, it.key)
+    with pytest.raises(Enough):
+        Sending(address, file, file.name, wish, Stop()).run(told)
+    [found] = uploads(it)
+    return found
+
+
+def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
+    tmp_path: Path, port: int
+) -> None:
+    """Four parts of eight chunks have room: two are another key's, two this one's are begun."""
+    (file := tmp_path / "film.bin").write_bytes(random.Random(6).randbytes(40 * MIB))
+    chunk = file.read_bytes()[39 * MIB :]
+    with up(tmp_path / "up", port, TOWPATH_UPLOADS__BUDGET=str(32 * MIB)) as it:
+        own, other = it.client(), it.client(it.make_key("submit")[1])
+        assert own.post("/api/v1/queues/uploads/pause").status_code == 204
+        path = f"{ROOT}/{send_first(it, file)['upload_id']}"
+        assert own.put(f"{path}/chunks/39", content=chunk).status_code == 200
+        begun_there = {"name": "other", "size": 16 * MIB, "chunk_size": MIB}
+        there = f"{ROOT}/{other.post(ROOT, json=begun_there).json()['upload_id']}"
+        for number in (0, 8):
+            assert other.put(f"{there}/chunks/{number}", content=chunk).status_code == 200
+
+        refused = own.put(f"{path}/chunks/20", content=chunk)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert refused.json()["missing"] == [[1, 7], [32, 38]]
+
+        program = begun(
+            command_for(it, tmp_path), ["upload", "film.bin", "--chunk-size", "1m", "--json"]
+        )
+        eventually(lambda: own.get(f"{path}/missing").json()["missing"] == [[8, 31]])
+        assert program.poll() is None
+        assert own.post("/api/v1/queues/uploads/resume").status_code == 204
+        out, err = program.communicate(timeout=PATIENCE)
+        assert program.returncode == 0, err
+        assert content(it, json.loads(out)) == file.read_bytes()
 
 
 class TestARefusal:

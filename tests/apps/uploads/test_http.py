@@ -4,6 +4,7 @@ import asyncio
 import base64
 import random
 from hashlib import sha256
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.apps.uploads.requests import ROOT, C, finished, put, start, uploaded
-from tests.apps.uploads.serving import ORIGIN
+from tests.apps.uploads.serving import ORIGIN, uploads_app
 from tests.server.messaging import client_of, key_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
@@ -105,6 +106,30 @@ class TestAnUpload:
             assert (await reader.get(ROOT)).status_code == 200
         async with client_of(app, await key_of(app, "submit", queues=("mails",))) as other:
             assert (await other.post(ROOT, json={"name": "a"})).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("quota", "fits"), [({"open_per_key": 2}, 1), ({"bytes_per_key": 2 * C}, C)]
+)
+async def test_a_key_that_has_its_quota_is_told_when_to_come_again(
+    server: EmbeddedServer,
+    prepared_file_url: str,
+    tmp_path: Path,
+    quota: dict[str, int],
+    fits: int,
+) -> None:
+    """Two uploads are what it may have under way; others' keys have their own."""
+    async with uploads_app(server, prepared_file_url, tmp_path, **quota) as app:
+        keys = [await key_of(app, "read", "submit") for _ in range(2)]
+        async with client_of(app, keys[0]) as one, client_of(app, keys[1]) as other:
+            first, _ = [await start(one, size=fits) for _ in range(2)]
+            refused = await one.post(ROOT, json={"name": "a", "chunk_size": C, "size": fits})
+            assert refused.status_code == 429
+            assert refused.headers["Retry-After"] == "10"
+            assert refused.json()["type"].endswith("/quota-reached")
+            await start(other, size=fits)
+            assert (await one.delete(f"{ROOT}/{first['upload_id']}")).status_code == 200
+            await start(one, size=fits)
 
 
 class TestARefusal:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.apps.uploads.uploading import Desk
+from towpath.apps.uploads.errors import ChunkDiffers
 from towpath.apps.uploads.model import Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
@@ -62,6 +63,42 @@ async def test_wrong_credentials_fail_the_upload_until_they_are_right(
         await desk.service.resume(view.upload.upload_id)
         await desk.work()
         assert await desk.content(view) == data[: 4 * C]
+
+
+async def test_a_missing_bucket_fails_the_upload_until_it_is_there(
+    desk_on: DeskOn, data: bytes
+) -> None:
+    bucket = f"b-{secrets.token_hex(6)}"
+    async with desk_on(bucket=bucket, make_bucket=False) as desk:
+        views = [await desk.start(size=size) for size in (4 * C, C)]  # in parts, and as one object
+        for view in views:
+            await desk.send(view, data[: view.upload.size])
+        await desk.work()
+        for view in views:
+            now = await desk.service.status(view.upload.upload_id)
+            assert now.status is Status.FAILED
+            assert bucket in now.fields["error_message"]
+    async with desk_on(bucket=bucket) as desk:
+        await desk.store.check()
+        for view in views:
+            await desk.service.resume(view.upload.upload_id)
+        await desk.work()
+        for view in views:
+            assert await desk.content(view) == data[: view.upload.size]
+
+
+async def test_of_chunks_that_are_whole_parts_the_server_s_list_tells_the_digests(
+    desk_on: DeskOn, data: bytes, server: EmbeddedServer
+) -> None:
+    async with desk_on() as desk:
+        await desk.store.check()
+        view = await desk.start(size=len(data), chunk_size=8 * MIB)
+        await desk.put(view, 0, data[: 8 * MIB])
+        await desk.work()
+        server.ask("FLUSHALL")
+        with pytest.raises(ChunkDiffers):
+            await desk.put(view, 0, data[C : C + 8 * MIB])
+        assert (await desk.put(view, 0, data[: 8 * MIB])).duplicate
 
 
 async def test_a_loss_of_redis_goes_on_from_the_server_s_own_list_of_parts(

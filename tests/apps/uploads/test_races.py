@@ -85,7 +85,7 @@ class TestAChunk:
     async def test_of_a_part_whose_digests_are_lost_is_not_learned_anew(
         self, desk: Desk, data: bytes, server: EmbeddedServer
     ) -> None:
-        """Of bytes that only the store has, nobody can tell: no lie is kept of them."""
+        """Of one of several chunks in a part, nobody can tell: no lie is kept of it."""
         view = await desk.start(size=4 * C)
         await desk.send(view, data[: 2 * C])
         await desk.work()
@@ -95,6 +95,18 @@ class TestAChunk:
         await desk.put(view, 2, data[2 * C : 3 * C])
         with pytest.raises(ChunkDiffers):
             await desk.put(view, 2, data[:C])
+
+    async def test_that_is_a_part_of_its_own_is_compared_with_what_the_store_tells(
+        self, desk: Desk, data: bytes, server: EmbeddedServer
+    ) -> None:
+        size = 8 * MIB
+        view = await desk.start(size=len(data), chunk_size=size)
+        await desk.send(view, data[:size])
+        await desk.work()
+        server.ask("FLUSHALL")
+        with pytest.raises(ChunkDiffers):
+            await desk.put(view, 0, data[size : 2 * size])
+        assert (await desk.put(view, 0, data[:size])).duplicate
 
 
 class TestChunksOnAnotherRedis:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from tests.apps.uploads.uploading import Desk, in_pieces
-from towpath.apps.uploads import model
+from towpath.apps.uploads import model, pieces, records
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
 from towpath.apps.uploads.stores import port
@@ -86,20 +86,22 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Every call goes through it; and parts are small, so that a run takes no time."""
     monkeypatch.setattr(model, "LEAST_PART", 2 * C)
     monkeypatch.setattr(port, "LEAST_PART", C)
+    for module in (pieces, records):
+        monkeypatch.setattr(module, "PIECE", C // 2)
     Faults.now = found = Faults()
 
     def counted(kind: type, name: str, error: Exception) -> None:
         real = getattr(kind, name)
 
         async def call(own: Any, *args: Any, **more: Any) -> Any:
-            word = args[0] if kind is Record else name
+            word = args[0] if name in ("run", "read") and kind is Record else name
             told = f"{kind.__name__}.{word}"
             return await Faults.now.call(told, error, lambda: real(own, *args, **more))
 
         monkeypatch.setattr(kind, name, call)
 
     for kind, names, error in (
-        (Record, ("run", "read"), ServerUnreachable("no answer")),
+        (Record, ("run", "read", "keep", "extend", "part"), ServerUnreachable("no answer")),
         (Ledger, ("read", "decide"), LedgerUnreachable("no answer")),
         (Engine, ("submit",), ServerUnreachable("no answer")),
         (DirectoryStore, STORE, StoreUnreachable("no answer")),
@@ -192,8 +194,9 @@ async def test_a_fault_at_each_step_leaves_one_whole_object(
     faults.plant(-1, Way.LOST_BEFORE)
     await run.upload("counted")
     steps = list(faults.calls)
-    for needed in ("Record.reserve", "Record.append", "Record.put", "Record.place", "Engine.submit",
-                   "Record.commit", "DirectoryStore.complete", "Ledger.decide"):  # fmt: skip
+    for needed in ("Record.reserve", "Record.keep", "Record.extend", "Record.put",
+                   "Record.place", "Engine.submit", "Record.commit", "DirectoryStore.complete",
+                   "Ledger.decide"):  # fmt: skip
         assert needed in steps
     for at, step in enumerate(steps):
         every = ALL or step.startswith(TELLING)

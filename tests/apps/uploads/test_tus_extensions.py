@@ -50,6 +50,19 @@ class TestACutBody:
         assert await offset_of(tus, path) == 5
 
 
+async def test_what_has_come_of_a_chunk_goes_with_an_upload_that_is_aborted(
+    tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
+) -> None:
+    """However it is aborted: by tus, or as all others are."""
+    for way in ("/files", "/api/v1/uploads"):
+        path = await create(tus, len(data))
+        assert (await patch(tus, path, 0, data[: P + 5])).status_code == 204
+        assert server.ask("KEYS", "upload:*:staging:*") != []
+        answer = await tus.delete(f"{way}/{path.rpartition('/')[2]}")
+        assert answer.status_code in (200, 204)
+        assert server.ask("KEYS", "upload:*:staging:*") == []
+
+
 class TestAChecksum:
     @pytest.mark.parametrize("size", [5, 3 * MIB, P + 5])
     async def test_that_fits_lets_the_bytes_count(

@@ -27,8 +27,8 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import FINAL, NewUpload, Plan, Status, Upload
-from towpath.apps.uploads.receiving import in_pieces
-from towpath.apps.uploads.records import PIECE
+from towpath.apps.uploads.pieces import in_pieces
+from towpath.apps.uploads.records import PIECE, tail_token
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
 from towpath.apps.uploads.stores.port import Piece
@@ -39,7 +39,6 @@ from towpath.apps.uploads.writing import (
     Writing,
     chunk_length,
     sized,
-    tail_token,
 )
 from towpath.clock import wall_ms
 
@@ -268,14 +267,7 @@ class Appending:
         if upload.partial and upload.status is Status.COMPLETED:
             await self._own.end(upload, Status.ABORTED)
             return
-        try:
-            front = await self._records.state(upload_id).front()
-        except UploadUnknown:
-            front = None
         await self._uploads.abort(upload_id)
-        if front is not None:
-            token = tail_token(front.generation, front.chunk)
-            await self._steps.chunks(upload_id).discard((), [token])
 
 
 def _require(upload_id: str, wanted: Wanted, found: Hash, *, size: int, length: int) -> None:

@@ -164,7 +164,8 @@ class Lifecycle:
         if upload.generation != generation or not upload.status.open:
             return None
         state = self.records.state(upload.upload_id)
-        await self.records.chunks(upload.upload_id).clear()
+        tails = await self.records.tails(upload.upload_id)
+        await self.records.chunks(upload.upload_id).clear(tails)
         with suppress(UploadUnknown):
             begun = (await state.chart()).fill
             await self.records.budget.release(upload.upload_id, begun)
@@ -262,9 +263,10 @@ class Lifecycle:
                 break
         state = self.records.state(upload_id)
         fields = {"error_message": told}
+        tails = await self.records.tails(upload_id) if drop else []
         begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
         if drop:
-            await self.records.chunks(upload_id).clear()
+            await self.records.chunks(upload_id).clear(tails)
             await self.records.budget.release(upload_id, begun)
         await self.tell_progress(upload_id)
 
@@ -290,8 +292,9 @@ class Lifecycle:
             await store.delete(upload.s3_key)
             gone = True
         state = self.records.state(upload.upload_id)
+        tails = await self.records.tails(upload.upload_id)
         begun = await state.settle(upload.generation, status, drop=True)
-        await self.records.chunks(upload.upload_id).clear()
+        await self.records.chunks(upload.upload_id).clear(tails)
         await self.records.budget.release(upload.upload_id, begun)
         await self.tell_progress(upload.upload_id)
         return gone

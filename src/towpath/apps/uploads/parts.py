@@ -32,12 +32,15 @@ from towpath.apps.uploads.stores.errors import (
     StoreUnreachable,
 )
 from towpath.apps.uploads.stores.port import UPLOAD, Object, Part, Piece, Store
-from towpath.clock import ZERO, Duration, hours, seconds, wall_ms
+from towpath.clock import ZERO, Duration, days, seconds, wall_ms
 from towpath.engine.engine import Engine
 from towpath.ledger.outbox.event import NewEvent
 from towpath.worker.context import Context, Retry
 
 COMPLETED_EVENT = "towpath.upload.completed"
+_LONGEST = days(1)
+"""What hangs ends sooner: each call of the store has a limit for silence. This is for a file that
+is read back for its SHA-256, 5 TiB at 60 MB/s."""
 _MARK = "upload"
 """The name in the metadata of an object that was put whole: whose it is."""
 
@@ -69,7 +72,7 @@ def add_uploads(
         UPLOADS,
         max_attempts=ATTEMPTS,
         retry=RETRY,
-        time_limit=hours(1),
+        time_limit=_LONGEST,
         concurrency=options.parts_at_once,
         keep=ZERO,
     )(Storing(lifecycle).work)

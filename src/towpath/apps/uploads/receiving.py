@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -29,7 +28,8 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Plan, Status
-from towpath.apps.uploads.records import PIECE, Chunks, renewed_parts
+from towpath.apps.uploads.pieces import Before, in_pieces
+from towpath.apps.uploads.records import Chunks, renewed_parts
 from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
 from towpath.clock import steady
 from towpath.engine.durability import Disk, Durability
@@ -263,9 +263,14 @@ class Receiving:
                 _check_most(incoming, plan, length + len(piece))
                 await digesting.update(piece)
                 await before.done()
-                before.start(chunks.stage(token, length, piece))
+                slow = steady() - kept > _KEEP_EVERY
+                staging = (chunks.append if slow else chunks.stage)(token, length, piece)
                 length += len(piece)
-                if steady() - kept > _KEEP_EVERY:
+                if length == incoming.length:
+                    await staging
+                else:
+                    before.start(staging)
+                if slow:
                     await self._records.budget.keep(incoming.upload_id, part)
                     kept = steady()
             await before.done()
@@ -360,53 +365,3 @@ def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:
         most = min(most, incoming.length)
     if length > most:
         raise ChunkInvalid(f"chunk {incoming.number}: more than {most} bytes")
-
-
-class Before:
-    """One piece on its way to Redis while the next one comes: there are never more than two."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self, sending: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.create_task(sending)
-
-    async def done(self) -> None:
-        """Raises what became of it."""
-        task, self._task = self._task, None
-        if task is not None:
-            try:
-                await task
-            finally:
-                self._task = None if task.done() else task
-
-    async def give_up(self) -> None:
-        """After trouble nobody wants it any more."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-
-
-async def in_pieces(
-    body: AsyncIterator[bytes], length: int | None = None
-) -> AsyncGenerator[memoryview]:
-    """*body* in pieces of 1 MiB, the last one shorter; *length* is what it may have, if known.
-
-    There are two, which take turns: a piece is the caller's until it asks for the one after next.
-    """
-    size = PIECE if length is None else max(min(length, PIECE), 1)
-    piece, other = memoryview(bytearray(size)), None
-    filled = 0
-    async for data in body:
-        rest = memoryview(data)
-        while rest:
-            some = rest[: size - filled]
-            piece[filled : filled + len(some)] = some
-            filled += len(some)
-            rest = rest[len(some) :]
-            if filled == size:
-                yield piece
-                piece, other, filled = other or memoryview(bytearray(size)), piece, 0
-    if filled:
-        yield piece[:filled]

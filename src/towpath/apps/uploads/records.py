@@ -8,13 +8,14 @@ or is found by whoever looks next.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import NamedTuple
 
 from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.states import Chart, State
+from towpath.apps.uploads.states import Chart, State, UploadUnknown
 from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -161,9 +162,9 @@ class Chunks:
         """Let go of chunks, and of what is only staged."""
         await self._record.run("discard", numbers=list(numbers), tokens=list(tokens))
 
-    async def clear(self) -> None:
-        """Let go of all."""
-        await self._record.run("clear")
+    async def clear(self, tokens: Iterable[str] = ()) -> None:
+        """Let go of all chunks, and of what is staged under these *tokens*."""
+        await self._record.run("clear", tokens=list(tokens))
 
 
 # ── the budget ───────────────────────────────────────────────────────────────────────────
@@ -300,6 +301,13 @@ class Records:
     def turns(self) -> Turns:
         return Turns(self._engine().space("uploads", SCRIPTS).at("sweep"))
 
+    async def tails(self, upload_id: str) -> list[str]:
+        """The tokens of what may have come of a chunk in part, as far as Redis knows the upload."""
+        with suppress(UploadUnknown):
+            front = await self.state(upload_id).front()
+            return [tail_token(front.generation, front.chunk)]
+        return []
+
     async def sync(self, upload_id: str) -> Chart:
         """Which chunks and parts are where, after those whose bytes are gone became missing again.
 
@@ -311,6 +319,11 @@ class Records:
         if not gone or not await state.lose(chart.generation, gone):
             return chart
         return await state.chart()
+
+
+def tail_token(generation: int, number: int) -> str:
+    """Under which the bytes of a chunk come that come one behind the other."""
+    return f"tail-{generation}-{number}"
 
 
 def renewed_parts(plan: Plan, numbers: Iterable[int]) -> set[int]:

@@ -12,7 +12,7 @@ import msgspec
 from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Plan
-from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts
+from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts, tail_token
 from towpath.apps.uploads.states import Front
 from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady
@@ -226,11 +226,6 @@ class Fork:
             await self._chunks.discard((), [self._token(number) for number in self._numbers()])
         except ServerError:
             return  # it expires
-
-
-def tail_token(generation: int, number: int) -> str:
-    """Under which the bytes of a chunk come that come one behind the other."""
-    return f"tail-{generation}-{number}"
 
 
 def sized(plan: Plan, front: Front) -> Plan:
