@@ -204,10 +204,11 @@ def send_first(it: Serving, file: Path) -> dict[str, Any]:
         if size:
             raise Enough
 
-    wish = SendOptions(at_once=1, chunk_size=MIB)
+    wish, stop = SendOptions(at_once=1, chunk_size=MIB), Stop()
     address = Address.parse(it.address, it.key)
     with pytest.raises(Enough):
-        Sending(address, file, file.name, wish, Stop()).run(told)
+        Sending(address, file, file.name, wish, stop).run(told)
+    stop.set()
     [found] = uploads(it)
     return found
 

@@ -28,32 +28,26 @@ class Before:
                 self._task = None if task.done() else task
 
     async def give_up(self) -> None:
-        """After trouble nobody wants it any more."""
+        """After trouble nobody wants it any more, nor to know what became of it."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)
 
 
-async def in_pieces(
-    body: AsyncIterator[bytes], length: int | None = None
-) -> AsyncGenerator[memoryview]:
-    """*body* in pieces of 1 MiB, the last one shorter; *length* is what it may have, if known.
-
-    There are two, which take turns: a piece is the caller's until it asks for the one after next.
-    """
-    size = PIECE if length is None else max(min(length, PIECE), 1)
-    piece, other = memoryview(bytearray(size)), None
-    filled = 0
+async def in_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+    """*body* in pieces of 1 MiB, the last one shorter. Each byte is copied once."""
+    waiting: list[memoryview] = []
+    size = 0
     async for data in body:
         rest = memoryview(data)
         while rest:
-            some = rest[: size - filled]
-            piece[filled : filled + len(some)] = some
-            filled += len(some)
+            some = rest[: PIECE - size]
+            waiting.append(some)
+            size += len(some)
             rest = rest[len(some) :]
-            if filled == size:
-                yield piece
-                piece, other, filled = other or memoryview(bytearray(size)), piece, 0
-    if filled:
-        yield piece[:filled]
+            if size == PIECE:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+    if size:
+        yield b"".join(waiting)

@@ -193,7 +193,7 @@ class Receiving:
     ) -> Put:
         """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
         digesting, length = Digesting(incoming.digest), 0
-        async for piece in in_pieces(body, incoming.length):
+        async for piece in in_pieces(body):
             length += len(piece)
             _check_most(incoming, plan, length)
             await digesting.update(piece)
@@ -259,7 +259,7 @@ class Receiving:
         digesting, length = Digesting(incoming.digest), 0
         part, kept, before = plan.part_of(incoming.number), steady(), Before()
         try:
-            async for piece in in_pieces(body, incoming.length):
+            async for piece in in_pieces(body):
                 _check_most(incoming, plan, length + len(piece))
                 await digesting.update(piece)
                 await before.done()
