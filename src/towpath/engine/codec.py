@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
-from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
 
 from towpath.clock import duration_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened
@@ -52,22 +51,8 @@ the same thing."""
 unpack_raw = cast("Callable[[bytes], Any]", partial(msgpack.unpackb, raw=True))  # pyright: ignore[reportUnknownMemberType]
 """What a script packed, its texts as bytes."""
 
-_LARGE = 64 * 1024
-"""Bytes of an argument from which on copies of it cost more than the rest of a call."""
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
-
-
-def wire_words(command: tuple[Any, ...]) -> list[bytes]:
-    """*command* as it is sent. A last argument that is large is not copied: hiredis would copy it
-    three times.
-    """
-    # redis-py's asyncio packer is Python; hiredis does the same in a tenth of the time.
-    last = command[-1]
-    if type(last) not in (bytes, memoryview) or len(last) < _LARGE:
-        return [cast("bytes", pack_command(command))]  # pyright: ignore[reportUnknownVariableType]
-    words = cast("bytes", pack_command(command[:-1])).partition(b"\r\n")[2]  # pyright: ignore[reportUnknownVariableType]
-    return [b"*%d\r\n%b$%d\r\n" % (len(command), words, len(last)), last, b"\r\n"]
 
 
 # ── to the scripts ───────────────────────────────────────────────────────────────────────

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Callable, Mapping
@@ -11,6 +12,9 @@ from typing import Any
 
 from towpath.errors import InvalidOption, TlsFailed
 from towpath.options import Options
+
+_LISTEN_SECONDS = 1.0
+"""To a server that took the handshake and ended the connection without a word."""
 
 
 class Verify(StrEnum):
@@ -138,3 +142,24 @@ def _told(reason: str, words: str) -> TlsFailed:
         said = reason.partition("ALERT_")[2].replace("_", " ").lower()
         return TlsFailed(f"the server refused the TLS connection: {said}")
     return TlsFailed(f"the TLS connection failed: {words.strip() or reason.lower()}")
+
+
+async def refusal_at(place: Mapping[str, Any]) -> ssl.SSLError | None:
+    """What a server says that refuses our certificate; None = nothing of the kind.
+
+    It says so after the handshake. What we send meanwhile makes its system throw its words away, as
+    a reset connection like any other; whoever only listens hears them.
+    """
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_LISTEN_SECONDS):
+            reader, writer = await asyncio.open_connection(**place)
+            await reader.read(1)
+    except ssl.SSLError as error:
+        return error
+    except OSError:
+        return None
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+    return None
