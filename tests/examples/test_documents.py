@@ -98,3 +98,41 @@ def test_make_up_starts_the_product() -> None:
         ["make", "-n", "up"], capture_output=True, text=True, check=True, cwd=ROOT, env=env
     )
     assert ran.stdout.splitlines()[-1].endswith("towpath up")
+
+
+COMMAND = re.compile(
+    r"(?:`|^    |^\$ |[|;(] |`.*/bin/)towpath ([a-z][a-z-]+(?: [a-z|-]+)?)(?![a-z|⇥-])",
+    re.MULTILINE,
+)
+APPLICATION = "write-an-application.md"
+"""Its commands are those of the application that it shows."""
+
+
+def commands() -> set[str]:
+    """Nouns and verbs, as the page of the command line has them."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    return set(re.findall(r"^## towpath ([a-z -]+)$", page, re.MULTILINE))
+
+
+def unknown(text: str) -> list[str]:
+    """The commands in *text* that there are not. Behind a verb without a noun comes anything."""
+    known, found = commands(), list[str]()
+    groups = {name.split()[0] for name in known if " " in name}
+    for words in COMMAND.findall(text):
+        noun, _, verbs = words.partition(" ")
+        if noun not in {name.split()[0] for name in known}:
+            found.append(words)
+        elif verbs and noun in groups and noun not in known:
+            found += [words for it in verbs.split("|") if f"{noun} {it}" not in known]
+    return found
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_its_commands_are_there(path: Path) -> None:
+    if path.name != APPLICATION and "decisions" not in path.parts:
+        assert unknown(path.read_text()) == []
+
+
+def test_a_command_that_is_gone_is_noticed() -> None:
+    told = "`towpath gone`\n    towpath jobs vanish\n$ towpath queues mails\n`towpath dead list`"
+    assert unknown(told) == ["gone", "jobs vanish"]
