@@ -152,10 +152,10 @@ async def test_workers_of_both_share_the_work_of_a_queue(
     done = 2 * SLOTS + LANES * LENGTH
 
     async def all_are_done() -> bool:
-        return (await engine.counts("shop")).totals["completed"] == done
+        return (await engine.inspect.counts("shop")).totals["completed"] == done
 
     await eventually_async(all_are_done)
-    counts = await engine.counts("shop")
+    counts = await engine.inspect.counts("shop")
     assert (counts.totals["submitted"], counts.totals["died"], counts.leased) == (done, 0, 0)
     ended = [it[2:] for it in releases.notes if it[1] == "ended" and it[2] != "door"]
     for lane in range(LANES):
@@ -182,10 +182,10 @@ async def test_what_one_gives_back_the_other_runs(
     ref = job_ref("shop", "j-1")
 
     async def is_done() -> bool:
-        return await engine.state(ref) is State.DONE
+        return await engine.inspect.state(ref) is State.DONE
 
     await eventually_async(is_done)
-    job = await engine.job(ref)
+    job = await engine.inspect.job(ref)
     assert (job.result, job.attempts) == (json.dumps(left).encode(), 1)
 
 
@@ -195,19 +195,19 @@ async def test_the_newer_one_pauses_and_cancels_what_the_older_one_works_on(
     releases.start("old", "shop")
     running = (await engine.submit("shop", json.dumps(["door", "never"]).encode(), id="j-1")).job
     eventually(lambda: len(releases.notes) == 1)
-    await engine.pause("shop")
+    await engine.queues.pause("shop")
     waiting = (await engine.submit("shop", json.dumps(["plain"]).encode(), id="j-2")).job
     await engine.cancel(running)
 
     async def is_cancelled() -> bool:
-        return await engine.state(running) is State.CANCELLED
+        return await engine.inspect.state(running) is State.CANCELLED
 
     await eventually_async(is_cancelled)
-    assert await engine.state(waiting) is State.READY
-    await engine.resume("shop")
+    assert await engine.inspect.state(waiting) is State.READY
+    await engine.queues.resume("shop")
 
     async def is_done() -> bool:
-        return await engine.state(waiting) is State.DONE
+        return await engine.inspect.state(waiting) is State.DONE
 
     await eventually_async(is_done)
     assert ["old", "ended", "plain"] in releases.notes
