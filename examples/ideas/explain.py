@@ -1,8 +1,8 @@
-"""Explain: why a job is not running, in words.
+"""Explain: why a job is not running, in a word; `.text` is a sentence with the details.
 
 Prints:
 
-    behind job first of its lane
+    behind_lane
 """
 
 import asyncio
@@ -20,7 +20,7 @@ async def main(url: str) -> None:
     async with app:
         await answer.submit("hello", id="first", lane="ann")
         second = await answer.submit("are you there?", id="second", lane="ann")
-        print((await app.engine.inspect.explain(second.ref)).sentence)
+        print((await app.engine.inspect.explain(second.ref)).why)
 
 
 with EmbeddedServer() as server:

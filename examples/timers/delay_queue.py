@@ -29,7 +29,7 @@ class CancelOrder:
 
     def invoke(self, message: str) -> None:
         order = json.loads(message)
-        print(f"cancelled order {order['id']}", flush=True)  # noqa: T201 -- your work
+        print(f"cancelled order {order['id']}", flush=True)
 
 
 @timers.worker
@@ -44,7 +44,7 @@ class TellCustomer:
 
     def invoke(self, message: str) -> None:
         order = json.loads(message)
-        print(f"told {order['customer']}", flush=True)  # noqa: T201 -- your work
+        print(f"told {order['customer']}", flush=True)
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
     params = json.dumps({"id": 7, "customer": "Anna"})
     submit.send(DelayQueueJob("order-7", "order.timeout", in_a_second, params))
     state = timers.blocking.get("order.timeout", "order-7").state
-    print(f"order-7 {state}", flush=True)  # noqa: T201 -- your work
+    print(f"order-7 {state}", flush=True)
 
     while timers.blocking.get("order.timeout", "order-7").state != "done":
         time.sleep(0.1)

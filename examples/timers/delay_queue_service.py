@@ -36,7 +36,7 @@ class CancelOrder:
 
     def invoke(self, message: str) -> None:
         order = json.loads(message)
-        print(f"cancelled {order['order']}", flush=True)  # noqa: T201 -- your work
+        print(f"cancelled {order['order']}", flush=True)
 
 
 def place_order() -> None:

@@ -25,7 +25,7 @@ class Order:
 @timers.worker("order.timeout")
 async def cancel_order(order: Order) -> None:
     """Runs when an order's time is over."""
-    print(f"order {order.number} of {order.customer} was not paid in time", flush=True)  # noqa: T201 -- your work
+    print(f"order {order.number} of {order.customer} was not paid in time", flush=True)
 
 
 async def place(order: Order) -> None:
@@ -45,7 +45,7 @@ async def main() -> None:
         for number in (1, 3):
             await paid(number)
         for timer in (await timers.list(task_type="order.timeout")).timers:
-            print(timer.task_id, timer.state, timer.due.isoformat(), flush=True)  # noqa: T201 -- your work
+            print(timer.task_id, timer.state, timer.due.isoformat(), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ async def called(request: Request) -> Response:
 
 @timers.on("order.timeout")
 async def cancel(order: Any) -> None:
-    print(f"cancelled {order['order']}", flush=True)  # noqa: T201 -- your work
+    print(f"cancelled {order['order']}", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def called() -> Answer:
 
 @timers.on("order.timeout")
 def cancel(order: Any) -> None:
-    print(f"cancelled {order['order']}", flush=True)  # noqa: T201 -- your work
+    print(f"cancelled {order['order']}", flush=True)
 
 
 def end(_signal: int, _frame: object) -> None:

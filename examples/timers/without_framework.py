@@ -18,7 +18,7 @@ timers = TimerClient(
 
 @timers.on("order.timeout")
 def cancel(order: Any) -> None:
-    print(f"cancelled {order['order']}", flush=True)  # noqa: T201 -- your work
+    print(f"cancelled {order['order']}", flush=True)
 
 
 if __name__ == "__main__":

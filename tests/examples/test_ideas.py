@@ -1,0 +1,37 @@
+"""The programs of `examples/ideas` print what they say; and every example is in the list of all."""
+
+import ast
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.warm import run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+IDEAS = sorted((EXAMPLES / "ideas").glob("*.py"))
+
+
+@pytest.mark.parametrize("program", IDEAS, ids=lambda it: it.stem)
+def test_prints_what_it_says(program: Path) -> None:
+    told = ast.get_docstring(ast.parse(program.read_text())) or ""
+    idea, found, expected = told.partition("\n\nPrints:\n\n")
+    assert found, f"{program.name} does not say what it prints"
+    assert len(idea.splitlines()) == 1
+    ran = run([sys.executable, "-W", "error", str(program)])
+    assert (ran.code, ran.out) == (0, dedent(expected) + "\n"), ran.err
+
+
+def test_the_list_has_every_example() -> None:
+    """A program by its path, what belongs to several by its folder."""
+    text = (EXAMPLES / "README.md").read_text()
+    programs = [
+        str(it.relative_to(EXAMPLES))
+        for it in sorted(EXAMPLES.rglob("*"))
+        if it.suffix in (".py", ".mjs", ".sh") and not it.name.startswith(("__", "test_"))
+    ]
+    folders = ("reviews/", "shop/")
+    missing = [it for it in programs if f"({it})" not in text and not it.startswith(folders)]
+    assert missing == []
+    assert all(f"({it})" in text for it in folders)
