@@ -1,7 +1,7 @@
-"""The Python API as a page of the site: each promised name with its signature and its docstring.
+"""Pages of the site that are made when it is built: the Python API, and the scripts.
 
-Made when the site is built: a copy in the repository would be a second place for every docstring.
-Which names are promised, `python.md` says.
+A copy in the repository would be a second place for every docstring and every header of a script.
+Which names of Python are promised, `python.md` says.
 """
 
 import inspect
@@ -16,7 +16,10 @@ from typing import Any, is_typeddict
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from towpath.engine.script import ARGS, header_of, lua_text
+
 PAGE = "reference/python-api.md"
+SCRIPTS_PAGE = "reference/scripts.md"
 PROMISED = Path(__file__).with_name("python.md")
 HEAD = """# Python API
 
@@ -24,14 +27,22 @@ Every name whose import path is [promised](python.md), with what its code says o
 jobs (`**options`) are the fields of `JobOptions`; durations are a `timedelta`, a number of seconds,
 or a text such as `"10s"`.
 """
+SCRIPTS_HEAD = """# Scripts
+
+Every change of a queue is one of these scripts, and so is every look at it; `python -m
+towpath.engine.script NAME` prints what runs. This is what their headers promise, and tests hold
+them to it: keys, arguments, answers, the moves that a job may make, the cost, and what happens when
+the memory of the server is full. [The keys](keys-and-scripts.md)
+"""
 _WIDE = 100
 _ALIAS = "\nA name for annotations.\n"
 _UNSAYABLE = re.compile(r"<[\w. ]+ at 0x\w+>")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    """The page is one of the site's."""
+    """The pages are the site's."""
     files.append(File.generated(config, PAGE, content=api_page()))
+    files.append(File.generated(config, SCRIPTS_PAGE, content=scripts_page()))
 
 
 def api_page() -> str:
@@ -145,3 +156,23 @@ def _fenced(text: str) -> str:
 def _docs(it: Any) -> str:
     text = inspect.getdoc(it)
     return f"\n{text}\n" if text else ""
+
+
+def scripts_page() -> str:
+    """One section per script, by name."""
+    return SCRIPTS_HEAD + "".join(map(_script, sorted(ARGS)))
+
+
+def _script(name: str) -> str:
+    header = header_of(lua_text(name))
+    title, _, sentence = header.title.partition(": ")
+    said = header.fields
+    kept = {word: said[word] for word in ("keys", "args", "reply", "moves", "cost", "full")
+            if word in said}  # fmt: skip
+    lines = [
+        f"{word if at == 0 else '':<7}{line}".rstrip()
+        for word, many in kept.items()
+        for at, line in enumerate(many)
+    ]
+    told = f"{sentence[:1].upper()}{sentence[1:]}"
+    return f"\n## {title}\n\n{told}\n\n```text\n" + "\n".join(lines) + "\n```\n"

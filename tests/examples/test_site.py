@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from docs.reference.api import PROMISED, api_page, promised
+from docs.reference.api import PROMISED, api_page, promised, scripts_page
+from towpath.engine.script import ARGS
 
 ROOT = Path(__file__).parents[2]
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?(?:src|href)=\"?(?:https?:)?//[^>]*>")
@@ -58,6 +59,14 @@ def test_every_promised_name_of_python_has_its_signature(site: Path) -> None:
     assert " at 0x" not in page
     assert "#### Engine.claim\n\n```py\nawait claim(" in page
     assert 'id="engineclaim"' in (site / "reference" / "python-api.html").read_text()
+
+
+def test_every_script_says_what_it_promises() -> None:
+    page = scripts_page()
+    assert [name for name in ARGS if f"\n## {name}\n\n" not in page] == []
+    claim = page.partition("\n## claim\n")[2].partition("\n## ")[0]
+    assert "ready -> leased" in claim
+    assert "O((count" in claim
 
 
 def test_a_page_is_whole_without_a_network(site: Path) -> None:
