@@ -21,9 +21,13 @@ class Left(Exception):
     """The server closed the connection."""
 
 
-def request(method: str, path: str, key: str, body: bytes | None = None) -> bytes:
-    """A request as it goes over the wire."""
+def request(
+    method: str, path: str, key: str, body: bytes | None = None, *, name: str = ""
+) -> bytes:
+    """A request as it goes over the wire; with a *name* it can be sent again."""
     lines = [f"{method} {path} HTTP/1.1", "Host: bench", f"Authorization: Bearer {key}"]
+    if name:
+        lines.append(f"Idempotency-Key: {name}")
     if body is not None:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")

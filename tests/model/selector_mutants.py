@@ -90,3 +90,19 @@ SELECTOR_MUTANTS = [
         ("limit", "if not is_counted(jobs[id], worker) then", "if false then"),
     ),
 ]
+
+_ALWAYS = ("select", "#selectors > FEW and most <= FRONT", "most <= FRONT")
+FRONT_FIRST = Mutant("the front of all is looked at however few selectors are named", _ALWAYS)
+"""No fault: what only claims that name many do, done by those of the model, which name two."""
+FRONT_MUTANTS = [
+    Mutant(
+        "the first of all is taken whatever its selector",
+        _ALWAYS,
+        ("select", "if named[job.selector or ''] then", "if true then"),
+    ),
+    Mutant(
+        "of the first of all every second one is seen",
+        _ALWAYS,
+        ("select", "from, from + STEP - 1)", "from + 1, from + STEP - 1)"),
+    ),
+]

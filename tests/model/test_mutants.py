@@ -9,7 +9,12 @@ from tests.faults.planting import Planted, planted
 from tests.model.keyspace import World
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
-from tests.model.selector_mutants import FAILURE_MUTANTS, SELECTOR_MUTANTS
+from tests.model.selector_mutants import (
+    FAILURE_MUTANTS,
+    FRONT_FIRST,
+    FRONT_MUTANTS,
+    SELECTOR_MUTANTS,
+)
 from towpath.embedded import Connection, EmbeddedServer
 from towpath.errors import TowpathError
 
@@ -17,7 +22,10 @@ PROGRAMS = 300
 SEED = 3
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS], ids=str)
+ALL = [*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS, *FRONT_MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=str)
 def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
 ) -> None:
@@ -32,6 +40,12 @@ def test_fault_is_found(
     print(f"{mutant}: {failure.value}\n{program}")  # noqa: T201 -- shown with -rP
 
 
+def test_what_only_large_claims_do_is_right_for_all(server: EmbeddedServer) -> None:
+    with Connection(server.address) as connection:
+        world = World(server.url, server.address, connection, FRONT_FIRST.scripts())
+        run_programs(world, programs=PROGRAMS // 10, seed=SEED)
+
+
 @pytest.mark.parametrize("fault", DECLARATIONS, ids=str)
 def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) -> None:
     with planted(fault), Connection(server.address) as connection:
@@ -42,7 +56,5 @@ def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) 
 
 
 def test_names_differ() -> None:
-    names = [
-        mutant.name for mutant in (*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS, *DECLARATIONS)
-    ]
+    names = [mutant.name for mutant in (*ALL, *DECLARATIONS)]
     assert len(names) == len(set(names))

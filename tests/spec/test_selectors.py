@@ -103,6 +103,41 @@ class TestAClaimThatNamesSelectors:
         with pytest.raises(InvalidOption):
             await claim(engine, *names, "s/100")
 
+    async def test_that_names_many_gets_the_best_wherever_it_stands(self, engine: Engine) -> None:
+        """At the front of all ready jobs, or behind those of others."""
+        many = [f"s/{n}" for n in range(SELECTORS_MOST)]
+        await submit(engine, *((f"other-{n}", OTHER) for n in range(3)), ("front", "s/7"))
+        assert ids_of(await claim(engine, *many)) == ["front"]
+        await submit(engine, *((f"more-{n}", OTHER) for n in range(30)), ("plain", None))
+        await submit(engine, ("low", "s/99"), priority=10)
+        await submit(engine, ("second", "s/2"), ("third", "s/1"))
+        await submit(engine, ("first", "s/3"), priority=90)
+        assert ids_of(await claim(engine, *many)) == ["first"]
+        assert ids_of(await claim(engine, *many, count=2)) == ["second", "third"]
+        assert ids_of(await claim(engine, *many, count=2)) == ["low"]
+        assert await claim(engine, *many) == []
+        assert (await engine.counts(REVIEWS)).ready == 34
+
+    async def test_that_names_many_does_not_look_at_each_of_them(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        many = [f"s/{n}" for n in range(SELECTORS_MOST)]
+        await submit(engine, *((f"j{n}", many[n % SELECTORS_MOST]) for n in range(200)))
+        before = deployment.calls("zrange")
+        for _ in range(10):
+            await claim(engine, *many, count=3)
+        assert deployment.calls("zrange") - before <= 10 * 5
+
+    async def test_that_names_many_sets_strays_aside(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        many = [DEV, *(f"s/{n}" for n in range(SELECTORS_MOST - 1))]
+        await submit(engine, ("gone", DEV), ("a", DEV))
+        deployment.ask("DEL", KEYS.job("gone"))
+        assert ids_of(await claim(engine, *many, count=9)) == ["a"]
+        counts = await engine.counts(REVIEWS)
+        assert (counts.ready, counts.dead) == (0, 1)
+
     async def test_does_not_name_a_lane_too(self, engine: Engine) -> None:
         with pytest.raises(InvalidOption):
             await engine.claim(REVIEWS, worker="anna", lease=LEASE, lane="x", selectors=[DEV])

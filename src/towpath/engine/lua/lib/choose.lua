@@ -25,7 +25,7 @@ end
 local function ready_candidates(most, selectors)
   local named, risen = selectors and #selectors > 0 and {}, {}
   for i = 1, named and #selectors or 0 do named[selectors[i]] = true end
-  local found = named and selected_ready(selectors, most) or stored_ready(most)
+  local found = named and selected_ready(selectors, named, most) or stored_ready(most)
   for i = 1, #changed do
     local fits = not named or named[changed[i].selector or '']
     if changed[i].state == 'ready' and fits then risen[#risen + 1] = changed[i] end
