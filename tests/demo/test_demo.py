@@ -8,9 +8,10 @@ import pytest
 from tests.cli.command import Command
 from tests.warm import Ran
 
+pytestmark = pytest.mark.timeout(600)  # it starts a dozen processes, on a machine that is busy
 SMALL = (
     "--users", "4", "--messages", "2", "--timers", "4", "--reviews", "4", "--issues", "3",
-    "--agents", "2", "--over", "1", "--within", "100", "--json",
+    "--agents", "2", "--over", "1", "--within", "500", "--json",
 )  # fmt: skip
 
 

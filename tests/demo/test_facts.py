@@ -12,7 +12,7 @@ ANN = [("ann", 1), ("ann", 2)]
 def told(*steps: tuple[str, int]) -> list[Note]:
     """What happened to messages of one user, one step per millisecond."""
     return [
-        {"what": f"message.{what}", "user": "ann", "number": number, "at": at, "pid": 1}
+        {"what": f"message.{what}", "user": "ann", "number": number, "at": at, "token": at}
         for at, (what, number) in enumerate(steps)
     ]
 
@@ -49,8 +49,14 @@ class TestMessages:
         assert (row.misordered, row.kept) == (1, False)
 
     def test_one_that_began_again_after_a_later_one(self) -> None:
-        row = facts.messages([*IN_ORDER, *told(("begun", 1))], ANN, ANN, completed=2)
+        steps = [("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2), ("begun", 1)]
+        row = facts.messages(told(*steps), ANN, ANN, completed=2)
         assert (row.misordered, row.kept) == (1, False)
+
+    def test_an_attempt_that_was_given_up_and_wakes_up_late_is_known_by_its_token(self) -> None:
+        late = [{**it, "at": 9} for it in told(("begun", 1))]
+        row = facts.messages([*IN_ORDER, *late], ANN, ANN, completed=2)
+        assert (row.again, row.misordered, row.kept) == (1, 0, True)
 
 
 def fired(number: int, *, at: int, due: int) -> Note:

@@ -79,7 +79,9 @@ async def demo(
         try:
             await it.run(folder, counted, stay=keep)
         except asyncio.CancelledError:
-            raise typer.Exit(exits.TERMINATED) from None
+            if it.terminated:
+                raise typer.Exit(exits.TERMINATED) from None
+            raise  # Ctrl-C
     if not all(row.kept for row in found):
         raise typer.Exit(exits.FAILED)
 

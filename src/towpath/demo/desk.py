@@ -17,6 +17,7 @@ from towpath.app.app import Towpath
 from towpath.apps.reviews.model import Review, ReviewTask
 from towpath.apps.timers.plugin import Timers
 from towpath.clock import wall_ms
+from towpath.worker.context import Context
 
 FOLDER = "NOTES_OF_TOWPATH_DEMO"
 """The variable that names the folder with the notes; no setting, so not called like one."""
@@ -40,9 +41,12 @@ def note(what: str, **about: Any) -> None:
 
 
 @app.handler("messages")
-async def answer(message: dict[str, Any]) -> dict[str, str]:
-    """Answers a user's message, after some thinking."""
-    which = {"user": message["user_id"], "number": message["metadata"]["number"]}
+async def answer(message: dict[str, Any], ctx: Context) -> dict[str, str]:
+    """Answers a user's message, after some thinking. The token goes with what it notes: an attempt
+    that was given up for dead, and goes on, is known by a lower one.
+    """
+    number = message["metadata"]["number"]
+    which = {"user": message["user_id"], "number": number, "token": ctx.token}
     note("message.begun", **which)
     await asyncio.sleep(message["metadata"]["takes"])
     note("message.ended", **which)

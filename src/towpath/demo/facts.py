@@ -120,18 +120,23 @@ def messages(
 
 
 def _misordered(notes: Iterable[Note]) -> int:
-    """Messages that began before the one before had ended, or after a later one of their user."""
+    """Messages that began before the one before had ended, or after a later one of their user.
+
+    An attempt with a lower token than its user's last one counts for nothing: it was given up, and
+    whatever it says is refused.
+    """
     ended: defaultdict[str, set[int]] = defaultdict(set)
     latest: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
     wrong = 0
     for it in notes:
-        user, number = it.get("user", ""), it.get("number", 0)
+        user, number, token = it.get("user", ""), it.get("number", 0), it.get("token", 0)
         if it["what"] == "message.ended":
             ended[user].add(number)
-        elif it["what"] == "message.begun":
+        elif it["what"] == "message.begun" and token >= tokens[user]:
             before = number > 1 and number - 1 not in ended[user]
             wrong += bool(before or number < latest[user])
-            latest[user] = max(latest[user], number)
+            latest[user], tokens[user] = max(latest[user], number), token
     return wrong
 
 

@@ -28,7 +28,7 @@ from towpath.engine.engine import Engine
 from towpath.testing.github.people import People
 
 REPOSITORY = "demo/shop"
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 """Seconds for which whoever is answered "later" goes on asking."""
 _PAUSE, _LOOK = 0.2, 0.05
 _OPEN = {"PENDING", "RUNNING", "FAILED"}

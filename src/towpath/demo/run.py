@@ -38,6 +38,8 @@ class Demo:
     def __init__(self, load: Load, *, say: Say, lose: bool = False, within: float = WITHIN) -> None:
         self._load, self._told, self._lose, self._within = load, say, lose, within
         self._began = steady()
+        self.terminated = False
+        """Whether SIGTERM ended it."""
 
     async def run(self, folder: Path, counted: Counted, *, stay: bool = False) -> None:
         """Tell *counted* what became of everything. With *stay*, all of it runs until SIGINT or
@@ -45,7 +47,7 @@ class Demo:
 
         Raises DemoFailed if it can't be run to its end.
         """
-        _end_by_sigterm()
+        self._end_by_sigterm()
         self._say("starting a server, its store and database, two workers and a GitHub …")
         async with running(folder) as site, Engine(site.store, log=Silent()) as engine:
             self._say(f"serving {site.address}; look around: {site.login}")
@@ -57,6 +59,17 @@ class Demo:
             if stay:
                 self._say(f"it runs until Ctrl-C; look around: {site.address}")
                 await _signalled()
+
+    def _end_by_sigterm(self) -> None:
+        """Let SIGTERM end it as Ctrl-C does: with everything that it has started."""
+        task = asyncio.current_task()
+
+        def end() -> None:
+            self.terminated = True
+            if task is not None:
+                task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
 
     async def _all_of_it(self, site: Site, users: Users, engine: Engine) -> list[facts.Row]:
         await self._workers_are_there(site, without=0)
@@ -173,13 +186,6 @@ def _first(failed: ExceptionGroup[Exception]) -> Exception:
     """What went wrong first, out of the groups in which it was done."""
     it = failed.exceptions[0]
     return _first(cast("Any", it)) if isinstance(it, ExceptionGroup) else it
-
-
-def _end_by_sigterm() -> None:
-    """Let SIGTERM end it as Ctrl-C does: with everything that it has started."""
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 async def _signalled() -> None:

@@ -25,10 +25,10 @@ SECRET = "the-demo-s-webhooks"  # noqa: S105 -- of webhooks that never leave thi
 NAME, WORKERS = "desk", 2
 """What the worker processes are called, and how many there are."""
 _COMMAND = "from towpath.cli.main import main; main()"
-_READY, _LAST_WORDS = 60.0, 2000
+_READY, _LAST_WORDS = 120.0, 2000
 """Seconds until everything runs; characters of a log that are shown."""
 _ENDED = 30.0
-_LEASE = "6s"
+_LEASE = "8s"
 """Short: what a killed worker held comes back while somebody looks."""
 _LOOK = 0.05
 
@@ -77,10 +77,11 @@ async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncGenerator[Site]:
     """Everything, started in dependency order and ended in reverse."""
-    notes = folder / "notes"
+    notes, scratch = folder / "notes", folder / "scratch"
     notes.mkdir()
+    scratch.mkdir()
     with GitHubDouble(live=False) as github:
-        environment = _environment(notes, github.url)
+        environment = _environment(github.url) | {FOLDER: str(notes), "TMPDIR": str(scratch)}
         async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
                             folder, environment) as server:  # fmt: skip
             told = await _told(server, folder)
@@ -99,7 +100,7 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
                 )  # fmt: skip
 
 
-def _environment(notes: Path, github: str) -> dict[str, str]:
+def _environment(github: str) -> dict[str, str]:
     """Nothing of the user's own settings counts here."""
     ours = ("TOWPATH_", "REDIS_", "DATABASE_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -115,7 +116,7 @@ def _environment(notes: Path, github: str) -> dict[str, str]:
         "ISSUES__LEASE": _LEASE,
         "ISSUES__LOOK": "0.5s",
     }
-    return kept | {f"TOWPATH_{it}": value for it, value in settings.items()} | {FOLDER: str(notes)}
+    return kept | {f"TOWPATH_{it}": value for it, value in settings.items()}
 
 
 @asynccontextmanager
