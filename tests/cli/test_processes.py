@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.command import Command
 from tests.waiting import eventually, eventually_async
+from tests.warm import COMMAND, Bounded
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import JobRef, job_ref
@@ -124,6 +125,26 @@ class TestSeveralProcesses:
         door.touch()
         assert workers.ended() == 0
         assert (await engine.inspect.job(job)).result == b'"packed"'
+
+    async def test_ctrl_c_in_a_terminal_is_heard_once(
+        self, towpath: Command, engine: Engine, tmp_path: Path
+    ) -> None:
+        """A terminal sends it to the whole group: what runs finishes all the same."""
+        door = tmp_path / "door"
+        job = (await engine.submit("parcels", json.dumps(str(door)).encode())).job
+        with Bounded[str](
+            [COMMAND, "worker", "shop:app", "-p", "2", "--json"], env=towpath.env, cwd=tmp_path,
+            stderr=subprocess.PIPE, text=True, start_new_session=True,
+        ) as process:  # fmt: skip
+            workers = Workers(process)
+            workers.until("worker.started", times=2)
+            await eventually_async(lambda: _leased(engine))
+            os.killpg(process.pid, signal.SIGINT)
+            workers.until("worker.draining", times=2)
+            door.touch()
+            assert workers.ended() == 0
+        assert (await engine.inspect.job(job)).result == b'"packed"'
+        assert "job.released" not in [it.get("event") for it in workers.said]
 
     async def test_a_second_signal_gives_running_jobs_back_at_once(
         self, workers: Workers, engine: Engine, tmp_path: Path
