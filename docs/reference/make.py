@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import sys
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -10,6 +11,7 @@ from pkgutil import walk_packages
 import towpath
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
+from docs.reference.strings import figures, strings_page
 from docs.reference.tables import database_page
 from docs.reference.tree import PAGE, architecture_page
 from towpath import errors
@@ -157,3 +159,5 @@ if __name__ == "__main__":
     replace_file(HERE / "log-events.md", log_events_page(), mode=PUBLIC)
     replace_file(HERE / "metrics.md", metrics_page(), mode=PUBLIC)
     replace_file(PAGE, architecture_page(), mode=PUBLIC)
+    replace_file(HERE / "strings.md", strings_page(), mode=PUBLIC)
+    sys.stdout.write(figures() + "\n")

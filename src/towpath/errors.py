@@ -190,7 +190,7 @@ class PayloadInvalid(InvalidInput):
     """A payload or a result that its handler's types do not allow."""
 
     code = "payload_invalid"
-    remedy = "Give what the handler's annotations say, or change them."
+    remedy = "Pass a payload that matches the handler's annotations, or change them."
 
     def __init__(self, what: str, problem: str) -> None:
         super().__init__(f"{what}: {problem}")
@@ -215,7 +215,7 @@ class MiddlewareInvalid(InvalidInput):
     """Middleware that did not call what is inside of it exactly once, or hid how that ended."""
 
     code = "middleware_invalid"
-    remedy = "Let the middleware await call_next() once, and raise to refuse."
+    remedy = "Await call_next() exactly once in the middleware; raise to refuse."
 
     def __init__(self, name: str, *, rule: str) -> None:
         super().__init__(f"middleware {name} {rule}")
@@ -226,7 +226,7 @@ class LifespanFailed(TowpathError):
     """The app's `lifespan` did not start or end as it should: no job ran, or none is left."""
 
     code = "lifespan_failed"
-    remedy = "Mend the function: it yields once what handlers share, and returns after its end."
+    remedy = "Fix the function: it must yield exactly once, then return."
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"lifespan {name} {problem}")
@@ -269,7 +269,7 @@ class JobDiffers(JobError):
 
     code = "job_differs"
     remedy = (
-        "Use another id, or send the same payload. To take the job that is there:"
+        "Use another id, or send the same payload. To keep the existing job:"
         ' `on_conflict="keep"` in Python, `--keep-existing` on the command line.'
     )
     what: ClassVar[str] = "exists with another payload"
@@ -282,7 +282,7 @@ class JobDone(JobError):
     """The job was completed before."""
 
     code = "job_done"
-    remedy = "Nothing to do: the work is done. Submit a new job to do it again."
+    remedy = "No action needed: the job is completed. Submit a new one to run it again."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "already completed")
@@ -292,7 +292,7 @@ class JobDead(JobError):
     """The job has used up its attempts, or was given up."""
 
     code = "job_dead"
-    remedy = "Look at its reason; `retry` gives it new attempts, `delete` removes it."
+    remedy = "Read its reason; `retry` gives it new attempts, `delete` removes it."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "dead")
@@ -302,7 +302,7 @@ class JobCancelled(JobError):
     """The job was cancelled before."""
 
     code = "job_cancelled"
-    remedy = "Stop working on it. Submit a new job to do it after all."
+    remedy = "Stop working on it. Submit a new job to run it after all."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "cancelled")
@@ -312,7 +312,7 @@ class JobNotDead(JobError):
     """Only dead jobs can be retried."""
 
     code = "job_not_dead"
-    remedy = "Leave it: a job that is not dead runs, or has run, by itself."
+    remedy = "No action needed: only dead jobs can be retried."
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"is {state}, not dead")
@@ -323,7 +323,7 @@ class JobNotWaiting(JobError):
     """Only a job that waits (ready, delayed, or behind its lane) can be moved or replaced."""
 
     code = "job_not_waiting"
-    remedy = "Let a leased job end, or cancel it first. `set` makes one that has ended anew."
+    remedy = "Wait until the job ends, or cancel it first. `set` replaces one that has ended."
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"is {state}; only a job that waits can be moved or replaced")
@@ -356,10 +356,10 @@ class JobUnfinished(JobError):
     """The job ended without a result: dead or cancelled."""
 
     code = "job_unfinished"
-    remedy = "Look at its reason; `retry` gives a dead job new attempts."
+    remedy = "Read its reason; `retry` gives a dead job new attempts."
 
     def __init__(self, job: object, state: str, reason: str | None) -> None:
-        super().__init__(job, f"is {state}, it has no result: {reason or 'no reason'}")
+        super().__init__(job, f"is {state}, so it has no result: {reason or 'no reason'}")
         self.state, self.reason = state, reason
 
 
@@ -377,7 +377,7 @@ class LeaseLost(LeaseError):
 
     def __init__(self, job: object, *, held: int, current: int, worker: str, state: str) -> None:
         where = f"worker {worker}" if state == "leased" else f"the job is {state} again"
-        super().__init__(f"job {job}: token {held} no longer counts (now {current}, {where})")
+        super().__init__(f"job {job}: token {held} is no longer valid (now {current}, {where})")
         self.job, self.held, self.current = job, held, current
         self.worker, self.state = worker, state
 
@@ -431,7 +431,7 @@ class FellBehind(QueueError):
     """A follower read more slowly than events came; it goes on from now."""
 
     code = "fell_behind"
-    remedy = "Go on reading; ask `events` for what was missed, as far as it is kept."
+    remedy = "Continue reading; `engine.events.list` has missed events that are still kept."
     retry = RetryAdvice.LATER
 
 
@@ -439,7 +439,7 @@ class LaneNotParked(QueueError):
     """Only a lane that a dead job stopped can be let go on."""
 
     code = "lane_not_parked"
-    remedy = "Nothing to do: the lane is free or its head is under way."
+    remedy = "No action needed: the lane is free, or its head is running."
 
     def __init__(self, queue: str, lane: str) -> None:
         super().__init__(f"lane {lane} of queue {queue} is not parked")
@@ -450,7 +450,7 @@ class FiringTaken(QueueError):
     """The recurring work was fired by somebody else since the caller looked; nothing was done."""
 
     code = "firing_taken"
-    remedy = "Nothing to do: each firing happens once. Go on from the last one in the error."
+    remedy = "No action needed: each firing happens once. Continue from the last one in the error."
 
     def __init__(self, queue: str, name: str, last: datetime | None) -> None:
         known = f"was last fired for {last}" if last else "is not known"
@@ -462,7 +462,7 @@ class NotYet(QueueError):
     """The firing's time has not come by the server's clock; nothing was done."""
 
     code = "not_yet"
-    remedy = "Wait until the instant has come by the server's clock."
+    remedy = "Wait until that time by the server's clock."
     retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, name: str, *, upto: datetime, now: datetime) -> None:
@@ -512,7 +512,7 @@ class ScheduleChanged(_OfASchedule):
     """Somebody changed or removed the schedule meanwhile; nothing was done."""
 
     code = "schedule_changed"
-    remedy = "Look at the schedule again, then decide anew."
+    remedy = "Read the schedule again, then repeat the change."
     retry = RetryAdvice.LATER
     _what = "was changed meanwhile"
 
@@ -521,7 +521,7 @@ class ScheduleUnreadable(_OfASchedule):
     """Another release made the schedule, and this one can't read it; nothing was changed."""
 
     code = "schedule_unreadable"
-    remedy = "Use the newer release for this schedule, or remove it and make it anew."
+    remedy = "Use the newer release for this schedule, or delete it and create it again."
     _what = "this release can't read it"
 
 
@@ -529,7 +529,7 @@ class SchedulesFull(QueueError):
     """There are as many schedules as there may be; nothing was stored."""
 
     code = "schedules_full"
-    remedy = "Remove schedules that are no longer needed."
+    remedy = "Delete schedules that are no longer needed."
 
     def __init__(self, where: str, most: int) -> None:
         super().__init__(f"{where}: {most} schedules are stored, and that is the limit")
@@ -632,7 +632,7 @@ class CallStale(ServerError):
     """A newer call of the same channel was answered before this one arrived."""
 
     code = "call_stale"
-    remedy = "Use each call number once, growing; ask for the job's state to see what holds."
+    remedy = "Use each call number once, in rising order; read the job's state to see what applies."
 
     def __init__(self, last: int) -> None:
         super().__init__(f"the channel is at call {last} already")
@@ -650,7 +650,7 @@ class ScriptDefect(ServerError):
     """A script answered what the engine does not know: engine and scripts don't fit."""
 
     code = "script_defect"
-    remedy = "Report it with the message; nothing was half-written."
+    remedy = "Report this message; nothing was partially written."
 
 
 if not TYPE_CHECKING:

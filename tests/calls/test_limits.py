@@ -63,7 +63,7 @@ class TestTime:
         """Wherever the receiver falls silent; and its connection is given up."""
         slow = Receiver(saying(*said, then_end=False))
         async with receiving(slow), Caller(allow=["127.0.0.1"], timeout=milliseconds(80)) as caller:
-            with pytest.raises(CallFailed, match=r"no whole answer within 0\.08 s") as failure:
+            with pytest.raises(CallFailed, match=r"no complete response within 0\.08 s") as failure:
                 await caller.post(slow.url(), b"")
             await asyncio.wait_for(slow.left.wait(), 10)
         assert failure.value.retry is RetryAdvice.LATER
@@ -148,7 +148,7 @@ class TestSize:
     async def test_of_headers_is_limited_too(self, end: bytes) -> None:
         endless = Receiver(repeating(HEAD + b"x: ", lambda _: b"a" * 4096 + end))
         async with receiving(endless), Caller(allow=["127.0.0.1"], timeout=seconds(20)) as caller:
-            with pytest.raises(CallFailed, match="brought no HTTP"):
+            with pytest.raises(CallFailed, match="was not valid HTTP"):
                 await caller.post(endless.url(), b"")
 
 
@@ -172,7 +172,9 @@ class TestAnAnswerThatBreaksOff:
     async def test_is_no_answer(self, caller: Caller, said: bytes) -> None:
         """Half an answer is never passed off as a whole one."""
         async with receiving(Receiver(saying(said, then_end=True))) as broken:
-            with pytest.raises(CallFailed, match="ended, or brought no HTTP") as failure:
+            with pytest.raises(
+                CallFailed, match="closed, or the response was not valid HTTP"
+            ) as failure:
                 await caller.post(broken.url(), b"work")
         assert failure.value.retry is RetryAdvice.LATER
 

@@ -156,7 +156,7 @@ class TestChanging:
 
         piped = towpath("jobs", "delete", "m-1")
         assert piped.code == 2
-        assert "Say --yes" in piped.err
+        assert "Pass --yes" in piped.err
         terminal = towpath.in_terminal("jobs", "delete", "m-1")
         terminal.read_until("Go on?")
         terminal.type("n\n")

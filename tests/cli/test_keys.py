@@ -60,7 +60,7 @@ class TestKeys:
     def test_wants_an_up_to_date_schema(self, towpath: Command) -> None:
         ran = towpath("keys", "list", "--database", f"sqlite:///{towpath.directory}/x.db")
         assert ran.code == 1
-        assert "`towpath migrate` makes a new database" in ran.err
+        assert "`towpath migrate` creates a new database" in ran.err
 
     def test_create_shows_the_secret_and_nothing_else(self, keys: Command) -> None:
         id = made(keys("keys", "create", "shop", "--scope", "submit", "-q", "mails*"))

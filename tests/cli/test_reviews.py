@@ -114,7 +114,7 @@ class TestSubmit:
 
     def test_without_a_place_names_the_options_for_one(self, reviews: Command) -> None:
         ran = reviews("reviews", "submit", "octo/repo", HEAD)
-        assert "say --ref BRANCH, or --number" in ran.err
+        assert "pass --ref BRANCH, or --number" in ran.err
 
 
 class TestList:

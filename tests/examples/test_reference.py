@@ -9,6 +9,7 @@ import pytest
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
+from docs.reference.strings import error_strings, strings_page
 from docs.reference.tables import database_page
 from docs.reference.tree import PAGE, architecture_page
 from tests.architecture.sources import ROOT, SOURCE, python_files
@@ -19,6 +20,8 @@ from towpath.settings import Core, leaves
 from towpath.settings.sources import Leaf
 
 REFERENCE = ROOT / "docs" / "reference"
+LONGEST_SENTENCE = 25
+"""Words in a sentence of an error or a remedy."""
 LEAVES = list(leaves(groups(Core())))
 
 
@@ -62,6 +65,17 @@ def test_the_pages_writer_names_no_application(name: str) -> None:
 
 def test_the_page_of_errors_is_up_to_date() -> None:
     assert (REFERENCE / "errors.md").read_text() == errors_page()
+
+
+def test_the_page_of_strings_is_up_to_date() -> None:
+    assert (REFERENCE / "strings.md").read_text() == strings_page()
+
+
+def test_sentences_of_errors_are_short() -> None:
+    texts = [told.text for told in error_strings()]
+    sentences = [it for text in texts for it in re.split(r"(?<=[.!?])\s+", text)]
+    assert len(sentences) > 300
+    assert [it for it in sentences if len(it.split()) > LONGEST_SENTENCE] == []
 
 
 def test_the_page_of_queue_options_is_up_to_date() -> None:

@@ -214,7 +214,7 @@ class TestAForge:
         forge.rules.append(lambda _: Reply(200, [], waits=never))
         async with Caller(allow=["127.0.0.0/8"], timeout=milliseconds(300)) as caller:
             client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
-            with pytest.raises(CallFailed, match="no whole answer"):
+            with pytest.raises(CallFailed, match="no complete response"):
                 await client.get(ISSUES)
 
     async def test_that_hangs_up_is_left(self, client: ForgeClient, forge: ForgeServer) -> None:

@@ -310,7 +310,7 @@ class TestSetting:
         await settle(ledger, engine, lease, Complete(lease))
 
     async def test_needs_an_id_and_takes_no_subject(self, ledger: Ledger) -> None:
-        with pytest.raises(InvalidOption, match="which record"):
+        with pytest.raises(InvalidOption, match="the record"):
             await ledger.jobs.set(REVIEWS, b"2")
         with pytest.raises(InvalidOption, match="subject"):
             await ledger.jobs.set(REVIEWS, b"2", id="a", subject="pull/1")

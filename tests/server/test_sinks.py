@@ -260,7 +260,7 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
     "an option of ours": (
         KAFKA | {"KAFKA_OPTIONS": f"acks={CANARY}"},
         {},
-        ("events.kafka_options", "not to be chosen"),
+        ("events.kafka_options", "cannot be overridden"),
     ),
     "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("events.kafka_options", "one per line")),
     "no stream": ({"REDIS_STREAM": "a b"}, {}, ("events.redis_stream",)),

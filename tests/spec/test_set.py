@@ -328,7 +328,7 @@ class TestSettingIsRefused:
         assert (await engine.inspect.job(REF)).payload == b"12345"
 
     async def test_without_an_id(self, engine: Engine) -> None:
-        with pytest.raises(InvalidOption, match="which job"):
+        with pytest.raises(InvalidOption, match="the job"):
             await engine.set(REVIEWS, b"")
         with pytest.raises(InvalidName):
             await engine.set(REVIEWS, b"", id="")

@@ -59,7 +59,7 @@ class TestADrain:
 
     async def test_that_does_not_end_is_refused_with_a_hint(self, bench: Bench) -> None:
         await circle.submit(1)
-        with pytest.raises(NotDrained, match="still at work") as refusal:
+        with pytest.raises(NotDrained, match="still running") as refusal:
             await bench.drain(within=seconds(2))
         assert refusal.value.settled > 0
         assert "submits" in refusal.value.remedy

@@ -139,7 +139,7 @@ class Towpath(Handlers):
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
         if not handler.belongs_to(self._connection):
-            raise HandlerInvalid(handler.name, rule="is the handler of another app")
+            raise HandlerInvalid(handler.name, rule="belongs to another app")
         super().remove(handler)
         for group in self._included:
             group.forget(handler)

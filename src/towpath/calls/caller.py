@@ -337,14 +337,16 @@ class Caller:
             reason = f"no connection within {self._connect:g} s"
             raise CallFailed(str(target), reason, sent=False) from error
         except TimeoutError as error:
-            reason = f"no whole answer within {self._timeout:g} s"
+            reason = f"no complete response within {self._timeout:g} s"
             raise CallFailed(str(target), reason) from error
         except httpcore.ConnectError as error:
             reason = f"no connection: {error}"
             raise CallFailed(str(target), reason, sent=False) from error
         except (httpcore.NetworkError, httpcore.ProtocolError):
             # Not chained: the parser's reason quotes what came, and that may be our own request.
-            raise CallFailed(str(target), "the connection ended, or brought no HTTP") from None
+            raise CallFailed(
+                str(target), "connection closed, or the response was not valid HTTP"
+            ) from None
 
 
 def _not_ours(record: logging.LogRecord) -> bool:

@@ -57,7 +57,7 @@ class AnswerTooLarge(CallError):
     """The answer is over its limit; what came of it is dropped. Its status is in `status`."""
 
     code = "answer_too_large"
-    remedy = "Let the receiver answer with less, or raise the limit."
+    remedy = "Make the receiver send a smaller response, or raise the limit."
 
     def __init__(self, place: str, *, status: int, limit: int) -> None:
         super().__init__(f"{place}: the answer ({status}) has more than {limit} bytes")
@@ -68,7 +68,7 @@ class AnswerRefused(CallError):
     """The receiver answered that it does not take the call as things are."""
 
     code = "answer_refused"
-    remedy = "Call again later; look at the receiver, and at the key that it was called with."
+    remedy = "Try again later; check the receiver and the key used to call it."
     retry = RetryAdvice.LATER
 
     def __init__(
@@ -84,7 +84,7 @@ class RefusedForGood(AnswerRefused):
     """The receiver answered that it will never take this call."""
 
     code = "refused_for_good"
-    remedy = "Look at what was sent and where; the same call would end the same way."
+    remedy = "Check what was sent and where; repeating the call would fail the same way."
     retry = RetryAdvice.NEVER
 
 
@@ -132,10 +132,10 @@ class SignatureWrong(SignatureRefused):
     """No signature of the message fits any of the secrets."""
 
     code = "signature_wrong"
-    remedy = "Check that both sides have the same secret, and that the body is verified unparsed."
+    remedy = "Check that both sides have the same secret, and that the raw body is verified."
 
     def __init__(self) -> None:
-        super().__init__("no signature fits")
+        super().__init__("no signature matches")
 
 
 class SecretInvalid(InvalidInput):

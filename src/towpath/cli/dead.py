@@ -98,7 +98,7 @@ async def search(
 async def retry(
     session: Session, *, jobs: SomeJobs = None, all: AllDead = False, queue: QueueOption = None
 ) -> None:
-    """Give dead jobs their attempts back.
+    """Give dead jobs new attempts.
 
     Some by name, or all that are dead now. Of a job that has a record in the database, the record
     is retried.
@@ -143,7 +143,7 @@ async def purge(
 
 def _named(jobs: list[str] | None) -> list[str]:
     if not jobs:
-        raise InvalidOption("jobs", "", rule="name some, or say --all")
+        raise InvalidOption("jobs", "", rule="name at least one, or pass --all")
     return jobs
 
 

@@ -27,7 +27,7 @@ EXAMPLES = """
 async def doctor(
     session: Session,
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as well.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
 ) -> None:
     """See whether the server is fit for work.
 

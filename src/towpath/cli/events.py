@@ -16,7 +16,7 @@ from towpath.errors import InvalidOption
 if TYPE_CHECKING:
     from towpath.ledger.outbox.outbox import Outbox, RefusedEvent
 
-app = typer.Typer(help="Events that leave: list, refused, resend, discard.")
+app = typer.Typer(help="The outbox, events for sinks: list, refused, resend, discard.")
 
 SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
 REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")
@@ -128,7 +128,7 @@ async def resend(
     Once the receiver is mended. They go to their old places; a running server sends them.
     """
     if all == bool(ids):
-        raise InvalidOption("ids", ids or "", rule="name some, or say --all")
+        raise InvalidOption("ids", ids or "", rule="name at least one, or pass --all")
     async with _outbox_of(session, database, sink) as outbox:
         if not all:
             await _each(session, sink, ids or [], "resent", lambda id: outbox.resend(sink, [id]))
@@ -185,7 +185,9 @@ def _place(after: str | None) -> int:
     if after is None:
         return 0
     if not (after.isascii() and after.isdecimal() and len(after) <= 18):
-        raise InvalidOption("after", after, rule="must be what the page before said")
+        raise InvalidOption(
+            "after", after, rule="must be the `after` value returned with the previous page"
+        )
     return int(after)
 
 

@@ -151,13 +151,13 @@ async def move(
     """
     wait, moment = duration("delay", delay), instant("due", due)
     if (wait is None) == (moment is None):
-        raise InvalidOption("delay", delay, rule="give --delay or --due, one of both")
+        raise InvalidOption("delay", delay, rule="pass either --delay or --due")
     await _each(session, jobs, queue, lambda engine, ref: engine.move(ref, delay=wait, due=moment))
 
 
 @verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")
 async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
-    """Give dead jobs their attempts back.
+    """Give dead jobs new attempts.
 
     Of a job that has a record in the database, the record is retried.
     """

@@ -44,7 +44,7 @@ async def create(
     ] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Make a key.
+    """Create a key.
 
     Its secret is shown now and never again. Two keys may have one name: to rotate, make the
     second, hand it out, and revoke the first.

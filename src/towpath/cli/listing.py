@@ -101,7 +101,11 @@ def _start(wanted: Wanted) -> tuple[int, str | None]:
     for at, place in enumerate(wanted.places):
         if place == (queue, state):
             return at, cursor or None
-    raise InvalidOption("after", wanted.after, rule="must be what the last page of this list gave")
+    raise InvalidOption(
+        "after",
+        wanted.after,
+        rule="must be the `after` value returned with the previous page of this list",
+    )
 
 
 # ── one job ──────────────────────────────────────────────────────────────────────────────

@@ -45,7 +45,7 @@ async def queues(
     session: Session,
     *,
     over: Annotated[
-        str, typer.Option(metavar="TIME", help="Measure DONE/MIN over so long; 0 = do not.")
+        str, typer.Option(metavar="TIME", help="Measure DONE/MIN over this time; 0 = do not.")
     ] = "1s",
 ) -> None:
     """Count the jobs of every queue.

@@ -43,10 +43,12 @@ AnchorOption = Annotated[
 ]
 MissedOption = Annotated[
     str,
-    typer.Option(metavar="skip|once|all", help="What becomes of firings nobody was there for."),
+    typer.Option(metavar="skip|once|all", help="What to do about missed firings."),
 ]
-Paused = Annotated[bool, typer.Option("--paused", help="Let it wait until it is resumed.")]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, max=100, help="So many firings.")]
+Paused = Annotated[bool, typer.Option("--paused", help="Create it paused.")]
+Count = Annotated[
+    int, typer.Option("--count", "-n", min=1, max=100, help="How many firings to show.")
+]
 _COLUMNS = ("queue", "schedule", "when", "source", "next", "last")
 _DECIDED = ("id", "delay", "due")
 
@@ -172,7 +174,7 @@ async def pause(session: Session, *, queue: QueueArgument, name: NameArgument) -
 
 @verb(app, "resume", examples="towpath schedules resume reports nightly")
 async def resume(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Fire it again, from now on: nothing is made up for."""
+    """Fire it again from now on; missed firings are not made up for."""
     async with session.engine() as engine:
         info = await engine.schedules.resume(queue, name)
     session.out.answer(_described(info), f"{queue}/{name}  resumed  next {_plain(info.next)}")

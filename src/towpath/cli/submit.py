@@ -32,11 +32,13 @@ Lines = Annotated[
 ]
 KeepExisting = Annotated[
     bool,
-    typer.Option("--keep-existing", help="Take a job of that id as it is, whatever its payload."),
+    typer.Option(
+        "--keep-existing", help="Keep an existing job with that id, whatever its payload."
+    ),
 ]
 Replace = Annotated[
     bool,
-    typer.Option("--replace", help="Replace the job of that id that waits, or make it anew."),
+    typer.Option("--replace", help="Replace the waiting job with that id, or create it."),
 ]
 Record = Annotated[
     bool,
@@ -93,7 +95,7 @@ async def submit(
     wait: Wait = None,
     **said: Any,
 ) -> None:
-    """Take jobs in. When this returns they exist.
+    """Submit jobs. Returns once they are stored.
 
     With --id a repeat is harmless: the same id is the same job, and the answer says `existed`. With
     another payload it is refused (exit code 4), and the job that exists stays as it is. With

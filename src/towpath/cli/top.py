@@ -29,9 +29,9 @@ Look = Mapping[str, "Counts"]
 async def top(
     session: Session,
     *,
-    every: Annotated[str, typer.Option(metavar="TIME", help="How often to look.")] = "1s",
+    every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh.")] = "1s",
     once: Annotated[
-        bool, typer.Option("--once", help="One look over that time, then end.")
+        bool, typer.Option("--once", help="Measure once over that time, then exit.")
     ] = False,
 ) -> None:
     """Watch every queue, live.

@@ -30,7 +30,7 @@ Processes = Annotated[
     int | None, typer.Option("--processes", "-p", help="Worker processes.  [setting]")
 ]
 Reload = Annotated[
-    bool, typer.Option("--reload", help="Start anew when source files change, for development.")
+    bool, typer.Option("--reload", help="Restart when source files change, for development.")
 ]
 Grace = Annotated[
     str | None, typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]")
@@ -45,7 +45,7 @@ LogFormat = Annotated[
 ]
 Burst = Annotated[bool, typer.Option("--burst", help="Stop when there is nothing left to run now.")]
 Check = Annotated[
-    bool, typer.Option("--check", help="Only see that it could start, and say what it serves.")
+    bool, typer.Option("--check", help="Check that it could start, and show what it serves.")
 ]
 
 

@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 QueuesArgument = Annotated[list[str], typer.Argument(metavar="QUEUE…", help="Names of queues.")]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="QUEUE/ID, or an ID alone: it is looked for.")
+    str, typer.Argument(metavar="JOB", help="QUEUE/ID, or an ID alone: it is searched for.")
 ]
 JobsArgument = Annotated[
-    list[str], typer.Argument(metavar="JOB…", help="QUEUE/ID, or an ID alone: it is looked for.")
+    list[str], typer.Argument(metavar="JOB…", help="QUEUE/ID, or an ID alone: it is searched for.")
 ]
 QueueOption = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="So many per page.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Entries per page.")]
 After = Annotated[
-    str | None, typer.Option("--after", metavar="CURSOR", help="Go on after that page.")
+    str | None,
+    typer.Option(
+        "--after", metavar="CURSOR", help="The `after` value returned with the previous page."
+    ),
 ]
 
 

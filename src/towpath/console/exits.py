@@ -41,7 +41,7 @@ class QueueNotFound(QueueError):
     """The server knows no queue of that name; nothing was changed."""
 
     code = "queue_not_found"
-    remedy = "See `towpath queues` for those that exist; a submit makes a new one."
+    remedy = "Run `towpath queues` to list queues; a submit creates a new one."
 
     def __init__(self, queue: str, known: Iterable[str]) -> None:
         super().__init__("; ".join(filter(None, (f"no queue {queue}", did_you_mean(queue, known)))))
@@ -81,7 +81,7 @@ class NotConfirmed(InvalidInput):
     """Something would be lost for good, and nobody said that it may."""
 
     code = "not_confirmed"
-    remedy = "Say --yes if you mean it."
+    remedy = "Pass --yes to confirm."
 
 
 class JobFailed(JobError):
@@ -95,10 +95,10 @@ class NotInstalled(TowpathError):
     """A library is missing that comes with an extra."""
 
     code = "not_installed"
-    remedy = "Install the extra that the message names; in quotes, for the shell's sake."
+    remedy = "Install the extra named in the message; keep the quotes for the shell."
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(f"{library} is not here: pip install 'towpath[{extra}]'")
+        super().__init__(f"{library} is not installed: pip install 'towpath[{extra}]'")
         self.library, self.extra = library, extra
 
 
@@ -114,7 +114,7 @@ class RemoteRefused(TowpathError):
     """The server that a command speaks HTTP to refused. Code and remedy are the server's own."""
 
     code = "remote_refused"
-    remedy = "Check the address of the server and the key; see the server's own words."
+    remedy = "Check the server's address and the key; the server's message says more."
 
     def __init__(self, status: int, problem: Mapping[str, Any], retry: RetryAdvice) -> None:
         super().__init__(str(problem.get("detail") or f"the server answered {status}"))

@@ -80,7 +80,11 @@ async def audit_page(
 
 def _require_all(key: KeyInfo) -> None:
     if "*" not in key.queues:
-        raise Refused(403, "queue_forbidden", "the key is for some queues, and this is about all")
+        raise Refused(
+            403,
+            "queue_forbidden",
+            "the key covers only some queues; this request is about all of them",
+        )
 
 
 # ── search ───────────────────────────────────────────────────────────────────────────────

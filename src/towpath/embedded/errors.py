@@ -111,7 +111,7 @@ class CommandRefused(EmbeddedError):
     """The server answered a command with an error."""
 
     code = "command_refused"
-    remedy = "The server's own words say what it needs."
+    remedy = "The server's message says what it needs."
 
     def __init__(self, command: str, said: str) -> None:
         super().__init__(f"{command}: {said}")

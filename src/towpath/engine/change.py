@@ -89,7 +89,7 @@ class Changing(Lifetime):
         that is leased, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
         """
         if options.get("id") is None:
-            raise InvalidOption("id", None, rule="must say which job is set")
+            raise InvalidOption("id", None, rule="is required: it names the job to set")
         name, job = queue_name(queue), new_job(payload, **options)
         [answer] = await self._set(name, [job], durability, call)
         placed = codec.placed(name, job.id, answer)
@@ -185,9 +185,9 @@ def when(due: datetime | None, delay: DurationLike | None) -> tuple[int, int]:
         return instant_ms("due", due), 0
     if delay is not None and due is None:
         return BY_DELAY, duration_ms("delay", delay)
-    raise InvalidOption("due", due, rule="give a delay or a due time, one of both")
+    raise InvalidOption("due", due, rule="pass either a delay or a due time")
 
 
 def _check_call(call: Call | None, steps: int) -> None:
     if call is not None and steps > 1:
-        raise InvalidOption("call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs")
+        raise InvalidOption("call", call, rule=f"covers at most {LARGEST_BATCH} jobs")

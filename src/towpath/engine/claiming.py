@@ -71,14 +71,14 @@ def wish_of(
 def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) -> list[Any] | None:
     """Which jobs, and how many its worker may hold: what follows; None = whatever there is."""
     if isinstance(selectors, str):
-        raise InvalidOption("selectors", selectors, rule="must be several texts, not one")
+        raise InvalidOption("selectors", selectors, rule="must be a list of texts, not one text")
     named = list(dict.fromkeys(map(selector_name, selectors)))
     if not named and max_held is None:
         return None
     if len(named) > SELECTORS_MOST:
         raise InvalidOption("selectors", len(named), rule=f"at most {SELECTORS_MOST}")
     if named and lane is not None:
-        raise InvalidOption("selectors", lane, rule="name a lane or selectors, not both")
+        raise InvalidOption("selectors", lane, rule="pass a lane or selectors, not both")
     return [named, 0 if max_held is None else whole("max_held", max_held, 1, HELD_MOST)]
 
 

@@ -107,9 +107,7 @@ class Engine(Changing):
         """
         name, wanted = queue_name(queue), list(jobs)
         if call is not None and len(list(submits(wanted))) > 1:
-            raise InvalidOption(
-                "call", call, rule=f"names one step of at most {LARGEST_BATCH} jobs"
-            )
+            raise InvalidOption("call", call, rule=f"covers at most {LARGEST_BATCH} jobs")
         if not wanted:
             return []
         answers = await self._batcher.submit(name, wanted, durability, call)

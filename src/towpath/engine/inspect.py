@@ -156,7 +156,7 @@ class Inspector:
         """
         name = queue_name(queue)
         if state not in STATES:
-            raise InvalidOption("state", state, rule=f"{state} jobs are not there to be listed")
+            raise InvalidOption("state", state, rule=f"{state} jobs cannot be listed")
         if lane is not None and state is not State.WAITING:
             raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
         size = whole("size", size, 1, LARGEST_PAGE)
@@ -288,7 +288,11 @@ def _cursor(after: str | None) -> tuple[bytes, bytes]:
     try:
         score, _, id = base64.urlsafe_b64decode(after.encode()).partition(b" ")
     except (ValueError, AttributeError) as error:
-        raise InvalidOption("after", after, rule="must be what the last page gave") from error
+        raise InvalidOption(
+            "after", after, rule="must be the `after` value returned with the previous page"
+        ) from error
     if not id or not _SCORE.fullmatch(score):
-        raise InvalidOption("after", after, rule="must be what the last page gave")
+        raise InvalidOption(
+            "after", after, rule="must be the `after` value returned with the previous page"
+        )
     return id, score

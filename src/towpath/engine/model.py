@@ -159,7 +159,9 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
         if value is not None or not field.may_be_none:
             more[name] = field.kind.kept(name, value)
     if "delay" in more and "due" in more:
-        raise InvalidOption("due", options.get("due"), rule="give a delay or a due time, not both")
+        raise InvalidOption(
+            "due", options.get("due"), rule="pass either a delay or a due time, not both"
+        )
     if "id" not in more:
         return NewJob(new_job_id(), payload, more or None)
     id = more.pop("id")

@@ -174,7 +174,7 @@ class Schedules(Recurring):
         return await self.change(queue, name, paused=True)
 
     async def resume(self, queue: str, name: str) -> ScheduleInfo:
-        """Fire it again, from now on: nothing is made up for."""
+        """Fire it again from now on; missed firings are not made up for."""
         return await self.change(queue, name, paused=False)
 
     async def delete(self, queue: str, name: str) -> None:

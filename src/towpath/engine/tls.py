@@ -36,12 +36,12 @@ class Tls(Options, frozen=True, kw_only=True):
     cert: str | None = None
     """The client certificate, for servers that ask for one."""
     key: str | None = None
-    """Its private key; none = it is in the file of the certificate."""
+    """The certificate's private key; default: in the same file."""
     verify: Verify = Verify.FULL
     """How the server's certificate is checked: full; authority (host names don't matter); none
     (anybody may answer)."""
     sentinels: bool = True
-    """Whether the sentinels are asked over TLS as well."""
+    """Whether to connect to the sentinels over TLS, too."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Tls:

@@ -34,10 +34,10 @@ class WebhookInvalid(FieldInvalid):
 
 
 class SignatureInvalid(SignatureRefused):
-    """The header that shows who sent a webhook is missing, or fits none of the secrets."""
+    """The header that shows who sent a webhook is missing, or matches none of the secrets."""
 
     code = "signature_invalid"
-    remedy = "Give the forge's webhook the same secret as here; both may have several for a while."
+    remedy = "Use the same secret here and in the forge's webhook; each may have two meanwhile."
 
     def __init__(self, header: str, problem: str) -> None:
         super().__init__(f"{header} {problem}")

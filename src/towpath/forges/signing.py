@@ -72,4 +72,4 @@ def _given(name: str, headers: Mapping[str, str]) -> bytes:
 def _check(name: str, given: bytes, expected: Sequence[bytes]) -> None:
     # All are compared: how long it takes tells nothing about which of them fits.
     if not sum(hmac.compare_digest(given, it) for it in expected):
-        raise SignatureInvalid(name, "fits none of the secrets")
+        raise SignatureInvalid(name, "matches none of the secrets")

@@ -58,7 +58,7 @@ class LedgerUnwritable(LedgerUnreachable):
     """The database can't write now: its disk is full or fails, or it is read-only."""
 
     code = "ledger_unwritable"
-    remedy = "Free space on its disk, or end its read-only mode; what waits is written then."
+    remedy = "Free space on its disk, or end its read-only mode; pending writes follow then."
 
 
 class LedgerRefused(LedgerError):
@@ -72,7 +72,7 @@ class LedgerOutdated(LedgerError):
     """The database has no schema yet, or an older one than this Towpath needs."""
 
     code = "ledger_outdated"
-    remedy = "Run `towpath migrate`; it can be run again without harm."
+    remedy = "Run `towpath migrate`; it is safe to repeat."
 
     def __init__(self, found: str | None, wanted: str, *, of: str = "ledger") -> None:
         has = "no schema" if found is None else f"schema {found}"
@@ -86,7 +86,7 @@ class LedgerAbsent(LedgerOutdated):
     """There is no such database file."""
 
     code = "ledger_absent"
-    remedy = "Check the path; `towpath migrate` makes a new database there."
+    remedy = "Check the path; `towpath migrate` creates a new database there."
 
     def __init__(self, path: str) -> None:
         LedgerError.__init__(self, f"there is no database file {path}")
@@ -107,7 +107,7 @@ class MigrationFailed(LedgerError):
     """A step of a migration did not work; nothing was changed, in no table."""
 
     code = "migration_failed"
-    remedy = "Mend what the reason names, or go back to the release before; then migrate again."
+    remedy = "Fix what the reason names, or return to the previous release; then migrate again."
 
     def __init__(self, line: str, reason: str) -> None:
         super().__init__(f"migration of {line}: {reason}")
@@ -151,7 +151,7 @@ class LedgerElsewhere(LedgerError):
     code = "ledger_elsewhere"
     remedy = (
         "Use a session on the ledger's database, or make the session's database the app's ledger;"
-        " `towpath migrate` makes the tables there."
+        " `towpath migrate` creates the tables there."
     )
 
     def __init__(self, what: str) -> None:
@@ -179,7 +179,7 @@ class KeyEnded(ApiKeyError):
     """The secret belongs to a key that was revoked or has expired: it stays that way."""
 
     code = "key_ended"
-    remedy = "Choose another secret; one that has ended is never taken again."
+    remedy = "Choose another secret; a revoked or expired one is never accepted again."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"key {key}: revoked or expired")
@@ -223,7 +223,7 @@ class RecordEnded(RecordError):
     """The record ended before it could be cancelled."""
 
     code = "record_ended"
-    remedy = "Nothing is left to cancel."
+    remedy = "No action needed: the record has already ended."
 
     def __init__(self, queue: str, id: str, state: str) -> None:
         super().__init__(queue, id, f"ended as {state}")
@@ -245,7 +245,7 @@ class RecordNotWaiting(RecordError):
     """Only a record that waits (pending or failed) can be moved; none can be set while it runs."""
 
     code = "record_not_waiting"
-    remedy = "Let a running one end, or cancel it first. `set` makes one that has ended anew."
+    remedy = "Wait until it ends, or cancel it first. `set` replaces one that has ended."
 
     def __init__(self, queue: str, id: str, state: str) -> None:
         super().__init__(queue, id, f"is {state}, not waiting")

@@ -65,7 +65,7 @@ class CommandUnavailable(CommandError):
     """The program is not there, or can't be started."""
 
     code = "command_unavailable"
-    remedy = "Install the program, or name it with its whole path."
+    remedy = "Install the program, or give its full path."
 
     def __init__(self, program: str, reason: str) -> None:
         super().__init__(f"{program}: {reason}")
@@ -76,7 +76,7 @@ class CommandTimedOut(CommandError):
     """The command took longer than it may; it was ended, and all that it had begun."""
 
     code = "command_timed_out"
-    remedy = "Give it less to do, or more time."
+    remedy = "Give the command less work, or raise its time limit."
 
     def __init__(self, within: Duration, complaint: str) -> None:
         super().__init__(f"not done within {within}")
@@ -87,7 +87,7 @@ class OutputTooLarge(CommandError):
     """The command printed more than is kept; it was ended, and its output dropped."""
 
     code = "output_too_large"
-    remedy = "Let it print less to standard output; the rest belongs to standard error."
+    remedy = "Print less to standard output; send the rest to standard error."
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} bytes were printed")

@@ -44,7 +44,7 @@ class PayloadIn(Body):
         if self.payload_base64 is None:
             return note(self.payload)
         if self.payload is not None:
-            raise InvalidOption("payload_base64", "…", rule="give this or a payload, not both")
+            raise InvalidOption("payload_base64", "…", rule="pass this or a payload, not both")
         return from_base64("payload_base64", self.payload_base64)
 
 

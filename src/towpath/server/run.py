@@ -144,7 +144,7 @@ class PortTaken(TowpathError):
     """Something else listens at the address."""
 
     code = "port_taken"
-    remedy = "Stop what listens there, or choose another port with --port."
+    remedy = "Stop the program that listens there, or choose another port with --port."
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(f"{host}:{port} is in use")

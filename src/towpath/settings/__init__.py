@@ -53,9 +53,11 @@ class CallsOptions(Options, frozen=True, kw_only=True):
     """Calls that go out: pushes, callbacks, webhooks."""
 
     allow: tuple[str, ...] = ()
-    """Private networks, addresses and hosts that they may reach: `10.0.0.0/8,worker.internal`."""
+    """Private networks, addresses and hosts that outgoing calls may reach:
+    `10.0.0.0/8,worker.internal`."""
     secrets: tuple[Secret, ...] = ()
-    """What they are signed with (`whsec_…`): one, or two during a rotation. `up` makes its own."""
+    """Secrets that outgoing calls are signed with (`whsec_…`): two during a rotation. `up` makes
+    its own."""
 
 
 class Core(Options, frozen=True, kw_only=True):
@@ -64,20 +66,20 @@ class Core(Options, frozen=True, kw_only=True):
     url: Annotated[Secret, Mark(also=("REDIS_URL",))] = "redis://localhost:6379"
     """The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
     username: str | None = None
-    """Who logs in at the server; wins over the one in the URL."""
+    """User name for the server; overrides the one in the URL."""
     password: Secret | None = None
-    """With what; wins over the one in the URL, and keeps it out of there."""
+    """Password for the server; overrides the one in the URL."""
     tls: Tls = Tls()
     database: Annotated[Secret | None, Mark(also=("DATABASE_URL",))] = None
     """The ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
     durability: Annotated[str | None, Mark(read=_durability)] = None
-    """What the server promises, where it does not say so itself: memory, second, disk."""
+    """The server's durability class, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
     """How long a command waits for the server; a worker waits as long as it takes."""
     host: str = "127.0.0.1"
-    """Where the HTTP server listens; 0.0.0.0 = for everybody who reaches the machine."""
+    """Address the HTTP server listens on; 0.0.0.0 = all interfaces."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
-    """On which port; 0 = a free one."""
+    """Port of the HTTP server; 0 = any free one."""
     data: Path = Path("towpath-data")
     """Where `towpath up` keeps everything: jobs, database, files."""
     objects: bool = False
@@ -86,9 +88,9 @@ class Core(Options, frozen=True, kw_only=True):
     """The first admin key; none = `up` makes one and shows it once. For commands that speak HTTP to
     a server (`agent`, `mcp`): their key."""
     api_url: str = "http://127.0.0.1:8080"
-    """Where the HTTP server is, for these commands."""
+    """URL of the HTTP server, for these commands."""
     applications: tuple[str, ...] = ()
-    """Applications of others that are mounted: `module:name`, one or more."""
+    """Third-party applications to mount: `module:name`, one or more."""
     calls: CallsOptions = CallsOptions()
     worker: WorkerOptions = WorkerOptions()
     log: LogOptions = LogOptions()

@@ -320,7 +320,8 @@ QUEUE_UNREADABLE = LogEvent(
 SERVER_BACK = LogEvent("server.back", "The server answered again.", ("server", "away"))
 QUEUE_FAILING = LogEvent(
     "queue.failing",
-    "Jobs of the queue can't be claimed or settled for now; the worker tries on, and serves its "
+    "Jobs of the queue can't be claimed or settled for now; the worker keeps trying, "
+    "and serves its "
     "other queues.",
     ("queue", "server", "error", "reason"),
     ERROR,
@@ -401,7 +402,7 @@ EVENT_REFUSED = LogEvent(
 )
 OUTBOX_UNREADABLE = LogEvent(
     "outbox.unreadable",
-    "The outbox could not be read or written; the courier tries on.",
+    "The outbox could not be read or written; the courier keeps trying.",
     ("sink", "error", "reason"),
     WARNING,
 )
@@ -435,14 +436,14 @@ RECORDS_QUEUED = LogEvent(
     "the ledger was compared with Redis.",
     ("queue", "jobs", "reason"),
 )
-RELAY_STUCK = LogEvent(
-    "relay.stuck",
+RELAY_BLOCKED = LogEvent(
+    "relay.blocked",
     "Redis or the database gave no answer: records are kept in the database until it does.",
     ("error", "reason"),
     WARNING,
 )
-RELAY_GOES_ON = LogEvent(
-    "relay.goes_on",
+RELAY_RECOVERED = LogEvent(
+    "relay.recovered",
     "Redis and the database answer again; what was kept is queued.",
     (),
 )

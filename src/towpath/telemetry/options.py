@@ -36,7 +36,7 @@ class LogOptions(Options, frozen=True, kw_only=True):
     format: Form = Form.AUTO
     """human, plain (without colours), json, or auto: human in a terminal, JSON otherwise."""
     level: Level = Level.INFO
-    """The least important that is said: debug, info, warning, error, critical."""
+    """The lowest level that is logged: debug, info, warning, error, critical."""
 
 
 DEFAULTS = LogOptions()

@@ -24,12 +24,12 @@ class NotDrained(BenchError):
 
     code = "not_drained"
     remedy = (
-        "See whether a handler waits for something, or submits or snoozes its own job without a "
-        "delay; a drain that really takes so long gets its time with `within=`."
+        "Check whether a handler waits for something, or submits or snoozes its own job without a "
+        "delay. If the work takes this long, raise the limit with `within=`."
     )
 
     def __init__(self, within: Duration, settled: int) -> None:
-        super().__init__(f"still at work after {within}, {settled} attempts have ended")
+        super().__init__(f"still running after {within}, {settled} attempts have ended")
         self.within, self.settled = within, settled
 
 
@@ -37,7 +37,7 @@ class WorkerEnded(BenchError):
     """The worker process is not running."""
 
     code = "worker_ended"
-    remedy = "Read what it said, below the message."
+    remedy = "Read its output below the message."
 
     def __init__(self, app: str, exit_code: int | None, said: str) -> None:
         how = "was not started" if exit_code is None else f"ended with code {exit_code}"
@@ -49,7 +49,7 @@ class NeverHappened(BenchError):
     """The fact did not hold within the time."""
 
     code = "never_happened"
-    remedy = "See what the worker did instead, below the message, or allow more time: `within=`."
+    remedy = "Read the worker's output below the message, or allow more time with `within=`."
 
     def __init__(self, within: Duration, said: str) -> None:
         super().__init__(f"did not happen within {within}; the worker said:\n{said}")

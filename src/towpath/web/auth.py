@@ -193,7 +193,7 @@ def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
         raise Refused(
             403,
             "queue_forbidden",
-            "the key is for other queues",
+            "the key does not cover this queue",
             remedy="Use a key whose queue patterns match.",
         )
 

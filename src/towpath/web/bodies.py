@@ -137,7 +137,7 @@ class Room:
             raise Refused(413, "body_too_large", detail, remedy=self._remedy)
 
     async def read(self, receive: Receive, mine: Holding) -> bytes | None:
-        """The whole body; None if the client left. 413, 408, 503."""
+        """The whole body; None if the client disconnected. 413, 408, 503."""
         size = 0
         try:
             async with asyncio.timeout(self._within.total_seconds()) as mine.deadline:
@@ -160,7 +160,7 @@ class Room:
             raise Refused(
                 408,
                 "body_too_slow",
-                "the body did not come in time",
+                "the body did not arrive in time",
                 remedy="Send it again.",
                 headers={"Connection": "close"},
             ) from None
@@ -192,7 +192,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncGenerator[bool]:
-        """Put the body into *request*, and count it while the block runs. False: the client left.
+        """Put the body into *request*, and count it while the block runs. False = it left.
 
         400, 408, 413, 415, 503.
         """
@@ -228,7 +228,7 @@ class BodyRoute(APIRoute):
             bodies: Bodies = request.app.state.bodies
             async with bodies.read(request) as came:
                 if not came:
-                    return Response(status_code=400)  # the client left: nobody reads it
+                    return Response(status_code=400)  # the client disconnected: nobody reads it
                 return await handle(request)
 
         return handle_bounded
@@ -263,12 +263,12 @@ async def pieces(request: Request, *, silence: Duration) -> AsyncGenerator[bytes
             raise Refused(
                 408,
                 "body_too_slow",
-                "nothing of the body came in time",
+                "no part of the body arrived in time",
                 remedy="Send it again.",
                 headers={"Connection": "close"},
             ) from None
         if message["type"] == "http.disconnect":
-            raise Refused(400, "body_cut", "the client left", remedy="Send it again.")
+            raise Refused(400, "body_cut", "the client disconnected", remedy="Send it again.")
         if data := message.get("body", b""):
             yield data
         if not message.get("more_body", False):
@@ -301,7 +301,7 @@ class Deliveries:
 
     @asynccontextmanager
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[bytes | None]:
-        """The body while the block needs it; None if the client left. 413, 408, 503."""
+        """The body while the block needs it; None if the client disconnected. 413, 408, 503."""
         self._room.declared(dict(scope["headers"]))
         with self._room.holding(_network(scope)) as mine:
             yield await self._room.read(receive, mine)

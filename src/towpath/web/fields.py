@@ -43,7 +43,9 @@ LeaseSeconds = Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False, stri
 Text = Annotated[str, Field(min_length=1, max_length=512)]
 Instant = Annotated[datetime, BeforeValidator(_text)]
 Headers = Annotated[dict[str, str], BeforeValidator(_few_fields)]
-Token = Annotated[int, Field(ge=1, le=2**63 - 1, strict=True, description="What the claim gave.")]
+Token = Annotated[
+    int, Field(ge=1, le=2**63 - 1, strict=True, description="As returned by the claim.")
+]
 
 
 class Body(BaseModel):

@@ -21,11 +21,11 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     """What one server process takes on."""
 
     body: Annotated[int, Meta(ge=1024, le=1024**3)] = 2 * 1024 * 1024
-    """Bytes of one request's body."""
+    """Maximum size of a request's body, in bytes."""
     body_within: Duration = seconds(15)
     """How long a body may take to arrive."""
     head_within: Duration = seconds(15)
-    """How long its line and headers may take."""
+    """How long the request line and headers may take to arrive."""
     rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 2_000
     """Requests per second and key, twice as many at once; 0 = no limit."""
     streams: Many = 10_000

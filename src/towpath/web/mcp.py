@@ -154,7 +154,7 @@ class Endpoint:
     async def read(self, scope: Scope, receive: Receive) -> AsyncGenerator[Receive | None]:
         """The body of a request, read within the limits, and then what else comes of it.
 
-        None: the client left. Raises Refused.
+        None: the client disconnected. Raises Refused.
         """
         bodies: Bodies = scope["app"].state.bodies
         if scope["method"] != "POST":

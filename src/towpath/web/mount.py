@@ -171,7 +171,7 @@ class _Webhook:
             raise self._not_configured()
         async with self._deliveries.read(request.scope, request.receive) as body:
             if body is None:
-                return Response(status_code=400)  # the client left: nobody reads it
+                return Response(status_code=400)  # the client disconnected: nobody reads it
             found = self._read(request.headers, body)
         answers: dict[str, Answer] = {}
         failed: list[TowpathError] = []

@@ -71,7 +71,7 @@ class Problem(BaseModel):
                     "type": TYPES + "lease-lost",
                     "title": "Lease lost",
                     "status": 409,
-                    "detail": "job mails/m-17: token 7 no longer counts (now 9, worker w2)",
+                    "detail": "job mails/m-17: token 7 is no longer valid (now 9, worker w2)",
                     "remedy": "Stop this attempt and discard its result; "
                     "the job runs under a newer lease.",
                     "holder": "w2",

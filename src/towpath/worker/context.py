@@ -86,7 +86,7 @@ class Context(Generic[S]):
     def state(self) -> S:
         """What the app's `lifespan` gave: the same object for all attempts of this process."""
         if self._state is NO_STATE:
-            raise HandlerInvalid(self.handler, rule="asks for ctx.state; its app has no lifespan=")
+            raise HandlerInvalid(self.handler, rule="uses ctx.state, but its app has no lifespan=")
         return cast("S", self._state)
 
     @property

@@ -175,7 +175,7 @@ class Firing:
         name = work.what.name
         last = known.last.get(name)
         if name in known.unreadable:
-            reason = f"{name}: this release can't read when it was last fired; `forget` it"
+            reason = f"{name}: unreadable last firing; `towpath schedules forget` frees the name"
             self._teller.trouble("fire", self._queue, "Unreadable", reason)
             return LOOK_EVERY
         try:

@@ -53,14 +53,14 @@ class WorkerOptions(Options, frozen=True, kw_only=True):
     lease: Duration = seconds(15)
     """How long the process may be silent before its jobs run elsewhere."""
     name: Annotated[str | None, Mark(read=_name)] = None
-    """What the worker is called in listings; none = host, process and chance."""
+    """The worker's name in listings; default: host name, pid and a random suffix."""
     processes: Annotated[int, Meta(ge=1, le=1000)] = 1
     """How many worker processes `towpath worker` runs; each has the concurrency to itself."""
     metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
     """Where Prometheus fetches the metrics; 0 = nowhere. Of several processes, each has the port
     after the one before."""
     metrics_host: str = "127.0.0.1"
-    """On which address; 0.0.0.0 = on all, for whoever reaches them."""
+    """Address for the metrics; 0.0.0.0 = all interfaces."""
 
 
 DEFAULTS = WorkerOptions()

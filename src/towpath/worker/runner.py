@@ -87,7 +87,7 @@ class Runner:
         lease, handler = attempt.lease, cast("Handler[Any, Any, Any]", attempt.handler)
         most = own_limit(attempt)
         if most is not None and lease.attempt > most:
-            return Bury(lease, f"delivered {lease.attempt - 1} times without an end")
+            return Bury(lease, f"gave up after {most} deliveries; no attempt finished")
         if handler.place is Place.PROCESS:
             return await self._in_process(attempt, handler)
         payload = handler.payload.decode(lease.payload) if handler.takes_payload else None

@@ -263,7 +263,7 @@ class TestASignature:
         """A forged message learns nothing about what else is wrong with it."""
         forged = github("", b"\xff no JSON, no form", secret=OTHER, delivery="")
         headers = forged.headers | {"Content-Type": kind}
-        assert "fits none" in self.refusal(Delivery(headers, forged.body))
+        assert "matches none" in self.refusal(Delivery(headers, forged.body))
 
     def test_in_the_old_header_does_not_count(self) -> None:
         sent = pull_request()

@@ -52,7 +52,7 @@ class TaskNotFound(TowpathError):
     """There is no such task, or it ended long ago."""
 
     code = "task_not_found"
-    remedy = "Use the task_id that request-task gave; ask for another task."
+    remedy = "Use the `task_id` returned by request-task, or request another task."
 
     def __init__(self, task_id: str) -> None:
         super().__init__(f"there is no task {task_id}")
@@ -74,7 +74,7 @@ class TaskStale(LeaseError):
         expires_at: datetime | None = None,
     ) -> None:
         who = f"held by {holder}" if holder else f"{state}, and held by nobody"
-        super().__init__(f"task {task_id} is {who}: this token no longer counts")
+        super().__init__(f"task {task_id} is {who}: this token is no longer valid")
         self.task_id, self.state = task_id, state
         self.holder, self.expires_at = holder, expires_at
 
@@ -88,7 +88,7 @@ class NotHeld(TowpathError):
     """Nobody holds the issue, so there is nothing to take away."""
 
     code = "issue_not_held"
-    remedy = "Nothing to do; `explain` says why it is not handed out."
+    remedy = "No action needed; `explain` says why the issue is not handed out."
 
     def __init__(self, id: str) -> None:
         super().__init__(f"nobody holds issue {id}")

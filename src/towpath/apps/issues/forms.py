@@ -148,7 +148,7 @@ class Which(Body):
     agent: AgentId | None = None
     """Those that it holds."""
     after: Annotated[str, Field(max_length=300)] | None = None
-    """`after` of the last page."""
+    """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 

@@ -30,22 +30,21 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
     """How often an issue is handed out under one task before it is given up."""
 
     github_secrets: tuple[Secret, ...] = ()
-    """What GitHub's webhooks are signed with; two while one is replaced. None = they are not
-    taken."""
+    """Secrets of GitHub's webhooks; two during a rotation. None = they are refused."""
     delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
-    """Bytes of one webhook."""
+    """Maximum size of one webhook, in bytes."""
     github_token: Secret | None = None
-    """With what issues are read and labelled on GitHub; none = GitHub is not called."""
+    """Token for reading and labelling issues on GitHub; none = GitHub is not called."""
     github_host: str = GITHUB
     """The GitHub that the issues are on."""
     github_api: str | None = None
-    """Its API, where that is not at the usual address."""
+    """URL of GitHub's API, if it is not the usual one."""
     allow: Allowed = ()
 
     sync: Duration = minutes(10)
     """How often all issues are compared with GitHub."""
     look: Duration = seconds(5)
-    """How often leases that have ended are looked for."""
+    """How often to look for expired leases."""
     pause: Duration = minutes(5)
     """After GitHub refused to have an issue assigned: how long it is not offered."""
 

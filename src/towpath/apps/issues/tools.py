@@ -86,7 +86,9 @@ class ListIssues(Arguments):
     )
     agent: str | None = Field(default=None, max_length=64, description="Those that it holds.")
     after: str | None = Field(
-        default=None, max_length=300, description="`after` of the page before."
+        default=None,
+        max_length=300,
+        description="The `after` value returned with the previous page.",
     )
     size: int = Field(default=20, ge=1, le=LARGEST_PAGE)
 

@@ -92,7 +92,7 @@ async def submit(
     queues it within seconds. With --id a repeat is harmless.
     """
     if number is None and not ref:
-        raise InvalidOption("ref", "", rule="say --ref BRANCH, or --number of a pull request")
+        raise InvalidOption("ref", "", rule="pass --ref BRANCH, or --number for a pull request")
     task = ReviewTask(
         forge=Forge.API,
         kind=Kind.PUSH if number is None else Kind.PULL,

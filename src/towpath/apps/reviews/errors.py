@@ -31,7 +31,7 @@ class ReviewInvalid(FieldInvalid):
     """What a reviewer gave back is no review."""
 
     code = "review_invalid"
-    remedy = "Let the reviewer give plain text, or JSON with summary, verdict and comments."
+    remedy = "Make the reviewer return plain text, or JSON with summary, verdict and comments."
 
 
 class ReviewDiffers(JobDiffers):

@@ -103,7 +103,7 @@ class Wish(Body):
     number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     """Of the repository's pull request."""
     after: Annotated[str, Field(max_length=2048)] | None = None
-    """`after` of the last page."""
+    """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 

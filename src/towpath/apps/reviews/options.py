@@ -29,12 +29,11 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
     """Reviews: whose webhooks are taken, who reviews, where reviews are posted."""
 
     github_secrets: tuple[Secret, ...] = ()
-    """What GitHub's webhooks are signed with; two while one is replaced. None = they are not
-    taken."""
+    """Secrets of GitHub's webhooks; two during a rotation. None = they are refused."""
     gitlab_secrets: tuple[Secret, ...] = ()
     """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
     delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
-    """Bytes of one webhook."""
+    """Maximum size of one webhook, in bytes."""
 
     reviewer_command: Command = ()
     """The reviewer as a program and its arguments: a list, or words. No shell reads it."""
@@ -55,15 +54,15 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
     """How many reviews run at once in one server process."""
 
     github_token: Secret | None = None
-    """With what reviews are posted to GitHub; none = they are not."""
+    """Token for posting reviews to GitHub; none = they are not posted."""
     github_host: str = GITHUB
-    """The GitHub that they are posted to."""
+    """Host of the GitHub that reviews are posted to."""
     github_approves: bool = False
     """Whether the verdict `approve` becomes an approval; otherwise it is a comment."""
     gitlab_token: Secret | None = None
-    """With what reviews are posted to GitLab; none = they are not."""
+    """Token for posting reviews to GitLab; none = they are not posted."""
     gitlab_host: str = GITLAB
-    """The GitLab that they are posted to."""
+    """Host of the GitLab that reviews are posted to."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

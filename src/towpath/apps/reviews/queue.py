@@ -49,7 +49,7 @@ class TaskNotLocked(TaskNotHeld):
     """Nobody holds the task, so there is no lock to take away."""
 
     code = "task_not_locked"
-    remedy = "Nothing to do: it waits for its turn, or is dead."
+    remedy = "No action needed: the task is waiting or dead."
 
     def __init__(self, task: str) -> None:
         super().__init__(task, by="by anybody")

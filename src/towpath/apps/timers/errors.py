@@ -41,10 +41,10 @@ class TimerDiffers(JobDiffers):
 
     code = "timer_differs"
     remedy = (
-        "Use another task_id. `set` (PUT) replaces the timer that is there, `move` (PATCH) changes "
+        "Use another task_id. `set` (PUT) replaces the existing timer, `move` (PATCH) changes "
         "its time."
     )
-    what = "is there with other params or another time"
+    what = "exists with other params or another time"
 
 
 class TimerEnded(JobError):
@@ -99,8 +99,8 @@ class TimerTypesFull(QueueError):
 
     code = "timer_types_full"
     remedy = (
-        "Use one of the types that are there: `towpath timers types`. What differs from timer to "
-        "timer belongs into params. A type that is not used goes after a day."
+        "Use one of the existing types (`towpath timers types`), and put what differs from timer "
+        "to timer into params. An unused type is removed after a day."
     )
 
     def __init__(self, most: int) -> None:
@@ -123,7 +123,7 @@ class TooManyInstances(TowpathError):
     """No room for another instance; nothing was changed."""
 
     code = "too_many_instances"
-    remedy = "Let instances leave when they stop; those that are silent make room after 30 s."
+    remedy = "Deregister instances when they stop; silent ones are removed after 30 s."
     retry = RetryAdvice.LATER
 
     def __init__(self, who: str, most: int) -> None:

@@ -146,7 +146,7 @@ async def set_(
     path = {"task_type": type_key.task_type, "task_id": task_id, "app": type_key.app}
     for field, value in path.items():
         if getattr(body, field) not in (None, value):
-            raise InvalidOption(field, getattr(body, field), rule="must be as in the path")
+            raise InvalidOption(field, getattr(body, field), rule="must equal the one in the path")
     require(key, Scope.SUBMIT, queue_of(type_key))
     new = body.new(type_key, task_id)
     call = named.call(repr(("set", new)).encode()) if named else None
@@ -189,7 +189,10 @@ async def explain(which: TheTimer, timers: TheTimers, key: CanLook) -> Explained
 
 # ── many ─────────────────────────────────────────────────────────────────────────────────
 
-After = Annotated[str | None, Query(max_length=4096, description="`after` of the last page.")]
+After = Annotated[
+    str | None,
+    Query(max_length=4096, description="The `after` value returned with the previous page."),
+]
 Size = Annotated[int, Query(ge=1, le=1000)]
 Type = Annotated[str | None, Query(min_length=1, max_length=128, description="Only this type.")]
 Since = Annotated[Instant | None, Query(description="From then on, with a time zone.")]

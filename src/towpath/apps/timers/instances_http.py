@@ -222,7 +222,7 @@ class HandedOver(NamedTuple):
     def key(self, key: KeyInfo, body: HandedOverIn) -> TypeKey:
         """Its type, if *key* is for it; else 403. The app may be said in the path and in *body*."""
         if self.app and body.app not in (None, self.app):
-            raise InvalidOption("app", body.app, rule="must be as in the path")
+            raise InvalidOption("app", body.app, rule="must equal the one in the path")
         found = TypeKey(self.task_type, self.app or body.app)
         require(key, Scope.WORK, queue_of(found))
         return found

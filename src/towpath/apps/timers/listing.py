@@ -90,7 +90,9 @@ class _Place(NamedTuple):
         try:
             return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=cls)
         except (ValueError, msgspec.MsgspecError) as error:
-            raise InvalidOption("after", text, rule="must be `after` of the page before") from error
+            raise InvalidOption(
+                "after", text, rule="must be the `after` value returned with the previous page"
+            ) from error
 
 
 async def page_of(

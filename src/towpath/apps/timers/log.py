@@ -128,7 +128,9 @@ class FiringLog:
         upto = _LATEST if until is None else f"({instant_ms('until', until)}-0"
         if after is not None:
             if re.fullmatch(r"\d{1,15}-\d{1,15}", after) is None:
-                raise InvalidOption("after", after, rule="must be `after` of the page before")
+                raise InvalidOption(
+                    "after", after, rule="must be the `after` value returned with the previous page"
+                )
             upto = f"({after}"
         from_ms = 0 if since is None else instant_ms("since", since)
         rows = await self._record(key).read(

@@ -24,9 +24,9 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     log_age: Duration = days(7)
     """How long a firing stays in the log."""
     log_entries: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
-    """At most so many firings stay in the log of a type; 0 = none are logged."""
+    """How many firings the log of a type keeps; 0 = none."""
     log_bytes: Annotated[int, Meta(ge=4096, le=1024**3)] = 4 * 1024 * 1024
-    """At most so many bytes of them, about."""
+    """About how many bytes of firings the log of a type keeps."""
     secrets: Signing = ()
     allow: tuple[str, ...] = ()
     """Private networks, addresses and hosts at which instances of applications may be called

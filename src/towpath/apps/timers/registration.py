@@ -34,7 +34,7 @@ class ServerAnswered(TowpathError):
     """The Towpath server refused what the client asked for."""
 
     code = "timer_server_answered"
-    remedy = "Check the server's address, the key and its scopes; see the server's own words."
+    remedy = "Check the server's address, the key and its scopes; the server's message says more."
     retry = RetryAdvice.LATER
 
     def __init__(self, what: str, answer: Answer) -> None:

@@ -65,7 +65,7 @@ class Position(NamedTuple):
     upload: Upload
     status: Status
     offset: int | None
-    """Bytes; None = it is joined of others, and that is not done yet."""
+    """Bytes; None = it was joined from other uploads, and that is not done yet."""
     size: int | None
     heard_of: int
     """ms"""

@@ -15,11 +15,11 @@ TowpathError
     │   ├── UploadEnded      it is completed, or about to be
     │   ├── UploadFailed     it has failed, and waits to be resumed
     │   ├── UploadIncomplete chunks are missing
-    │   ├── ChunkDiffers     the chunk is there with other bytes
+    │   ├── ChunkDiffers     the chunk was already received with different bytes
     │   ├── OffsetDiffers    what is here ends elsewhere
     │   ├── LastChunkDiffers another chunk is the last one
     │   └── ChecksumMismatch the whole file is not what its checksum says
-    ├── UploadJoined         it is joined of others, and takes no bytes
+    ├── UploadJoined         it was joined from other uploads, and takes no bytes
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           there is no room for another part now
@@ -60,27 +60,27 @@ class DigestMismatch(InvalidInput):
     """The bytes are not those that Content-Digest tells of; nothing of them counts."""
 
     code = "digest_mismatch"
-    remedy = "Send the chunk again; if it happens again, compute the digest of what is sent."
+    remedy = "Send the chunk again; if it fails again, check how the digest is computed."
 
     def __init__(self, number: int, algorithm: str) -> None:
-        super().__init__(f"chunk {number}: its {algorithm} is not that of Content-Digest")
+        super().__init__(f"chunk {number}: its {algorithm} does not match Content-Digest")
 
 
 class BodyDiffers(InvalidInput):
     """The bytes are not those that Upload-Checksum tells of; nothing of them counts."""
 
     code = "body_differs"
-    remedy = "Send the same bytes again; if it happens again, compute the checksum of what is sent."
+    remedy = "Send the same bytes again; if it fails again, check how the checksum is computed."
 
     def __init__(self, upload: str, algorithm: str) -> None:
-        super().__init__(f"upload {upload}: the body's {algorithm} is not that of Upload-Checksum")
+        super().__init__(f"upload {upload}: the body's {algorithm} does not match Upload-Checksum")
 
 
 class RangeInvalid(InvalidInput):
     """A range that the content does not have."""
 
     code = "range_invalid"
-    remedy = "Ask for bytes within the size; Content-Range has it."
+    remedy = "Request a range within the size; Content-Range states it."
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the content has {size} bytes")
@@ -101,7 +101,7 @@ class UploadNotFound(UploadError):
     """There is no upload of that id."""
 
     code = "upload_not_found"
-    remedy = "Use the `upload_id` that starting an upload answers."
+    remedy = "Use the `upload_id` returned when the upload was started."
 
     def __init__(self, upload: str) -> None:
         super().__init__(upload, "is not known")
@@ -178,7 +178,7 @@ class UploadIncomplete(UploadConflict):
     remedy = "Send the chunks that `missing` lists, then complete it again."
 
     def __init__(self, upload: str, missing: Sequence[Range]) -> None:
-        super().__init__(upload, "has chunks that are missing")
+        super().__init__(upload, "has missing chunks")
         self.missing = tuple(missing)
 
     @property
@@ -187,23 +187,23 @@ class UploadIncomplete(UploadConflict):
 
 
 class ChunkDiffers(UploadConflict):
-    """The chunk is there with other bytes; nothing was changed."""
+    """The chunk was already received with different bytes; nothing was changed."""
 
     code = "chunk_differs"
-    remedy = "Send the bytes that the file has there, or start another upload for another file."
+    remedy = "Send the file's own bytes, or start another upload for another file."
 
     def __init__(self, upload: str, number: int) -> None:
-        super().__init__(upload, f"chunk {number} is there with other bytes")
+        super().__init__(upload, f"chunk {number} was already received with different bytes")
 
 
 class OffsetDiffers(UploadConflict):
     """What is here of the file ends elsewhere; nothing was stored."""
 
     code = "offset_differs"
-    remedy = "Ask for the offset (HEAD), and go on from there."
+    remedy = "Get the offset with HEAD, and continue from there."
 
     def __init__(self, upload: str, offset: int, *, given: int) -> None:
-        super().__init__(upload, f"goes on at {offset}, not at {given}")
+        super().__init__(upload, f"continues at {offset}, not at {given}")
         self.offset = offset
 
     @property
@@ -232,13 +232,13 @@ class ChecksumMismatch(UploadConflict):
 
 
 class UploadJoined(UploadError):
-    """The upload is joined of others; it takes no bytes of its own."""
+    """The upload was joined from other uploads; it takes no bytes of its own."""
 
     code = "upload_joined"
     remedy = "Send the bytes to the partial uploads before they are joined."
 
     def __init__(self, upload: str) -> None:
-        super().__init__(upload, "is joined of others")
+        super().__init__(upload, "was joined from other uploads")
 
 
 class UploadTooLarge(UploadError):

@@ -1,4 +1,4 @@
-"""An upload that is joined of others: their objects are copied inside the store.
+"""An upload that was joined from other uploads: their objects are copied inside the store.
 
 A part of an object has at least 5 MiB, but for the last one. So of pieces that are smaller the
 bytes are read and sent together; all others are copied where they are.

@@ -32,7 +32,8 @@ from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
 _JOINED_AGAIN = 60_000
-"""ms after which an upload that is joined of others is looked at once more, whoever waits."""
+"""ms after which an upload that was joined from other uploads is looked at once more, whoever
+waits."""
 _ERROR_LONGEST = 500
 _OTHERS_HAVE, _LOOK_EVERY = 1.0, 0.05
 """Seconds that another has to rebuild a state after it has said so in the row."""

@@ -258,7 +258,7 @@ class Storing:
             self._own.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
 
     async def _join(self, upload: Upload, turn: int) -> None:
-        """Complete an upload that is joined of others, once all of those are completed.
+        """Complete an upload that was joined from other uploads, once all of those are completed.
 
         Until then this is looked at again and again: nobody holds a place of a worker's meanwhile.
         """

@@ -35,20 +35,20 @@ class EventsOptions(Options, frozen=True, kw_only=True):
     """Events: who is told how recorded jobs ended. The same for all processes of a database."""
 
     sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
-    """Who gets them: some of redis, kafka, webhook; or none."""
+    """Sinks that receive events: some of redis, kafka, webhook; or none."""
     redis_stream: Annotated[str, Mark(read=_stream)] = "events"
     """The stream in Redis: its key is `towpath:stream:` and this name."""
     redis_kept: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """How many entries that stream keeps, about, read or not."""
+    """About how many entries that stream keeps, read or not."""
     kafka_servers: str | None = None
-    """Kafka's brokers to ask first: `kafka-1:9092,kafka-2:9092`."""
+    """Kafka brokers to connect to first: `kafka-1:9092,kafka-2:9092`."""
     kafka_topic: str = "towpath.events"
-    """The topic there; it must exist, or the brokers must make it."""
+    """The Kafka topic; it must exist, or the brokers must create it."""
     kafka_options: Mapping[str, Secret] = {}
     """More options of librdkafka, for TLS and passwords: `sasl.username=towpath`, one per line; a
     table in the file."""
     webhook_url: Secret | None = None
-    """Where each one is posted; calls to it are signed: see `towpath secret`."""
+    """URL that each event is posted to; calls are signed: see `towpath secret`."""
     secrets: Signing = ()
     allow: Allowed = ()
 

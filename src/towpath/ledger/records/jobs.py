@@ -234,9 +234,9 @@ class Jobs:
         """
         id, subject = options.get("id"), options.get("subject")
         if id is None:
-            raise InvalidOption("id", id, rule="must say which record is set")
+            raise InvalidOption("id", id, rule="is required: it names the record to set")
         if subject is not None:
-            raise InvalidOption("subject", subject, rule="a record about a subject is not set")
+            raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
         new, nudged = self._checked(queue, payload, options), self.fastpath is not None
         told = await self._ledger.decide(lambda it: replace(it, new, self.tell, nudged=nudged))
         before, record = told()

@@ -310,5 +310,7 @@ def _place(after: str) -> int:
     except (ValueError, UnicodeError):
         place = -1
     if not 0 <= place < 2**63:
-        raise InvalidOption("after", after, rule="must be the mark of a page before")
+        raise InvalidOption(
+            "after", after, rule="must be the `after` value returned with the previous page"
+        )
     return place

@@ -251,9 +251,9 @@ class Relay:
         """Once when it begins, once when it is over."""
         name = type(error).__qualname__ if error else ""
         if name and not self._trouble:
-            self._log.emit(events.RELAY_STUCK, error=name, reason=str(error))
+            self._log.emit(events.RELAY_BLOCKED, error=name, reason=str(error))
         elif self._trouble and not name:
-            self._log.emit(events.RELAY_GOES_ON)
+            self._log.emit(events.RELAY_RECOVERED)
         self._trouble = name
 
 

@@ -48,7 +48,10 @@ JobOrJobs = Annotated[
     Discriminator(lambda body: "list" if isinstance(body, list) else "job"),
 ]
 Listed = Annotated[State, Query(description="Which jobs.")]
-After = Annotated[str | None, Query(max_length=2048, description="`after` of the last page.")]
+After = Annotated[
+    str | None,
+    Query(max_length=2048, description="The `after` value returned with the previous page."),
+]
 Size = Annotated[int, Query(ge=1, le=1000)]
 _LOCATION = {
     "Location": {"description": "Where one job can be looked at.", "schema": {"type": "string"}}
@@ -152,7 +155,7 @@ async def set_job(
     """
     options, data = await _options(engine, queue, body), body.data()
     if (other := options.setdefault("id", id)) != id:
-        raise InvalidOption("id", other, rule="must be the one in the path, or left out")
+        raise InvalidOption("id", other, rule="must equal the one in the path, or be left out")
     call = named.call(repr(new_job(data, **options)).encode()) if named else None
     placed = await engine.set(queue, data, call=call, **options)
     if not placed.replaced:

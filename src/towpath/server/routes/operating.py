@@ -138,7 +138,7 @@ def _require_all(key: KeyInfo) -> None:
         raise Refused(
             403,
             "queue_forbidden",
-            "the key is for some queues, and this is about all",
+            "the key covers only some queues; this request is about all of them",
             remedy="Use a key for all queues (`*`).",
         )
 

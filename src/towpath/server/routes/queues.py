@@ -236,7 +236,9 @@ events_router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["events"])
 
 LastEventId = Annotated[
     str | None,
-    Header(max_length=100, description="The id of the last event that was seen: goes on there."),
+    Header(
+        max_length=100, description="The id of the last event seen; the stream continues after it."
+    ),
 ]
 
 

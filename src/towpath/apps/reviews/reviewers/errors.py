@@ -27,7 +27,7 @@ class ReviewerUnavailable(ReviewerError):
     """The reviewer's program is not there, or can't be started."""
 
     code = "reviewer_unavailable"
-    remedy = "Install the program, or name it with its whole path in the configuration."
+    remedy = "Install the program, or configure its full path."
 
     def __init__(self, program: str, reason: str) -> None:
         super().__init__(f"{program}: {reason}")
@@ -38,7 +38,7 @@ class ReviewerTimedOut(ReviewerError):
     """The reviewer took longer than it may; it was ended, and all that it had begun."""
 
     code = "reviewer_timed_out"
-    remedy = "Let it review less, or give it more time."
+    remedy = "Reduce the size of the review, or raise the time limit."
 
     def __init__(self, within: Duration, complaint: str) -> None:
         super().__init__(_said(f"no review within {within}", complaint))
@@ -49,7 +49,7 @@ class ReviewerFailed(ReviewerError):
     """The reviewer says by its exit code that it could not do it."""
 
     code = "reviewer_failed"
-    remedy = "Read what it said; the next attempt may do better."
+    remedy = "Read the reviewer's output; the next attempt may succeed."
 
     def __init__(self, exit_code: int, complaint: str) -> None:
         super().__init__(_said(f"exit code {exit_code}", complaint))
@@ -60,7 +60,7 @@ class ReviewerRefused(ReviewerFailed):
     """The reviewer says by its exit code that it will never review this."""
 
     code = "reviewer_refused"
-    remedy = "Read what it said; another attempt would end the same way."
+    remedy = "Read the reviewer's output; another attempt would fail the same way."
     retry = RetryAdvice.NEVER
 
 
@@ -68,7 +68,7 @@ class ReviewerKilled(ReviewerError):
     """A signal ended the reviewer: a crash, or the system's memory was short."""
 
     code = "reviewer_killed"
-    remedy = "Look for a crash of the program, and for the memory that it takes."
+    remedy = "Check whether the program crashed or ran out of memory."
 
     def __init__(self, signal_name: str, complaint: str) -> None:
         super().__init__(_said(f"ended by {signal_name}", complaint))
@@ -79,7 +79,7 @@ class ReviewTooLarge(ReviewerError):
     """The reviewer printed more than a review may have; it was ended, nothing of it is kept."""
 
     code = "review_too_large"
-    remedy = "Print the review alone to standard output; the rest belongs to standard error."
+    remedy = "Print only the review to standard output; send the rest to standard error."
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"more than {limit} bytes were printed")

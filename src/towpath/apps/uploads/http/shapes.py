@@ -177,7 +177,7 @@ class Wish(Body):
 
     status: Status | None = None
     after: Annotated[str, Field(max_length=64)] | None = None
-    """`after` of the last page."""
+    """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 

@@ -35,7 +35,7 @@ class StoreUnreachable(StoreError):
     """The store gave no answer, or one that passes. A change may or may not have been made."""
 
     code = "store_unreachable"
-    remedy = "Check that the store runs and that its address is right; then do the same again."
+    remedy = "Check that the store runs and that its address is right; then try again."
     retry = RetryAdvice.SAFE
 
     def __init__(self, reason: str, *, after: Duration | None = None) -> None:
@@ -47,7 +47,7 @@ class StoreBusy(StoreUnreachable):
     """The store asks to slow down; nothing was changed."""
 
     code = "store_busy"
-    remedy = "Do the same again later, with fewer calls at once."
+    remedy = "Try again later, with fewer parallel calls."
     retry = RetryAdvice.LATER
 
 
@@ -55,7 +55,7 @@ class StoreFull(StoreUnreachable):
     """The store has no room left; nothing was changed."""
 
     code = "store_full"
-    remedy = "Make room where the store keeps its objects; what waits goes on then."
+    remedy = "Free space in the store; pending uploads continue then."
     retry = RetryAdvice.LATER
 
 
@@ -117,7 +117,7 @@ class MultipartNotFound(StoreError):
     """The multipart upload was completed, aborted, or never begun."""
 
     code = "multipart_not_found"
-    remedy = "Begin a new one, unless the object is there."
+    remedy = "Start a new multipart upload, unless the object exists."
 
     def __init__(self, key: str, id: str) -> None:
         super().__init__(f"multipart upload {id} of {key}: not found")
@@ -158,8 +158,8 @@ class ChecksumDiffers(StoreError):
     """What arrived is not what the checksum says; nothing was stored."""
 
     code = "checksum_differs"
-    remedy = "Send it again; if it differs again, it was changed before it came here."
+    remedy = "Send it again; if it fails again, the data was changed before it arrived."
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"object {key}: the bytes are not those of the checksum")
+        super().__init__(f"object {key}: the bytes do not match the checksum")
         self.key = key

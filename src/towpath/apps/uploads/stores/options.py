@@ -48,7 +48,7 @@ class StoreOptions(Options, frozen=True, kw_only=True):
     secret_key: Secret | None = None
     """Secret of the access key."""
     session_token: Secret | None = None
-    """Token of temporary credentials, beside the two."""
+    """Session token, for temporary credentials."""
     checksums: bool = True
     """Whether parts are sent with a CRC that the store compares; no = with an MD5, for servers that
     know no CRCs."""

@@ -67,7 +67,11 @@ class KafkaSink:
     ) -> None:
         self.name, self._topic = sink_name(name), topic
         if taken := sorted(_OURS.keys() & options.keys()):
-            raise InvalidOption("options", taken, rule="these are not to be chosen")
+            raise InvalidOption(
+                "options",
+                taken,
+                rule="cannot be overridden: the delivery guarantee depends on them",
+            )
         self._limit = duration_ms("limit", limit, least=seconds(1)) / 1000
         self._heard = _LastWord()
         self._config = {**options, **_OURS, "bootstrap.servers": brokers}
