@@ -62,6 +62,7 @@ bench: $(STAMP) ## the figures behind every performance claim
 
 figures: $(STAMP) ## how the code is built: frames, modules, lines, starts
 	$(BIN)/python -m tests.architecture.figures
+	$(BIN)/python -m docs.reference.strings
 
 docs: $(STAMP) ## write the reference pages anew
 	$(BIN)/python -m docs.reference.make
