@@ -34,14 +34,14 @@ class FileUnreadable(InvalidInput):
     """The file can't be read; nothing of it was sent."""
 
     code = "file_unreadable"
-    remedy = "Check the name, and that you may read it."
+    remedy = "Check the file's name and permissions."
 
 
 class FileChanged(TowpathError):
     """The file became shorter or another one while it was sent."""
 
     code = "file_changed"
-    remedy = "Let it be written first, then upload it again."
+    remedy = "Wait until nothing writes to the file, then upload it again."
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} changed while it was sent")
@@ -51,14 +51,14 @@ class FileNotStored(TowpathError):
     """The server could not store the file; what it has stays."""
 
     code = "file_not_stored"
-    remedy = "See to what the server says, then run the same command again: it goes on."
+    remedy = "Fix what the server reports, then run the same command again: it resumes."
 
 
 class UploadServerAway(TowpathError):
     """The server does not answer, or can't do it now; what was sent stays sent."""
 
     code = "upload_server_away"
-    remedy = "Run the same command again: it goes on where it was."
+    remedy = "Run the same command again: it resumes where it stopped."
     retry = RetryAdvice.LATER
 
 
@@ -66,7 +66,7 @@ class UploadServerRefused(TowpathError):
     """The server refuses it; trying again would not help."""
 
     code = "upload_server_refused"
-    remedy = "Do what the server says, and run the same command again; or check its address."
+    remedy = "Follow the server's message and run the same command again, or check its address."
 
     def __init__(self, what: str, answer: Reply) -> None:
         told = str(answer.body.get("detail") or f"it answered {answer.status}")
