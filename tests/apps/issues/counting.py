@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
+from towpath.ledger.ledger import Ledger
 
 
 @contextmanager
-def statements() -> Generator[list[str]]:
-    """Statements that databases are asked to execute meanwhile; one with many rows is one."""
-    executed: list[str] = []
+def statements() -> Generator[list[tuple[str, Any]]]:
+    """Statements that databases are asked to execute meanwhile, with their parameters; one with
+    many rows is one.
+    """
+    executed: list[tuple[str, Any]] = []
 
-    def note(_: object, __: object, statement: str, *___: Any) -> None:
-        executed.append(statement)
+    def note(_: object, __: object, statement: str, parameters: Any, *___: Any) -> None:
+        executed.append((statement, parameters))
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
         yield executed
     finally:
         event.remove(Engine, "before_cursor_execute", note)
+
+
+async def read_whole(ledger: Ledger, executed: Iterable[tuple[str, Any]]) -> list[str]:
+    """Which of these questions, on SQLite, go through all issues."""
+    found: list[str] = []
+    for statement, parameters in executed:
+        if statement.startswith("SELECT") and "towpath_issues_issues" in statement:
+            plan = await ledger.read(_plan(statement, parameters))
+            if any("SCAN towpath_issues_issues" in it or "(id>?)" in it for it in plan):
+                found.append(f"{statement}: {plan}")
+    return found
+
+
+def _plan(statement: str, parameters: Any) -> Callable[[Connection], list[str]]:
+    asked = f"EXPLAIN QUERY PLAN {statement}"
+    return lambda connection: [
+        str(row[-1]) for row in connection.exec_driver_sql(asked, parameters)
+    ]
 
 
 def scripts_run(server: EmbeddedServer) -> int:

@@ -1,7 +1,6 @@
 """Issues beside a GitHub on this machine."""
 
 from contextlib import suppress
-from typing import Any
 
 from tests.apps.issues.agents import REPOSITORY, Desk
 from towpath.apps.issues.github import github_of
@@ -23,14 +22,13 @@ from towpath.worker.context import Context, Retry
 SECRET = "of the webhooks"  # noqa: S105 -- of no forge
 
 
-def options_for(github: GitHubDouble, **more: Any) -> IssuesOptions:
+def options_for(github: GitHubDouble, more: tuple[str, ...] = ()) -> IssuesOptions:
     return IssuesOptions(
-        repositories=(REPOSITORY,),
+        repositories=(REPOSITORY, *more),
         github_secrets=(SECRET,),
         github_token=github.token,
         github_host=github.url,
         github_api=github.url,
-        **more,
     )
 
 

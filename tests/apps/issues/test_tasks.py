@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.apps.issues.agents import Desk
+from tests.apps.issues.counting import read_whole, statements
 from tests.waiting import eventually_async
 from towpath.apps.issues import life
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
@@ -196,6 +197,22 @@ class TestAServerThatDiesWithALock:
 
         await eventually_async(made_up_for)
         assert (await desk.look(1)).held
+
+
+async def test_what_is_looked_after_again_and_again_reads_no_more_than_there_is_to_do(
+    desk: Desk,
+) -> None:
+    """Every few seconds, and at every request: with 50,000 issues that do not change."""
+    for number in range(1, 4):
+        await desk.put(number)
+    await desk.board.tend_once()
+    with statements() as executed:
+        await desk.board.tend_once()
+        task = await desk.take(roles=("developer",), repositories=("octo/repo",))
+        await desk.service.heartbeat(task.task_id, task.token)
+        await desk.service.complete(task.task_id, task.token)
+    assert len(executed) > 8
+    assert await read_whole(desk.ledger, executed) == []
 
 
 class TestTheTokenOfAnother:

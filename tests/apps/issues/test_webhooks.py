@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.issues.sites import SECRET, Site
+from tests.apps.issues.sites import SECRET, Site, options_for
 from towpath.apps.issues.hooks import Ignored, read_github
 from towpath.apps.issues.policy import Policy, Reviews
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
@@ -124,6 +124,54 @@ class TestWhatHappensToAPullRequest:
         assert after.found > before.found
         await site.deliver(pushed)
         assert (await site.look(1)).found == after.found
+
+    async def test_that_is_a_review_begins_it_anew_too(self, site: Site) -> None:
+        site.people.open("One", labels=["needs-review"])
+        pull = site.people.open_pull("A change", head="issue-1").number
+        await site.deliver()
+        before = (await site.look(1)).found
+        site.people.review(pull, "COMMENTED")
+        await site.deliver()
+        assert (await site.look(1)).found > before
+
+
+class TestAPushOrAReview:
+    """With the built-in policy."""
+
+    async def test_puts_no_review_off(self, site: Site) -> None:
+        site.people.open("One", labels=["needs-review"])
+        pull = site.people.open_pull("A change", head="issue-1").number
+        await site.deliver()
+        before = await site.look(1)
+        site.people.push(pull)
+        site.people.review(pull, "CHANGES_REQUESTED")
+        site.people.comment(1, "Please.")
+        await site.deliver()
+        after = await site.look(1)
+        assert (after.found, after.review_due) == (before.found, before.review_due)
+        assert after.task_id == before.task_id
+
+
+class TestAnIssueThatIsTransferredUnderAHeldLease:
+    async def test_is_offered_where_it_is_now_once_its_agent_has_stopped(self, site: Site) -> None:
+        """Our labels go with it: they say the truth until then, and not for ever."""
+        site.board.options = options_for(site.github, more=("octo/other",))
+        site.people.open("One")
+        await site.deliver()
+        task = await site.take("ann")
+        await site.project()
+        number = site.github.transfer("octo/repo", 1, "octo/other")
+        await site.deliver()
+        held = await site.service.heartbeat(task.task_id, task.token)
+        assert "gone" in held.withdrawn
+        assert await site.ask("bob") is None
+        await site.service.release(task.task_id, task.token)
+        await site.project()
+        assert (await site.look(1)).shown == ()
+        assert site.at("octo/other")[number].labels == []
+        await site.deliver()
+        there = await site.take("bob")
+        assert (there.repository, there.issue_number) == ("octo/other", number)
 
 
 class TestALabelOfTheRepository:

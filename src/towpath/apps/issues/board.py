@@ -55,8 +55,6 @@ _OUTCOME_MOST = 500
 _ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 Change = Callable[[Issue | None], Issue | None]
-_Page = Callable[[str, int], Callable[[tables.Connection], list[str]]]
-"""Ids behind one, so many of them."""
 
 
 class Revised(NamedTuple):
@@ -186,13 +184,11 @@ class Board:
     async def look_again(self) -> None:
         """Judge those again whose text says that others block them, if that counts."""
         if self.policy.blocked_by:
-            await self._judge_again(tables.blocked)
+            await self._judge_again(await self.ledger.read(tables.blocked))
 
-    async def _judge_again(self, page: _Page) -> None:
-        after = ""
-        while some := await self.ledger.read(page(after, _SOME)):
-            await self.revise_all({id: lambda it: it for id in some})
-            after = some[-1]
+    async def _judge_again(self, ids: list[str]) -> None:
+        for at in range(0, len(ids), _SOME):
+            await self.revise_all({id: lambda it: it for id in ids[at : at + _SOME]})
 
     # ── telling the queue ────────────────────────────────────────────────────────────────
 
@@ -273,7 +269,8 @@ class Board:
         before = now - duration_ms("look", self.options.look)
         while some := await self.ledger.read(tables.unsettled(before, _SOME)):
             await self.settle(*some)
-        await self._judge_again(partial(tables.judged_otherwise, self.policy.digest))
+        digest = self.policy.digest
+        await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
         for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
             revised = await self.revise(issue.id, lambda it: _ready(it, now))
             if revised.after is not None:

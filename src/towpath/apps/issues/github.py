@@ -130,9 +130,13 @@ class GitHub:
         self._client.require_taken(await self._client.post(path, {"labels": labels}))
 
     async def remove_label(self, repository: str, number: int, label: str) -> None:
-        """Take a label away; one that is not there is as well."""
+        """Take a label away, also from an issue that was transferred; one that is not there is as
+        well.
+        """
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
         answer = await self._client.remove(path)
+        if (moved := self._client.moved(answer)) is not None:
+            answer = await self._client.remove(moved)
         if not self._client.lacks(answer):
             self._client.require_taken(answer)
 

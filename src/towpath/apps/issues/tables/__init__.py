@@ -147,22 +147,20 @@ def unsettled(before: int, size: int) -> Callable[[Connection], list[Issue]]:
 
 def held_until(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues whose lease is to be looked at."""
-    due = _i.agent != "", _i.expires <= now
+    due = _i.agent > "", _i.expires <= now
     return _some(select(issues).where(*due).order_by(_i.expires).limit(size))
 
 
-def judged_otherwise(policy: str, after: str, size: int) -> Callable[[Connection], list[str]]:
-    """The ids of issues that another policy has judged, page by page."""
-    other = or_(_i.policy < policy, _i.policy > policy), _i.id > after
-    query = select(_i.id).where(*other).order_by(_i.id).limit(size)
+def judged_otherwise(policy: str) -> Callable[[Connection], list[str]]:
+    """The ids of issues that another policy has judged."""
+    query = select(_i.id).where(or_(_i.policy < policy, _i.policy > policy))
     return lambda connection: list(connection.scalars(query))
 
 
-def blocked(after: str, size: int) -> Callable[[Connection], list[str]]:
-    """The ids of open issues that may say that others block them, page by page."""
-    named = _i.id > after, _i.state == IssueState.OPEN, _i.body.icontains("blocked")
-    query = select(_i.id).where(*named).order_by(_i.id).limit(size)
-    return lambda connection: list(connection.scalars(query))
+def blocked(connection: Connection) -> list[str]:
+    """The ids of open issues that may say that others block them."""
+    named = _i.state == IssueState.OPEN, _i.body.icontains("blocked")
+    return list(connection.scalars(select(_i.id).where(*named)))
 
 
 def ready_untold(now: int, size: int) -> Callable[[Connection], list[Issue]]:
