@@ -167,7 +167,7 @@ class TestTheSourceArchive:
     @pytest.mark.skipif(FROM_INDEX, reason="the tools of the tests are not installed")
     def test_has_what_its_tests_need(self, environment: Environment, unpacked: Path) -> None:
         """Some of each kind are run, on the package of the wheel: all of them take minutes."""
-        some = ["spec/test_priority.py", "stored/test_make.py", "architecture/test_public.py"]
+        some = ["spec/test_priority.py", "demo/test_facts.py", "architecture/test_public.py"]
         words = ["-q", "-p", "no:cacheprovider", *(f"tests/{it}" for it in some)]
         said = environment("python", "-m", "pytest", *words, cwd=unpacked).out
         assert " passed" in said
