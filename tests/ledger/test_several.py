@@ -7,8 +7,8 @@ from sqlalchemy import event, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import Select
 
+from towpath.ledger.database.bulk import named
 from towpath.ledger.database.schema import jobs
-from towpath.ledger.database.several import named
 from towpath.ledger.ledger import Ledger
 
 REVIEWS = "reviews"

@@ -172,20 +172,23 @@ MUTANTS = [
     ),
     Mutant(
         "ids are not looked up",
-        ("known", "local job = stored[id]", "if id then return end local job = stored[id]"),
+        ("remembered", "local job = stored[id]", "if id then return end local job = stored[id]"),
     ),
-    Mutant("twins in a batch are two", ("known", "if twin then", "if false then")),
+    Mutant("twins in a batch are two", ("remembered", "if twin then", "if false then")),
     Mutant(
         "existed is not said",
         (
-            "known",
+            "remembered",
             "return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }",
             "return job.state",
         ),
     ),
-    Mutant("the window of known ids is ignored", ("known", "tonumber(forget_at) > now", "false")),
     Mutant(
-        "ids are known for ever", ("known", "forget_at and tonumber(forget_at) > now", "forget_at")
+        "the window of known ids is ignored", ("remembered", "tonumber(forget_at) > now", "false")
+    ),
+    Mutant(
+        "ids are known for ever",
+        ("remembered", "forget_at and tonumber(forget_at) > now", "forget_at"),
     ),
     Mutant(
         "the window of known ids begins too early",

@@ -126,7 +126,7 @@ async def set_(
     server. A new one begins now; one that was there goes on from its last firing. A name that code
     declares is refused (exit code 4).
     """
-    from towpath.cli.taking import options_in, payload_of  # noqa: PLC0415 -- slow to import
+    from towpath.cli.job_input import options_in, payload_of  # noqa: PLC0415 -- slow to import
 
     if handler is not None:
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]

@@ -60,7 +60,7 @@ def saying(
     class Command(TyperCommand):
         @cached_property
         def _whole(self) -> Any:
-            from towpath.cli.taking import field_parameters  # noqa: PLC0415 -- slow to import
+            from towpath.cli.job_input import field_parameters  # noqa: PLC0415 -- slow to import
 
             signature = inspect.signature(body, eval_str=True)
             own = list(signature.parameters.values())[:-1]
@@ -103,7 +103,7 @@ async def submit(
     --lines the jobs are ID.1, ID.2, …
     With --wait the exit code tells the end: 0 done, 4 dead or cancelled, 75 not ended in time.
     """
-    from towpath.cli.taking import Taking, options_in  # noqa: PLC0415 -- slow to import
+    from towpath.cli.job_input import Taking, options_in  # noqa: PLC0415 -- slow to import
 
     if handler is not None:
         said["headers"] = [*(said["headers"] or ()), f"handler={handler}"]

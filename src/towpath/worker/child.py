@@ -28,9 +28,9 @@ from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
 from towpath.errors import LifespanFailed, PayloadInvalid, PayloadTooLarge
 from towpath.worker.context import NO_STATE, Context, Discard, HandOver, Retry, Snooze
-from towpath.worker.endings import first_leaf, only_leaf, reason_of, words_of, writable
 from towpath.worker.handler import Handler
 from towpath.worker.lifespan import LifespanThread
+from towpath.worker.settlements import first_leaf, only_leaf, reason_of, words_of, writable
 
 LENGTH = struct.Struct(">I")
 _LONGEST_TRACE = 20_000

@@ -20,8 +20,8 @@ from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.endings import failed, time_limit_reason
 from towpath.worker.report import Ended, Report
+from towpath.worker.settlements import failed, time_limit_reason
 
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0

@@ -9,7 +9,7 @@ from typing import Any
 from towpath.errors import MiddlewareInvalid
 from towpath.worker.attempt import Attempt
 from towpath.worker.context import AttemptStopped, Context, Verdict
-from towpath.worker.endings import reason_of
+from towpath.worker.settlements import reason_of
 
 _LAST_WORDS = 1.0
 """Seconds that all middleware of an attempt has together once it was stopped."""

@@ -43,8 +43,8 @@ from towpath.worker.child import (
     framed,
 )
 from towpath.worker.context import HandOver, Retry, Snooze, Verdict
-from towpath.worker.endings import ChildDiscarded, ChildFailed
 from towpath.worker.handler import Handler
+from towpath.worker.settlements import ChildDiscarded, ChildFailed
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from towpath.errors import HandlerInvalid, TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-from towpath.worker.crew import Crew
 from towpath.worker.duties import keep_configuring, tell_failure
+from towpath.worker.execution import Execution
 from towpath.worker.handler import Handler
 from towpath.worker.options import BY_HANDLERS
 from towpath.worker.recorded import Registry
@@ -22,7 +22,7 @@ from towpath.worker.recorded import Registry
 Handlers = list[Handler[Any, Any, Any]]
 
 
-class Queues:
+class ServedQueues:
     """The queues of an app's handlers, or those of them that a worker is restricted to.
 
     Raises HandlerInvalid for a queue without a handler, and without any handler unless they come
@@ -81,10 +81,10 @@ class Queues:
 
 
 class Following:
-    """Lets a crew serve the queues of an app, while its handlers come and go."""
+    """Lets a execution serve the queues of an app, while its handlers come and go."""
 
-    def __init__(self, app: Registry, queues: Queues, crew: Crew, log: Log) -> None:
-        self._app, self._queues, self._crew, self._log = app, queues, crew, log
+    def __init__(self, app: Registry, queues: ServedQueues, execution: Execution, log: Log) -> None:
+        self._app, self._queues, self._execution, self._log = app, queues, execution, log
         self.served: dict[QueueName, Handlers] = {}
         """The handlers of each queue that is served; the same object all the time."""
         self._configuring: dict[QueueName, asyncio.Task[None]] = {}
@@ -93,10 +93,10 @@ class Following:
         """Serve *handlers*; the queues that are *late* once they are configured."""
         for queue, its in handlers.items():
             self.served[queue] = its
-            self._crew.serve(queue, its, weight=self._queues.weight(queue, its))
+            self._execution.serve(queue, its, weight=self._queues.weight(queue, its))
         self._late = list(late)
         for queue in self._late:
-            self._crew.queues.hold(queue)
+            self._execution.queues.hold(queue)
 
     async def run(self) -> None:
         """Follow the app's handlers, until cancelled."""
@@ -129,15 +129,15 @@ class Following:
         is_new = queue not in self.served
         weight = self._queues.weight(queue, handlers)
         self.served[queue] = handlers
-        self._crew.serve(queue, handlers, weight=weight)
+        self._execution.serve(queue, handlers, weight=weight)
         if is_new:
-            self._crew.queues.hold(queue)
+            self._execution.queues.hold(queue)
             self._log.emit(events.QUEUE_ADDED, queue=queue, weight=weight)
         self._configure(queue)
 
     def _lose(self, queue: QueueName) -> None:
         del self.served[queue]
-        self._crew.serve(queue, [], weight=1)
+        self._execution.serve(queue, [], weight=1)
         if queue in self._configuring:
             self._configuring.pop(queue).cancel()
         self._log.emit(events.QUEUE_REMOVED, queue=queue)
@@ -153,4 +153,4 @@ class Following:
         except TowpathError as error:  # it is served by the options that it has, as others are
             tell_failure(self._log, "configure", queue, error)
         self._configuring.pop(queue, None)
-        self._crew.queues.go_on(queue)
+        self._execution.queues.go_on(queue)

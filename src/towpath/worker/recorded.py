@@ -26,9 +26,9 @@ from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.endings import reason_of, stopped
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import AttemptMiddleware
+from towpath.worker.settlements import reason_of, stopped
 
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""

@@ -12,8 +12,8 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import HandlerMetrics, Metrics
 from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.endings import server_now
 from towpath.worker.recorded import SKIPPED
+from towpath.worker.settlements import server_now
 
 Ended = tuple[Attempt, Settlement]
 """An attempt that is over, and how."""

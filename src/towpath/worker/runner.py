@@ -16,10 +16,10 @@ from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import JobLine, Log, current_job
 from towpath.worker.attempt import Attempt, Stop
 from towpath.worker.context import NO_STATE, Context, HandOver, Snooze, Verdict
-from towpath.worker.endings import ending, failed, only_leaf, own_limit, reason_of, stopped
 from towpath.worker.handler import Handler, Place
 from towpath.worker.middleware import Around, AttemptMiddleware, named
 from towpath.worker.places import Processes, Threads
+from towpath.worker.settlements import ending, failed, only_leaf, own_limit, reason_of, stopped
 
 Note = Callable[[Attempt, bytes], None]
 """Takes a progress note to the server."""

@@ -23,13 +23,13 @@ from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.crew import Crew, Terms
 from towpath.worker.duties import configure_queues, keep_sweeping_others
+from towpath.worker.execution import Execution, Terms
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.options import DEFAULTS
 from towpath.worker.places import Unjoined
-from towpath.worker.queues import Following, Queues
+from towpath.worker.queues import Following, ServedQueues
 from towpath.worker.recorded import Registry
 from towpath.worker.report import Report
 
@@ -83,7 +83,7 @@ class Worker:
         self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
         self.grace = milliseconds(duration_ms("grace", grace))
         self.name = worker_name(name or _own_name())
-        self._queues = Queues(app, queues, handlers_later=handlers_later)
+        self._queues = ServedQueues(app, queues, handlers_later=handlers_later)
         self.metrics = metrics or app.metrics
         self.middleware = (*app.middleware, *middleware)
         self._heard = tuple(signals)
@@ -147,51 +147,53 @@ class Worker:
                 await self._app.fire_due(self.weights, self.log)
             handlers = self._queues.handlers
             late = await configure_queues(self._app, handlers, self.log)
-            crew = Crew(
+            execution = Execution(
                 self._app,
                 self._terms(state),
                 log=self.log,
                 metrics=self.metrics,
                 exhausted=self._slots_exhausted,
                 overdue=self._overdue,
-                leave=lambda: self._leave(crew.report, began),
+                leave=lambda: self._leave(execution.report, began),
             )
             with self._signals.heard():
-                async with crew:
-                    following = Following(self._app, self._queues, crew, self.log)
+                async with execution:
+                    following = Following(self._app, self._queues, execution, self.log)
                     following.begin(handlers, late)
                     self._say_started(handlers)
-                    await self._live(crew, following, leave_when_empty=leave_when_empty)
-        self._say_stopped(crew.report, began)
+                    await self._live(execution, following, leave_when_empty=leave_when_empty)
+        self._say_stopped(execution.report, began)
         return self._code
 
-    async def _live(self, crew: Crew, following: Following, *, leave_when_empty: bool) -> None:
+    async def _live(
+        self, execution: Execution, following: Following, *, leave_when_empty: bool
+    ) -> None:
         if self._stop.is_set():
-            crew.claim_no_more()
-        beside = asyncio.create_task(self._beside(crew, following))
-        feeding = asyncio.create_task(crew.queues.run(leave_when_empty=leave_when_empty))
+            execution.claim_no_more()
+        beside = asyncio.create_task(self._beside(execution, following))
+        feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
-        telling = asyncio.create_task(self._keep_telling(crew))
+        telling = asyncio.create_task(self._keep_telling(execution))
         try:
             # What runs beside it never ends by itself: if it does, it says why below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
             beside.cancel()
             if not feeding.done():
-                await self._wind_down(crew, feeding)
+                await self._wind_down(execution, feeding)
             if self._code is not ExitCode.UNSETTLED:
                 await feeding
         finally:
             await _ended([beside, stopping, feeding, telling])
 
-    async def _beside(self, crew: Crew, following: Following) -> None:
+    async def _beside(self, execution: Execution, following: Following) -> None:
         """What a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
             group.create_task(self._app.keep_firing(following.served, self.log))
-            group.create_task(crew.heart_fails())
+            group.create_task(execution.heart_fails())
             group.create_task(keep_sweeping_others(self._app.engine, following.served, self.log))
 
-    async def _keep_telling(self, crew: Crew) -> None:
+    async def _keep_telling(self, execution: Execution) -> None:
         """Tell who looks that this worker lives, until cancelled: while it winds down, too."""
         living, host, pid = self._app.engine.workers, socket.gethostname(), os.getpid()
         try:
@@ -199,8 +201,8 @@ class Worker:
                 queues = list(self._queues.weights)
                 doing = Doing(
                     host=host, pid=pid, queues=queues, serving=len(queues), slots=self.concurrency,
-                    running=crew.running,
-                    jobs=[Running(it.lease.job, it.taken_ms) for it in crew.held],
+                    running=execution.running,
+                    jobs=[Running(it.lease.job, it.taken_ms) for it in execution.held],
                 )  # fmt: skip
                 with suppress(ServerError):  # what claims says what is wrong
                     await living.tell(self.name, doing)
@@ -210,11 +212,11 @@ class Worker:
                 async with asyncio.timeout(_GONE):
                     await living.gone(self.name)
 
-    async def _wind_down(self, crew: Crew, feeding: asyncio.Task[None]) -> None:
+    async def _wind_down(self, execution: Execution, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
-            events.WORKER_DRAINING, reason=self._why, running=crew.running, grace=self.grace
+            events.WORKER_DRAINING, reason=self._why, running=execution.running, grace=self.grace
         )
-        crew.claim_no_more()
+        execution.claim_no_more()
         now = asyncio.create_task(self._stop_now.wait())
         await asyncio.wait(
             (feeding, now),
@@ -223,7 +225,7 @@ class Worker:
         )
         now.cancel()
         if not feeding.done():
-            await crew.release_all()
+            await execution.release_all()
             await asyncio.wait((feeding,), timeout=_FLUSH)
         if not feeding.done():
             self._code = ExitCode.UNSETTLED

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from towpath.apps.uploads.joining import parts_of
+from towpath.apps.uploads.concatenation import parts_of
 
 SIZES = st.lists(st.integers(0, 60), max_size=8)
 busy = settings(suppress_health_check=[HealthCheck.too_slow])

@@ -15,8 +15,8 @@ import msgspec
 
 from towpath.app.app import Towpath
 from towpath.apps.uploads import tables
+from towpath.apps.uploads.concatenation import joined
 from towpath.apps.uploads.errors import ChecksumMismatch, UploadError, UploadNotFound
-from towpath.apps.uploads.joining import joined
 from towpath.apps.uploads.lifecycle import Lifecycle, Work, entry_of, part_algorithm, part_of
 from towpath.apps.uploads.measures import COMPLETION_LATENCY, PROCESSED, STORE_LATENCY, Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload

@@ -21,7 +21,7 @@
 -- cost   O(log n)
 -- full   refused
 -- short  plain_submit
--- uses   keys clock calls meta record tell send sets known accept waits
+-- uses   keys clock calls meta record tell send sets remembered accept waits
 -- runs   submit(request)
 
 local function answer_all()

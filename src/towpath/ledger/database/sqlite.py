@@ -26,7 +26,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 from towpath.clock import Duration, minutes, steady
 from towpath.files import PRIVATE
-from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.batching import Joined
 from towpath.ledger.database.writing import TO_BEGIN, WITH_LOCK, Decide, commit
 from towpath.ledger.errors import LedgerAbsent, LedgerClosed, LedgerRefused
 

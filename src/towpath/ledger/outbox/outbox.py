@@ -28,8 +28,8 @@ from towpath.clock import ZERO, Duration, instant, wall_ms
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ids import sink_name
+from towpath.ledger.database.bulk import each_name
 from towpath.ledger.database.schema import outbox
-from towpath.ledger.database.several import each_name
 from towpath.ledger.outbox.event import Event, NewEvent
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from towpath.clock import ZERO, Duration, duration_ms, milliseconds
 from towpath.engine.check import shortened
 from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
 from towpath.errors import InvalidOption
+from towpath.ledger.database.bulk import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
-from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.records.record import (
     OPEN,

@@ -14,10 +14,11 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.engine.change import BY_DELAY
+from towpath.ledger.database.bulk import has_arrays
 from towpath.ledger.database.schema import jobs, now_ms
-from towpath.ledger.database.several import has_arrays
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound, RecordNotWaiting
+from towpath.ledger.records.making import NOT_YET, NUDGED_WITHIN, new_row, take
 from towpath.ledger.records.record import (
     RESTING,
     NewRecord,
@@ -30,7 +31,6 @@ from towpath.ledger.records.record import (
     next_name,
     nothing,
 )
-from towpath.ledger.records.taking import NOT_YET, NUDGED_WITHIN, new_row, take
 
 _RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
 

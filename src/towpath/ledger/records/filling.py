@@ -24,8 +24,9 @@ from towpath.engine.model import JobRef, NewJob, Submitted
 from towpath.engine.states import State
 from towpath.errors import JobError, JobNotFound, QueueFull, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.batching import Joined
 from towpath.ledger.errors import LedgerError
+from towpath.ledger.records.making import NUDGED_WITHIN
 from towpath.ledger.records.open_records import (
     At,
     as_read,
@@ -43,7 +44,6 @@ from towpath.ledger.records.record import (
     next_name,
     spoilt,
 )
-from towpath.ledger.records.taking import NUDGED_WITHIN
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 

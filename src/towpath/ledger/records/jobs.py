@@ -20,11 +20,12 @@ from towpath.engine.check import whole
 from towpath.engine.model import JobRef, Lease
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
-from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.batching import Joined
 from towpath.ledger.database.schema import jobs, moment
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
 from towpath.ledger.records.changes import cancel, move, replace, retry, row_of
+from towpath.ledger.records.making import take
 from towpath.ledger.records.open_records import counted, newest, page
 from towpath.ledger.records.record import (
     OPEN,
@@ -42,7 +43,6 @@ from towpath.ledger.records.record import (
     new_record,
     nothing,
 )
-from towpath.ledger.records.taking import take
 from towpath.supervise import detached
 
 if TYPE_CHECKING:

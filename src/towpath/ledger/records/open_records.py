@@ -33,8 +33,8 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, queue_name
+from towpath.ledger.database.bulk import arrays_of, each_name, given, has_arrays, rows_of
 from towpath.ledger.database.schema import jobs, moment, now_ms
-from towpath.ledger.database.several import arrays_of, each_name, given, has_arrays, rows_of
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import rewrite
 from towpath.ledger.records.record import (

@@ -23,7 +23,7 @@ from towpath.engine.options import LanePolicy
 from towpath.engine.schedule import SCHEDULED
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
-from towpath.ledger.database.joining import Joined
+from towpath.ledger.database.batching import Joined
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.outbox.outgoing import hold
 from towpath.ledger.records.attempts import Ending, Standing

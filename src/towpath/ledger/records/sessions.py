@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionErro
 from towpath.errors import InvalidOption
 from towpath.ledger.database.store import translated
 from towpath.ledger.errors import LedgerElsewhere
+from towpath.ledger.records.making import take
 from towpath.ledger.records.record import NewRecord, Recorded
-from towpath.ledger.records.taking import take
 
 if TYPE_CHECKING:
     # A quarter of a second, which only those need who have imported it themselves.

@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import bindparam, or_, select, text, update
 from sqlalchemy.engine import Connection
 
+from towpath.ledger.database.bulk import Texts, has_arrays, named, rows_of
 from towpath.ledger.database.schema import jobs
-from towpath.ledger.database.several import Texts, has_arrays, named, rows_of
 from towpath.ledger.records.record import RESTING, RecordState, Tell, next_name
 
 Key = tuple[str, str]

@@ -5,7 +5,7 @@ import random
 import msgspec
 
 from tests.apps.uploads.uploading import new_row
-from towpath.apps.uploads.joining import joined
+from towpath.apps.uploads.concatenation import joined
 from towpath.apps.uploads.model import Upload
 from towpath.apps.uploads.options import MIB
 from towpath.apps.uploads.stores.port import Store

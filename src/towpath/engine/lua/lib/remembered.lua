@@ -1,4 +1,4 @@
--- known: ids that exist, or did within the window that they are remembered for.
+-- remembered: ids that exist, or did within the window that they are remembered for.
 
 local items = {}                -- what this call submits
 local answers, place = {}, {}   -- its answers so far; id -> its number among them

@@ -1,4 +1,4 @@
-"""The crew: everything of a worker that has to do with attempts, from their start to their end."""
+"""What a worker does with attempts, from their start to their end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, Notes, Stop
 from towpath.worker.context import NO_STATE
-from towpath.worker.endings import handler_missing, sendable, stopped
 from towpath.worker.feeding import Feeding
 from towpath.worker.fetch import Feeder, Readings
 from towpath.worker.handler import Handler, Place
@@ -29,6 +28,7 @@ from towpath.worker.places import Processes, Threads
 from towpath.worker.recorded import RecordedRuns, Registry
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
 from towpath.worker.runner import Runner
+from towpath.worker.settlements import handler_missing, sendable, stopped
 from towpath.worker.slots import Slots
 
 _TO_NOTICE = 5.0
@@ -48,7 +48,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What its handlers share."""
 
 
-class Crew:
+class Execution:
     """Starts attempts, watches them, ends them, hands them in."""
 
     def __init__(

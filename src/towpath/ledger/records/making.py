@@ -13,8 +13,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from towpath.ids import JobId
+from towpath.ledger.database.bulk import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.schema import jobs, now_ms
-from towpath.ledger.database.several import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.records.record import (
     NewRecord,

@@ -1,0 +1,65 @@
+"""One word per idea: the glossary is short, public classes have names of their own."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from tests.architecture.sources import ROOT, SOURCE, python_files
+from tests.architecture.test_public import promised
+
+SHARED_NAMES = 76
+"""Names that several public classes of the package have: fewer is better, more is refused."""
+CALLED_IT = 640
+"""Places that call something `it`: fewer is better, more is refused."""
+WITHOUT_MEANING = (
+    "way gateway taking several turns known patience verdict joining crew notes endings"
+)
+
+
+def test_the_glossary_has_at_most_60_words_in_order() -> None:
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    words = re.findall(r"^\| ([a-z][a-z ]*) \|", page, re.MULTILINE)[1:]
+    assert 40 <= len(words) <= 60
+    assert words == sorted(set(words))
+
+
+def test_no_two_promised_classes_share_a_name() -> None:
+    homes: dict[str, set[str]] = defaultdict(set)
+    for module, names in promised().items():
+        for name in names:
+            homes[name].add(module)
+    assert {name: its for name, its in homes.items() if len(its) > 1} == {}
+
+
+def test_no_more_classes_share_a_name() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in python_files(SOURCE):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(SOURCE).as_posix())
+    shared = {name: its for name, its in homes.items() if len(its) > 1}
+    assert len(shared) <= SHARED_NAMES, shared
+
+
+def test_modules_are_named_for_what_they_know() -> None:
+    paths = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.lua")]
+    assert [it for it in paths if it.stem in WITHOUT_MEANING.split()] == []
+
+
+def test_no_more_things_are_called_it() -> None:
+    found = [
+        f"{path.relative_to(SOURCE).as_posix()}:{line}"
+        for path in python_files(SOURCE)
+        for line in _called_it(ast.parse(path.read_text()))
+    ]
+    assert len(found) <= CALLED_IT, found
+
+
+def _called_it(tree: ast.Module) -> Iterator[int]:
+    """Lines in which a parameter or a variable gets the name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg == "it":
+            yield node.lineno
+        if isinstance(node, ast.Name) and node.id == "it" and isinstance(node.ctx, ast.Store):
+            yield node.lineno
