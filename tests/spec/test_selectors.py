@@ -116,7 +116,7 @@ class TestAClaimThatNamesSelectors:
         assert ids_of(await claim(engine, *many, count=2)) == ["second", "third"]
         assert ids_of(await claim(engine, *many, count=2)) == ["low"]
         assert await claim(engine, *many) == []
-        assert (await engine.counts(REVIEWS)).ready == 34
+        assert (await engine.inspect.counts(REVIEWS)).ready == 34
 
     async def test_that_names_many_does_not_look_at_each_of_them(
         self, engine: Engine, deployment: Deployment
@@ -135,7 +135,7 @@ class TestAClaimThatNamesSelectors:
         await submit(engine, ("gone", DEV), ("a", DEV))
         deployment.ask("DEL", KEYS.job("gone"))
         assert ids_of(await claim(engine, *many, count=9)) == ["a"]
-        counts = await engine.counts(REVIEWS)
+        counts = await engine.inspect.counts(REVIEWS)
         assert (counts.ready, counts.dead) == (0, 1)
 
     async def test_does_not_name_a_lane_too(self, engine: Engine) -> None:
