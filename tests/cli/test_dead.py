@@ -24,6 +24,25 @@ async def test_dead_jobs_are_searched_by_their_reasons(towpath: Command, engine:
     assert (found["id"], found["reason"]) == ("m-1", "no such address")
 
 
+async def test_dead_jobs_are_counted_by_error_and_a_group_is_seen_to(
+    towpath: Command, engine: Engine
+) -> None:
+    for n in range(3):
+        await bury(engine, "mails", f"m-{n}", reason=f"no user {n}")
+    await bury(engine, "mails", "m-9", reason="Disk is full")
+    shown = towpath("dead", "groups").out
+    assert "no user #" in shown
+    late, full = towpath("dead", "groups", "--queue", "mails", "--json").objects
+    assert (late["error"], late["count"], full["count"]) == ("no user #", 3, 1)
+    assert towpath("dead", "retry", "--group", late["group"]).code == 2
+    ran = towpath("dead", "retry", "mails", "--group", late["group"])
+    assert ran.out.splitlines()[-1] == "mails  3 retried"
+    assert (await engine.inspect.counts("mails")).dead == 1
+    assert towpath("dead", "purge", "mails", "--group", full["group"]).code == 2
+    ran = towpath("dead", "purge", "mails", "--group", full["group"], "--yes", "--json")
+    assert ran.objects == [{"queue": "mails", "purged": 1}]
+
+
 async def test_all_are_retried_with_a_bar_to_watch(towpath: Command, engine: Engine) -> None:
     """In a terminal there is a bar; what was done is told on stdout."""
     await bury(engine, "mails", *(f"m-{n}" for n in range(250)))

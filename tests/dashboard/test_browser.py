@@ -13,6 +13,7 @@ from towpath import Engine
 from towpath.engine.options import QueueOptions
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><svg onload=alert(3)>{{7*7}}"
+QUOTED = """a "b" 'c' onfocus=alert(4) </p>"""
 RIGHT_TO_LEFT = "\u202e\u05e9\u05dc\u05d5\u05dd\u202c \u0645\u0631\u062d\u0628\u0627"
 PAGES = (
     "/", "/ui/queues/{queue}", "/ui/queues/{queue}?state=waiting", "/ui/queues/{queue}?state=dead",
@@ -154,16 +155,46 @@ class TestActions:
 
     def test_of_dead_jobs(self, tab: Tab, filled: Api) -> None:
         page = tab.go(f"/ui/dead?queue={filled.queue}")
+        rows = page.locator("#dead-jobs tbody tr")
         page.fill("input[name=text]", "mail1.example")
         page.press("input[name=text]", "Enter")
-        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(rows).to_have_count(1)
+        filled.bury("quoted", reason=QUOTED)
+        page.fill("input[name=text]", QUOTED)
+        page.press("input[name=text]", "Enter")
+        tab.do("Retry all that fit")
+        expect(page.locator("#told")).to_contain_text("1 retried, 3 dead jobs left")
         page.click("text=Show all")
         page.check("input.pick >> nth=0")
         tab.do("Retry chosen")
-        expect(page.locator("tbody tr")).to_have_count(2)
+        expect(rows).to_have_count(2)
         tab.do("Delete all")
         expect(page.locator("#live")).to_contain_text("No dead job")
         assert filled.get().json()["dead"] == 0
+
+    def test_of_all_dead_jobs_of_one_error(self, tab: Tab, filled: Api) -> None:
+        for n in range(2):
+            filled.bury(f"disk-{n}", reason=f"OSError: disk {n} is full\nline 7")
+        page = tab.go(f"/ui/dead?queue={filled.queue}")
+        groups, rows = page.locator("#groups tbody tr"), page.locator("#dead-jobs tbody tr")
+        expect(groups).to_have_count(2)
+        expect(groups.first).to_contain_text("ConnectionError: mail#.example is away")
+        page.click("#groups a:has-text('disk # is full')")
+        expect(rows).to_have_count(2)
+        disk = page.locator("#groups tr", has_text="disk # is full")
+        disk.locator("button:text-is('Retry group')").click()
+        expect(page.locator("#confirm .question")).to_contain_text("OSError: disk # is full")
+        page.click("#confirm .yes")
+        expect(page.locator("#told")).to_contain_text("2 retried, 3 dead jobs left")
+        expect(groups).to_have_count(1)
+        assert filled.look("disk-0")["state"] == "ready"
+        page.click("text=Show all")
+        tab.do("Delete group")
+        expect(page.locator("#told")).to_contain_text("3 deleted, 0 dead jobs left")
+        assert filled.get().json()["dead"] == 0
+        assert tab.complaints == []
+        page = tab.go("/ui/audit")
+        expect(page.locator("tbody")).to_contain_text("/dead?most=10000&group=")
 
     def test_of_schedules_and_keys(self, tab: Tab, filled: Api) -> None:
         page = tab.go("/ui/schedules")

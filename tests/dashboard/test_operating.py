@@ -7,6 +7,8 @@ from tests.server.serving import Api, Serving, code
 from towpath import Engine
 from towpath.dashboard.pulse import Pulse
 from towpath.embedded import EmbeddedServer
+from towpath.embedded.process import ask_fields
+from towpath.engine.model import NewJob, new_job
 
 
 class TestDeadJobs:
@@ -45,6 +47,18 @@ class TestTheChecks:
         assert (verdicts["eviction"], verdicts["memory"]) == ("ok", "warn")
 
 
+def jobs(count: int) -> list[NewJob]:
+    """Half of them in lanes, a lane each."""
+    return [new_job(b"", lane=f"lane-{n}" if n % 2 else None) for n in range(count)]
+
+
+def commands(server: EmbeddedServer) -> int:
+    """What the store was asked so far, but for this."""
+    stats = ask_fields(server.address, "INFO", "commandstats")
+    calls = {name: int(str(it).partition("calls=")[2].split(",")[0]) for name, it in stats.items()}
+    return sum(n for name, n in calls.items() if name != "cmdstat_info")
+
+
 class TestThePulse:
     async def test_fifty_who_look_cost_the_store_what_one_costs(
         self, engine: Engine, server: EmbeddedServer
@@ -66,6 +80,28 @@ class TestThePulse:
         found = await asyncio.gather(*(other.now() for _ in range(50)))
         assert asked() - before - one == one
         assert {it.queues["a"].ready for it in found} == {1}
+
+    async def test_what_an_overview_asks_does_not_depend_on_how_many_jobs_there_are(
+        self, engine: Engine, server: EmbeddedServer
+    ) -> None:
+        """Commands inside of scripts are counted, too: nothing is scanned."""
+
+        async def cost(visitors: int) -> int:
+            pulse, before = Pulse(lambda: engine), commands(server)
+            await asyncio.gather(*(pulse.now() for _ in range(visitors)))
+            await asyncio.gather(*(pulse.histories() for _ in range(visitors)))
+            while len(await pulse.histories()) < 2:
+                pass  # it is being read
+            return commands(server) - before
+
+        for queue in ("a", "b"):
+            await engine.submit_many(queue, jobs(2))
+        await cost(1)  # the scripts are loaded
+        few = await cost(1)
+        assert await cost(50) == few
+        for queue in ("a", "b"):
+            await engine.submit_many(queue, jobs(1500))
+        assert await cost(1) == few
 
     async def test_a_queue_that_was_made_just_now_is_found(self, engine: Engine) -> None:
         pulse = Pulse(lambda: engine)

@@ -14,7 +14,19 @@ from towpath.engine.script import ARGS, Scripts, pieces_of
 
 PLANTED = "PLANTED"
 READING = frozenset(
-    {"look", "ended", "list", "lane", "alone", "counts", "recurring", "scheduled", "search"}
+    {
+        "look",
+        "ended",
+        "list",
+        "lane",
+        "alone",
+        "counts",
+        "groups",
+        "history",
+        "recurring",
+        "scheduled",
+        "search",
+    }
 )
 ONE_WRITE = frozenset({"wake", "remove"})
 """Those that write one key or all in one command, and touch nobody's job."""

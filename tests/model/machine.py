@@ -30,7 +30,7 @@ from tests.model.values import (
 from towpath.clock import milliseconds
 from towpath.engine.options import QueueOptions
 
-FIXED_KEYS = {"meta", "events", "wake", "asked"}
+FIXED_KEYS = {"meta", "events", "wake", "asked", "history"}
 PASSING = ("call:", "wakes:")
 FLOOD = 105
 """More than a claim reaps, and than it promotes, in one step."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from tests.model import plain
+from tests.model.questions import SEARCHED
 from tests.model.values import (
     STATES,
     Counts,
@@ -55,6 +57,8 @@ class PlainEngine:
         self._runner = asyncio.Runner()
         self._open = AsyncExitStack()
         self._leases: dict[tuple[str, int], Lease] = {}
+        self._looked: tuple[list[View], int] = [], 0
+        self._last: tuple[dict[str, list[str]], list[str]] = {}, []
 
     def open(self, options: Options) -> None:
         self.run(self._open.enter_async_context(self.engine))
@@ -303,13 +307,37 @@ class PlainEngine:
             state: await self._listed(State(state)) if counts.states.get(state, found.kept) else []
             for state in STATES
         }
+        if dead := census["dead"]:
+            groups, of_text = await self._of_dead(dead)
+            counts = replace(counts, groups=groups, found=of_text)
         return counts, census
+
+    async def _of_dead(self, dead: list[View]) -> tuple[dict[str, list[str]], list[str]]:
+        """By error, and by text; looked for again when others are dead, or at another time."""
+        if self._looked != (dead, self.now):
+            self._last = await self._groups(), await self._found()
+            self._looked = dead, self.now
+        return self._last
 
     async def _listed(self, state: State) -> list[View]:
         """The ready and the waiting in order, the others by id."""
         page = await self.engine.inspect.list(self.queue, state, size=PAGE)
         views = [plain.view(job) for job in page.jobs]
         return views if state in ("ready", "waiting") else sorted(views, key=lambda it: it.id)
+
+    async def _groups(self) -> dict[str, list[str]]:
+        found = await self.engine.inspect.dead_groups(self.queue)
+        assert found.ungrouped == 0
+        groups: dict[str, list[str]] = {}
+        for it in found.groups:
+            page = await self.engine.inspect.list(self.queue, State.DEAD, group=it.group, size=PAGE)
+            groups[it.error] = [job.id for job in page.jobs]
+            assert len(page.jobs) == it.count
+        return groups
+
+    async def _found(self) -> list[str]:
+        found = await self.engine.inspect.search_dead(self.queue, SEARCHED.upper())
+        return [job.id for job in found.jobs]
 
     def look(self, id: str) -> Look | Refusal:
         try:

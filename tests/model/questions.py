@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.model.oracle import Oracle
 from tests.model.values import STATES, Counts, Job, Look, Refusal, View
 
@@ -21,7 +23,31 @@ def counts(queue: Oracle) -> Counts:
     kept = states.pop("done") + states.pop("cancelled")
     heads = {job.new.priority: job.submitted for job in reversed(queue.ready())}
     oldest = queue.now - min(heads.values()) if heads else None
-    return Counts(states, kept, len(queue.holders), queue.paused, oldest, dict(queue.totals))
+    dead = sorted(queue.jobs_in("dead"), key=lambda job: (job.dead_since, job.id))
+    groups: dict[str, list[str]] = {}
+    for job in dead:
+        groups.setdefault(error_of(job.reason or ""), []).append(job.id)
+    found = [job.id for job in reversed(dead) if SEARCHED in (job.reason or "").lower()]
+    return Counts(
+        states, kept, len(queue.holders), queue.paused, oldest, dict(queue.totals), groups, found
+    )
+
+
+SEARCHED = "broken"
+_SILENT = "LEASE_ENDED: worker # was silent until its lease ended"
+
+
+def error_of(reason: str) -> str:
+    """The first line, with numbers and ids masked."""
+    line = _SILENT if reason == "LEASE_ENDED" else reason.lstrip().partition("\n")[0]
+    return re.sub(r"[A-Za-z0-9_-]+", _masked, line)[:120]
+
+
+def _masked(word: re.Match[str]) -> str:
+    has_digit = any(it.isdigit() for it in word[0])
+    if word[0][0].isdigit() or (has_digit and len(word[0]) >= 12):
+        return "#"
+    return re.sub("[0-9]+", "#", word[0])
 
 
 def look(queue: Oracle, id: str) -> Look | Refusal:

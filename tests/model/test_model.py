@@ -36,6 +36,7 @@ def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
         "__future__",
         "collections",
         "dataclasses",
+        "re",
         "typing",
     }
 

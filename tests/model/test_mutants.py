@@ -6,6 +6,7 @@ import pytest
 from hypothesis import Phase
 
 from tests.faults.planting import Planted, planted
+from tests.model.group_mutants import GROUP_MUTANTS, SEARCH_MUTANTS
 from tests.model.keyspace import World
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
@@ -22,7 +23,9 @@ PROGRAMS = 300
 SEED = 3
 
 
-ALL = [*MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS, *FRONT_MUTANTS]
+ALL = [
+    *MUTANTS, *FAILURE_MUTANTS, *SELECTOR_MUTANTS, *FRONT_MUTANTS, *GROUP_MUTANTS, *SEARCH_MUTANTS,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=str)

@@ -205,6 +205,10 @@ class Counts:
     paused: bool
     oldest: int | None
     totals: dict[str, int]
+    groups: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The dead by their errors: ids, those that died first first."""
+    found: list[str] = field(default_factory=list[str])
+    """The dead whose reason has a text in it, the newest first."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,20 @@ class TestCounts:
         assert not [name for name in names if name.startswith("towpath")]
 
 
+class TestHistory:
+    def test_tells_how_the_queue_stood(self, api: Api) -> None:
+        for n in range(3):
+            api.submit(n)
+        found = api.get("/history").json()
+        assert (found["step"], len(found["ready"]), sum(found["submitted"])) == (60, 60, 3)
+        assert found["ready"][-1] == 3
+        month = api.get("/history", last="month").json()
+        assert (month["step"], len(month["dead"]), sum(month["submitted"])) == (3600, 720, 3)
+
+    def test_of_another_span_is_refused(self, api: Api) -> None:
+        problem(api.get("/history", last="year"), 422)
+
+
 class TestPausing:
     def test_hands_out_nothing_until_resumed(self, api: Api) -> None:
         api.submit(1)
@@ -76,6 +90,25 @@ class TestDeadJobs:
         rest = api.get("/dead/search", text="disk", looked=3).json()
         assert rest == {"jobs": [], "looked": 3, "is_over": True}
         problem(api.get("/dead/search", text=""), 422)
+
+    def test_are_counted_by_error_and_a_group_is_listed_retried_and_deleted(self, api: Api) -> None:
+        for n in range(3):
+            api.bury(f"late-{n}", reason=f"late by {n}s")
+        for n in range(2):
+            api.bury(f"rare-{n}", reason="rare")
+        found = api.get("/dead/groups").json()
+        late, rare = found["groups"]
+        assert (late["error"], late["count"], rare["count"]) == ("late by #", 3, 2)
+        assert (found["ungrouped"], late["first"] <= late["last"]) == (0, True)
+        listed = api.get("/dead", group=late["group"]).json()["jobs"]
+        assert [it["id"] for it in listed] == ["late-0", "late-1", "late-2"]
+        told = api.post("/dead/retry", {"group": late["group"], "most": 2}).json()
+        assert told == {"retried": 2, "left": 3}
+        assert api.delete("/dead", group=rare["group"]).json() == {"deleted": 2, "left": 1}
+        [left] = api.get("/dead/groups").json()["groups"]
+        assert (left["group"], left["count"]) == (late["group"], 1)
+        problem(api.get("/dead", group="x" * 41), 422)
+        problem(api.get("/dead", group="a\nb"), 422)
 
     def test_only_dead_jobs_are_retried(self, api: Api) -> None:
         api.submit(1, id="a")

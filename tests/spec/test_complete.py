@@ -20,7 +20,7 @@ from towpath.errors import (
 from towpath.ids import QueueName
 
 KEEPING = QueueOptions(keep=hours(1))
-FIXED_KEYS = {"meta", "events", "wake"}
+FIXED_KEYS = {"meta", "events", "wake", "history"}
 
 
 class TestCompletingAJob:

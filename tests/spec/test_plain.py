@@ -116,7 +116,7 @@ class TestAPlainJob:
         await engine.submit_many(REVIEWS, plain("a"))
         await engine.complete(await claim_one(engine))
         names = {key.rpartition(":")[2] for key in deployment.key_names() if ":call:" not in key}
-        assert names <= {"meta", "events", "wake", "queues"}
+        assert names <= {"meta", "events", "wake", "queues", "history"}
 
     async def test_that_was_reaped_is_not_completed_under_the_old_lease(
         self, engine: Engine, clock: ManualClock

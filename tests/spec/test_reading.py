@@ -32,6 +32,8 @@ LOOKS: dict[str, Look] = {
     "lanes_waiting": lambda engine: engine.inspect.lanes_waiting(NOWHERE),
     "list": lambda engine: engine.inspect.list(NOWHERE, State.READY),
     "search_dead": lambda engine: engine.inspect.search_dead(NOWHERE, "disk"),
+    "dead_groups": lambda engine: engine.inspect.dead_groups(NOWHERE),
+    "history": lambda engine: engine.inspect.history(NOWHERE),
     "counts": lambda engine: engine.inspect.counts(NOWHERE),
     "options": lambda engine: engine.queues.options(NOWHERE),
     "known_options": lambda engine: engine.queues.known_options(NOWHERE),

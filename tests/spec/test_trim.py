@@ -8,7 +8,7 @@ from towpath.engine.model import Complete, job_ref
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
 
-FIXED = {"towpath:queues", "{reviews}:meta", "{reviews}:events", "{reviews}:wake"}
+FIXED = {"towpath:queues", *(f"{{reviews}}:{it}" for it in ("meta", "events", "wake", "history"))}
 
 
 async def done(engine: Engine, *ids: str) -> None:

@@ -1,4 +1,4 @@
-"""`towpath dead`: list, retry, purge."""
+"""`towpath dead`: list, groups, search, retry, purge."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
+    from towpath.engine.inspect import ErrorGroup
     from towpath.engine.model import JobInfo, JobRef
 
-app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, retry, purge.")
+app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, groups, search, retry, purge.")
 
 SomeJobs = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB…]", help="QUEUE/ID or ID; with --all, names of queues."),
 ]
 AllDead = Annotated[bool, typer.Option("--all", help="All that are dead now, of these queues.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="GROUP", help="All that died of this error; `towpath dead groups`."
+    ),
+]
 
 
 @verb(
@@ -49,6 +56,44 @@ async def list_(
     Those that died first come first.
     """
     await one_by_one.list_(session, queue=queue, state=["dead"], limit=limit, after=after, all=all)
+
+
+@verb(
+    app,
+    "groups",
+    examples="""
+        towpath dead groups
+        towpath dead groups --queue mails --json
+    """,
+)
+async def groups(session: Session, *, queue: QueueOption = None) -> None:
+    """Count dead jobs by their errors, the largest groups of each queue first.
+
+    An error is the first line of a reason; numbers and ids in it are #.
+    """
+    out, rows, ungrouped = session.out, list[tuple[object, ...]](), 0
+    async with session.engine() as engine:
+        for name in await chosen_queues(engine, [queue] if queue else []):
+            found = await engine.inspect.dead_groups(name)
+            ungrouped += found.ungrouped
+            for it in found.groups:
+                rows.append((name, it.group, it.count, it.last, it.error or f"({it.group})"))
+                if out.as_json:
+                    out.object({"queue": name, **_told(it)})
+    if rows and not out.as_json:
+        out.table(("QUEUE", "GROUP", ">DEAD", "LAST", "ERROR"), rows)
+    if ungrouped:
+        out.note(f"{ungrouped} more died under a release that made no groups")
+
+
+def _told(it: ErrorGroup) -> dict[str, object]:
+    return {
+        "group": it.group,
+        "error": it.error,
+        "count": it.count,
+        "first": it.first.isoformat(),
+        "last": it.last.isoformat(),
+    }
 
 
 @verb(
@@ -93,20 +138,26 @@ async def search(
     examples="""
         towpath dead retry mails/01JB7Q
         towpath dead retry mails --all
+        towpath dead retry mails --group 9a1f0c37e2b4
     """,
 )
 async def retry(
-    session: Session, *, jobs: SomeJobs = None, all: AllDead = False, queue: QueueOption = None
+    session: Session,
+    *,
+    jobs: SomeJobs = None,
+    all: AllDead = False,
+    group: Group = None,
+    queue: QueueOption = None,
 ) -> None:
     """Give dead jobs new attempts.
 
-    Some by name, or all that are dead now. Of a job that has a record in the database, the record
-    is retried.
+    Some by name, all that are dead now, or all that died of one error. Of a job that has a record
+    in the database, the record is retried.
     """
-    if all:
-        queues = _queues(jobs, queue)
+    if all or group:
+        queues = _queues(jobs, queue, group)
         async with session.engine() as engine, retrying(session, engine) as retry_one:
-            await _sweep(session, engine, queues, "retried", retry_one)
+            await _sweep(session, engine, queues, "retried", retry_one, group=group)
     else:
         await one_by_one.retry(session, jobs=_named(jobs), queue=queue)
 
@@ -117,6 +168,7 @@ async def retry(
     examples="""
         towpath dead purge mails/01JB7Q --yes
         towpath dead purge mails --all
+        towpath dead purge mails --group 9a1f0c37e2b4
     """,
 )
 async def purge(
@@ -124,32 +176,37 @@ async def purge(
     *,
     jobs: SomeJobs = None,
     all: AllDead = False,
+    group: Group = None,
     queue: QueueOption = None,
     yes: Yes = False,
 ) -> None:
     """Delete dead jobs for good.
 
-    Some by name, or all that are dead now.
+    Some by name, all that are dead now, or all that died of one error.
     """
-    if not all:
+    if not (all or group):
         await one_by_one.delete(session, jobs=_named(jobs), queue=queue, yes=yes)
         return
-    queues = _queues(jobs, queue)
+    queues = _queues(jobs, queue, group)
     whose = ", ".join(queues) or "every queue"
-    session.confirm(f"All dead jobs of {whose} would be deleted.", yes=yes)
+    which = f"All dead jobs of group {group}" if group else "All dead jobs"
+    session.confirm(f"{which} of {whose} would be deleted.", yes=yes)
     async with session.engine() as engine:
-        await _sweep(session, engine, queues, "purged", engine.delete)
+        await _sweep(session, engine, queues, "purged", engine.delete, group=group)
 
 
 def _named(jobs: list[str] | None) -> list[str]:
     if not jobs:
-        raise InvalidOption("jobs", "", rule="name at least one, or pass --all")
+        raise InvalidOption("jobs", "", rule="name at least one, or pass --all or --group")
     return jobs
 
 
-def _queues(words: list[str] | None, queue: str | None) -> list[str]:
-    """The queues that were named; none = every one."""
-    return [*(words or []), *([queue] if queue else [])]
+def _queues(words: list[str] | None, queue: str | None, group: str | None) -> list[str]:
+    """The queues that were named; none = every one. A group is one queue's."""
+    found = [*(words or []), *([queue] if queue else [])]
+    if group and len(found) != 1:
+        raise InvalidOption("group", group, rule="name the one queue whose group it is")
+    return found
 
 
 async def _sweep(
@@ -158,6 +215,8 @@ async def _sweep(
     queues: list[str],
     done: str,
     do: Callable[[JobRef], Awaitable[object]],
+    *,
+    group: str | None,
 ) -> None:
     """Do it to every job that is dead now; those that somebody else saw to are passed over."""
     from towpath.errors import JobError  # noqa: PLC0415 -- a help text needs none
@@ -173,9 +232,9 @@ async def _sweep(
         return 1
 
     for name in await chosen_queues(engine, queues):
-        total, seen_to = (await engine.inspect.counts(name)).dead, 0
+        total, seen_to = await _total(engine, name, group), 0
         with out.progress(f"{name}: {done}", total) as advance:
-            async for page in _dead(engine, name, total):
+            async for page in _dead(engine, name, total, group):
                 seen_to += sum(await asyncio.gather(*(see_to(it) for it in page)))
                 advance(len(page))
         if out.as_json:
@@ -184,13 +243,23 @@ async def _sweep(
             out.line(f"{name}  {seen_to} {done}")
 
 
-async def _dead(engine: Engine, queue: str, total: int) -> AsyncIterator[list[JobInfo]]:
+async def _total(engine: Engine, queue: str, group: str | None) -> int:
+    if group is None:
+        return (await engine.inspect.counts(queue)).dead
+    found = await engine.inspect.dead_groups(queue)
+    return sum(it.count for it in found.groups if it.group == group)
+
+
+async def _dead(
+    engine: Engine, queue: str, total: int, group: str | None
+) -> AsyncIterator[list[JobInfo]]:
     """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
     from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
 
     cursor = None
     while total > 0:
-        page = await engine.inspect.list(queue, State.DEAD, after=cursor, size=min(total, 200))
+        size = min(total, 200)
+        page = await engine.inspect.list(queue, State.DEAD, group=group, after=cursor, size=size)
         if page.jobs:
             yield page.jobs
         total -= len(page.jobs)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Annotated, Any, NamedTuple
+from datetime import datetime
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
 from towpath.clock import seconds
-from towpath.dashboard.pulse import Pulse, changes, mark_of
+from towpath.dashboard.charts import SPANS, Charts, charts
+from towpath.dashboard.pulse import Pulse, Snapshot, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.findings import Finding, Verdict, findings
-from towpath.engine.inspect import Lane
+from towpath.engine.history import summed
+from towpath.engine.inspect import ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import TowpathError
-from towpath.ids import queue_name
+from towpath.ids import QueueName, queue_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead, Kind
 from towpath.web.fields import PAGES, Id, Queue
@@ -43,6 +45,7 @@ LOOKED_AT_MOST = 10_000
 """Jobs that a filter looks at; the page says where it stopped."""
 _PAGE = 1000
 _EXAMINED_EVERY = 30.0
+_DRAWN_EVERY = 10.0
 STATES = ("ready", "leased", "delayed", "waiting", "dead", "done", "cancelled")
 _AT_ONCE = 32
 
@@ -64,9 +67,7 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
     seen = snapshot.seen_by(key)
     whole = "*" in key.queues
     found = (
-        await pulse.shared(
-            ("doctor", int(snapshot.at / _EXAMINED_EVERY)), lambda: _examined(engine)
-        )
+        await pulse.shared("doctor", lambda: _examined(engine), lasts=_EXAMINED_EVERY)
         if whole
         else []
     )
@@ -74,12 +75,25 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
         "overview.html",
         queues=seen,
         rates=snapshot.rates,
+        past=await _past(pulse, seen),
         findings=[it for it in found if it.verdict is not Verdict.OK],
         facts=_facts(engine) if whole else None,
         sums={name: sum(getattr(it, name) for it in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
     )
+
+
+async def _past(pulse: Pulse, seen: Collection[str]) -> Charts | None:
+    """The last hour of those queues together; None while that is being read."""
+    known = await pulse.histories()
+    names = tuple(name for name in known if name in seen)
+
+    async def drawn() -> Charts | None:
+        whole = summed(known[name] for name in names)
+        return charts(whole) if whole else None
+
+    return await pulse.shared(("past", names), drawn, lasts=_DRAWN_EVERY)
 
 
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
@@ -183,36 +197,58 @@ async def queue_page(
     lane: Text = "",
     handler: Text = "",
     text: Text = "",
+    last: Text = "hour",
     after: After = "",
 ) -> Response:
-    """One queue: how many jobs are where, and those in one state."""
+    """One queue: how many jobs are where, how that was before, and those in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
-    snapshot, options = await pulse.having(name), partial(engine.queues.options, name)
-    refuse_unknown(key, name, snapshot.queues)
-    if state not in STATES:
-        raise Refused(422, "invalid_input", f"there is no state {state[:40]}")
+    snapshot = await _having(pulse, name, key)
+    _refuse_others({"state": (state, STATES), "last": (last, SPANS)})
     wanted = Filter(lane, handler, text)
     found = await pulse.shared(
         (snapshot.at, name, state, wanted, after),
         lambda: walk(engine, name, State(state), wanted, after),
     )
-    heads = await _heads(engine, name, found.jobs) if state == "waiting" else {}
     return page.show(
         "queue.html",
         queue=name,
         counts=snapshot.queues[name],
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared((snapshot.at, name, "options"), options),
+        options=await pulse.shared(
+            (snapshot.at, name, "options"), lambda: engine.queues.options(name)
+        ),
+        past=await _past_of(pulse, engine, name, last),
+        spans={name: name == last for name in SPANS},
         state=state,
         states=STATES,
         wanted=wanted,
         found=found,
-        heads=heads,
+        heads=await _heads(engine, name, found.jobs) if state == "waiting" else {},
         after=after,
         limit=LOOKED_AT_MOST,
         live=name,
         mark=mark_of(snapshot, key, name),
     )
+
+
+async def _having(pulse: Pulse, queue: QueueName, key: KeyInfo) -> Snapshot:
+    """A look that has the queue in it. Refused if there is none that the key may see."""
+    snapshot = await pulse.having(queue)
+    refuse_unknown(key, queue, snapshot.queues)
+    return snapshot
+
+
+def _refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
+    for what, (value, known) in asked.items():
+        if value not in known:
+            raise Refused(422, "invalid_input", f"{what} must be one of {', '.join(known)}")
+
+
+async def _past_of(pulse: Pulse, engine: Engine, queue: str, last: str) -> Charts:
+    async def drawn() -> Charts:
+        return charts(await engine.inspect.history(queue, last=SPANS[last]))
+
+    return await pulse.shared((queue, "past", last), drawn, lasts=_DRAWN_EVERY)
 
 
 async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[str, Lane]:
@@ -252,21 +288,34 @@ _MOVABLE = {State.READY, State.DELAYED, State.WAITING}
 _OPEN = _MOVABLE | {State.LEASED}
 
 
-def _steps(job: JobInfo) -> list[tuple[str, Any, str]]:
+class Step(NamedTuple):
+    """A moment of a job's life."""
+
+    at: datetime
+    name: str
+    tone: str
+    """The state that it was in from then on; a class of the stylesheet."""
+    more: str = ""
+
+
+def _steps(job: JobInfo) -> list[Step]:
     """What happened to the job so far and what is expected, in order of time."""
-    ended = job.state not in _OPEN
-    steps = [
-        ("submitted", job.submitted_at, ""),
-        ("due", job.due_at, ""),
-        (
-            f"claimed, attempt {job.attempts}",
-            job.claimed_at,
-            f"by {job.worker}" if job.worker else "",
-        ),
-        ("lease ends", job.expires_at, "unless its worker renews it"),
-        (str(job.state), job.ended_at if ended else None, ""),
+    first = "waiting" if job.lane else "ready"
+    steps = [Step(job.submitted_at, "submitted", "delayed" if job.due_at else first)]
+    steps += [
+        Step(it.at, "attempt failed", "failed", f"by {it.worker}: {it.reason}")
+        for it in job.failures
     ]
-    return sorted((it for it in steps if it[1] is not None), key=lambda it: it[1])
+    if job.due_at:
+        steps.append(Step(job.due_at, "due", "ready"))
+    if job.claimed_at:
+        who = f"by {job.worker}" if job.worker else ""
+        steps.append(Step(job.claimed_at, f"claimed, attempt {job.attempts}", "leased", who))
+    if job.expires_at:
+        steps.append(Step(job.expires_at, "lease ends", "ready", "unless its worker renews it"))
+    if job.ended_at and job.state not in _OPEN:
+        steps.append(Step(job.ended_at, str(job.state), str(job.state)))
+    return sorted(steps, key=lambda it: it.at)
 
 
 @router.get("/queues/{queue}/jobs/{id}/{part}")
@@ -297,28 +346,31 @@ async def dead_page(
     *,
     queue: Text = "",
     text: Text = "",
+    group: Annotated[str, Query(max_length=40)] = "",
     after: After = "",
 ) -> Response:
     """Dead jobs: of which queues, and those of one, by their errors."""
     pulse = pulse_of(request)
     snapshot = await pulse.having(queue) if queue else await pulse.now()
     having = {name: it.dead for name, it in snapshot.seen_by(key).items() if it.dead}
-    found, chosen = (
-        JobsFound([], None, 0),
-        queue or max(having, key=lambda it: having[it], default=""),
-    )
+    found, groups = JobsFound([], None, 0), ErrorGroups([], 0)
+    chosen = queue or max(having, key=lambda it: having[it], default="")
     if chosen:
         name = queue_name(chosen)
         refuse_unknown(key, name, snapshot.queues)
-        wanted = Filter(text=text)
         found = await pulse.shared(
-            (snapshot.at, name, "dead", wanted, after),
-            lambda: walk(engine, name, State.DEAD, wanted, after),
+            (snapshot.at, name, "dead", text, group, after),
+            lambda: _dead(engine, name, text, group, after),
+        )
+        groups = await pulse.shared(
+            (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
         )
     return page.show(
         "dead.html",
         having=having,
         queue=chosen,
+        groups=groups,
+        group=group,
         text=text,
         found=found,
         after=after,
@@ -326,3 +378,11 @@ async def dead_page(
         live=chosen or "*",
         mark=mark_of(snapshot, key, chosen),
     )
+
+
+async def _dead(engine: Engine, queue: str, text: str, group: str, after: str) -> JobsFound:
+    """Dead jobs of one error, those whose reason has *text* in it, or all."""
+    if not group:
+        return await walk(engine, queue, State.DEAD, Filter(text=text), after)
+    page = await engine.inspect.list(queue, State.DEAD, group=group, after=after or None, size=SIZE)
+    return JobsFound(page.jobs, page.after, len(page.jobs))

@@ -11,6 +11,8 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from towpath.clock import instant, wall_ms
+from towpath.dashboard.charts import marks
 from towpath.dashboard.engine_pages import STATES, After, pulse_of
 from towpath.dashboard.pulse import mark_of
 from towpath.engine.engine import Engine
@@ -40,9 +42,15 @@ async def schedules_page(
     snapshot = await pulse_of(request).now()
     names = [name for name in await engine.queues.names() if key.covers(name)]
     found = await engine.schedules.list(queues=names, after=after or None, size=100)
-    horizon = [it.next for it in found.schedules if it.next is not None]
+    nexts = [(it.next, it.queue, it.name) for it in found.schedules if it.next is not None]
+    coming, until = marks(nexts, instant(wall_ms()))
     return page.show(
-        "schedules.html", found=found, horizon=horizon, live="*", mark=mark_of(snapshot, key, "")
+        "schedules.html",
+        found=found,
+        coming=coming,
+        until=until,
+        live="*",
+        mark=mark_of(snapshot, key, ""),
     )
 
 

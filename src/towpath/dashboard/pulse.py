@@ -18,6 +18,7 @@ from sse_starlette import ServerSentEvent
 
 from towpath.clock import instant, steady, wall_ms
 from towpath.engine.engine import Engine
+from towpath.engine.history import QUEUES_MOST, History
 from towpath.engine.inspect import Counts
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
@@ -28,6 +29,8 @@ _QUEUES_EACH_SECOND = 500
 _AT_ONCE = 32
 _RATE_OVER = 60.0
 _SHARED_MOST = 1_000
+_PAST_EVERY, _PAST_WAITED = 60.0, 0.15
+"""Seconds until histories are read again, and for which a page waits for the first time."""
 
 
 class Snapshot(NamedTuple):
@@ -52,6 +55,9 @@ class Pulse:
         self._last: Snapshot | None = None
         self._reading: asyncio.Task[Snapshot] | None = None
         self._before: deque[Snapshot] = deque()
+        self._past: dict[str, History] = {}
+        self._past_reading: asyncio.Task[None] | None = None
+        self._past_at = 0.0
         self._shared: OrderedDict[Any, tuple[float, asyncio.Future[Any]]] = OrderedDict()
 
     async def now(self) -> Snapshot:
@@ -71,13 +77,16 @@ class Pulse:
             snapshot = await self.now()
         return snapshot
 
-    async def shared(self, what: Any, read: Callable[[], Awaitable[T]]) -> T:
-        """What *read* answers, asked once a second for all who want the same.
+    async def shared(
+        self, what: Any, read: Callable[[], Awaitable[T]], *, lasts: float = EVERY
+    ) -> T:
+        """What *read* answers, asked once a second, or in *lasts* seconds, for all who want the
+        same.
 
         *what* begins with the snapshot that it is shown with, so that it is no older than that.
         """
         known = self._shared.get(what)
-        if known is None or steady() - known[0] >= EVERY:
+        if known is None or steady() - known[0] >= lasts:
             self._shared.pop(what, None)
             known = self._shared[what] = steady(), asyncio.ensure_future(read())
             if len(self._shared) > _SHARED_MOST:
@@ -87,6 +96,30 @@ class Pulse:
         except TowpathError:
             self._shared.pop(what, None)
             raise
+
+    async def histories(self) -> Mapping[str, History]:
+        """The last hour of all queues, as far as it was read: at most a minute old. Nobody waits
+        for it for long: an empty answer means that it is being read.
+        """
+        reading = self._past_reading
+        if reading is None or (reading.done() and steady() - self._past_at >= _PAST_EVERY):
+            self._past_at = steady()
+            reading = self._past_reading = asyncio.create_task(self._read_past())
+        await asyncio.wait((reading,), timeout=0 if self._past else _PAST_WAITED)
+        return self._past
+
+    async def _read_past(self) -> None:
+        engine, found = self._engine(), dict[str, History]()
+        try:
+            names = sorted(await engine.queues.known())[:QUEUES_MOST]
+            for start in range(0, len(names), _AT_ONCE):
+                part = names[start : start + _AT_ONCE]
+                found |= zip(
+                    part, await asyncio.gather(*map(engine.inspect.history, part)), strict=True
+                )
+        except TowpathError:
+            return  # whoever opens the page is told by its counts
+        self._past = found
 
     def _pause(self, last: Snapshot) -> float:
         return max(EVERY, len(last.queues) / _QUEUES_EACH_SECOND)

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from towpath.clock import Duration, instant, instant_ms, milliseconds
+from towpath.clock import Duration, hours, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
+from towpath.engine.history import History, columns, window
 from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, Record, decode, readable
 from towpath.engine.states import State
@@ -21,6 +22,7 @@ from towpath.errors import InvalidOption, JobNotFound
 from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 
 LARGEST_PAGE = 1000
+_LAST_HOUR = hours(1)
 SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
 """Dead jobs that a search covers, the newest, and of how many one step reads the records."""
 
@@ -53,6 +55,28 @@ class Found(msgspec.Struct, frozen=True):
     looked: int
     """Dead jobs that were looked at so far, of the newest 10,000; give it to go on."""
     is_over: bool
+
+
+class ErrorGroup(msgspec.Struct, frozen=True):
+    """Dead jobs that died of the same error."""
+
+    group: str
+    """Names it: what `list` takes. `other` stands for the errors beyond the first hundred."""
+    error: str
+    """The first line of their reasons; numbers and ids are #."""
+    count: int
+    first: datetime
+    """When the first of those died that are still dead."""
+    last: datetime
+
+
+class ErrorGroups(msgspec.Struct, frozen=True):
+    """The dead jobs of a queue by their errors."""
+
+    groups: list[ErrorGroup]
+    """The largest first."""
+    ungrouped: int
+    """Dead jobs in no group: they died under a release that made none."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,12 +168,14 @@ class Inspector:
         state: State,
         *,
         lane: str | None = None,
+        group: str | None = None,
         after: str | None = None,
         size: int = 100,
     ) -> Page:
         """A page of the jobs in *state*, in the order they run (or ended). Payloads are left out.
 
-        With *lane*, those that wait in that lane. A page has at most *size* jobs, fewer if their
+        With *lane*, those that wait in that lane; with *group*, those that died of that error, as
+        `dead_groups` names it. A page has at most *size* jobs, fewer if their
         records are large; `after` leads to the next, and is None on the last. It is cut from the
         queue as it is then: a job that moves meanwhile may be shown twice or not at all, one that
         stays is shown.
@@ -159,15 +185,38 @@ class Inspector:
             raise InvalidOption("state", state, rule=f"{state} jobs cannot be listed")
         if lane is not None and state is not State.WAITING:
             raise InvalidOption("lane", lane, rule="only waiting jobs are listed by lane")
+        if group is not None and state is not State.DEAD:
+            raise InvalidOption("group", group, rule="only dead jobs are listed by error group")
         size = whole("size", size, 1, LARGEST_PAGE)
         last, score = _cursor(after)
         of_lane = lane_key(lane) if lane is not None else ""
+        of_group = text_name("group", group, longest=40) if group is not None else ""
         rows, now, more = await self._store.read(
-            "list", name, state.value, of_lane, last, score, size
+            "list", name, state.value, of_lane, of_group, last, score, size
         )
         jobs = [_listed(name, row, now) for row in rows]
         rest = _make_cursor(rows[-1][0], rows[-1][1]) if more else None
         return Page([job for job in jobs if job and job.state is state], rest)
+
+    async def dead_groups(self, queue: str) -> ErrorGroups:
+        """The dead jobs of *queue* by their errors, counted when they died: no job is looked at.
+
+        An error is the first line of a reason, with numbers and ids masked. A queue has about a
+        hundred groups; what dies of yet another error is in the group `other`. One round trip.
+        """
+        rows, dead = await self._store.read("groups", queue_name(queue))
+        found = [
+            ErrorGroup(
+                group.decode(errors="replace"),
+                error.decode(errors="ignore"),
+                count,
+                instant(int(first)),
+                instant(int(last)),
+            )
+            for group, error, count, first, last in rows
+        ]
+        found.sort(key=lambda it: (-it.count, it.error))
+        return ErrorGroups(found, max(0, dead - sum(it.count for it in found)))
 
     async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> Found:
         """Dead jobs whose reason has *text* in it, in whatever case (of ASCII letters), the newest
@@ -204,6 +253,16 @@ class Inspector:
             oldest=milliseconds(facts["now"] - oldest_at) if oldest_at else None,
             totals={name: int(meta.get(name, 0)) for name in _TOTALS},
         )
+
+    async def history(self, queue: str, *, last: Duration = _LAST_HOUR) -> History:
+        """How *queue* stood over the *last* time: by the minute up to 24 hours, by the hour up to
+        30 days. What is before its first change reads as nought. One round trip.
+        """
+        asked = window(last)
+        now, numbers, rows = await self._store.read(
+            "history", queue_name(queue), asked.kind, asked.field_ms, asked.fields
+        )
+        return columns(asked, now, numbers, rows)
 
     async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)

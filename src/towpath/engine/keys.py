@@ -27,11 +27,14 @@ TYPES = {
     "selector": "zset",
     "held": "zset",
     "asked": "zset",
+    "group": "zset",
     "lanes": "hash",
     "meta": "hash",
     "recurring": "hash",
     "schedules": "hash",
     "loads": "hash",
+    "groups": "hash",
+    "history": "hash",
     "job": "string",
     "load": "string",
     "result": "string",
@@ -61,8 +64,8 @@ class Keys(Declared):
     """The keys of one queue."""
 
     __slots__ = (
-        "asked", "dead", "done", "events", "lanes", "leases", "loads", "meta", "queue", "recurring",
-        "retry", "schedules", "seen", "waiting", "wake",
+        "asked", "dead", "done", "events", "groups", "history", "lanes", "leases", "loads",
+        "meta", "queue", "recurring", "retry", "schedules", "seen", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self, queue: QueueName) -> None:
@@ -82,6 +85,8 @@ class Keys(Declared):
         self.events = f"{self.tag}:events"
         self.wake = f"{self.tag}:wake"
         self.asked = f"{self.tag}:asked"
+        self.groups = f"{self.tag}:groups"
+        self.history = f"{self.tag}:history"
 
     def job(self, id: str) -> str:
         return f"{self.tag}:job:{id}"
@@ -106,6 +111,9 @@ class Keys(Declared):
 
     def held(self, worker: str) -> str:
         return f"{self.tag}:held:{worker}"
+
+    def group(self, group: str) -> str:
+        return f"{self.tag}:group:{group}"
 
     def recall(self, name: str) -> str:
         """list: calls back the blocking read of one process that waits for some selectors."""

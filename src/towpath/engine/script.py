@@ -48,8 +48,9 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "ended": ("clock", "room", "ids"),
         "alone": ("clock", "limit"),
         "lane": ("clock", "lane", "id"),
-        "list": ("clock", "state", "lane", "after", "score", "size"),
-        "counts": ("clock",),
+        "list": ("clock", "state", "lane", "group", "after", "score", "size"),
+        **dict.fromkeys(("counts", "groups"), ("clock",)),
+        "history": ("clock", "kind", "span", "count"),
         "search": ("clock", "text", "from", "count"),
     }
 )

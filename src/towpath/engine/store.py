@@ -15,6 +15,7 @@ from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.codec import pack
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
+from towpath.engine.history import QUEUES_MOST
 from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.keys import Declared as KeysDeclared
 from towpath.engine.model import Call
@@ -51,6 +52,8 @@ _NONE, _ANY = "none", "any"
 _CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
 _LISTED_S = 1.0
+_NO_HISTORY = 10**17
+"""When the next row of a queue's history is due, if none is to be written."""
 
 
 class Store:
@@ -327,13 +330,20 @@ class Store:
         # They may change while they are written.
         while listed is not (options := self._in_force[queue].options):
             try:
-                await self.channels.command("HSET", REGISTRY, queue, msgspec.json.encode(options))
+                entry = msgspec.json.encode(options)
+                if await self.channels.command("HSET", REGISTRY, queue, entry) == 1:
+                    await self._bound_histories(queue)
             except ServerUnreachable:
                 await asyncio.sleep(_LISTED_S)
             except ServerError:
                 return  # full, or not allowed
             else:
                 listed = options
+
+    async def _bound_histories(self, queue: QueueName) -> None:
+        """Of a queue that is new beyond the first thousand, no history is kept."""
+        if await self.channels.command("HLEN", REGISTRY) > QUEUES_MOST:
+            await self.channels.command("HSET", keys_of(queue).meta, "minute", _NO_HISTORY)
 
 
 def _unnamed(known: InForce) -> InForce:

@@ -204,7 +204,12 @@ function follow() {
   addEventListener("pagehide", () => source.close());
   addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
 }
-if (frame.live) follow();
+if (frame.live) {
+  follow();
+  setInterval(refresh, 60000); // charts go on where nothing else happens
+  const again = () => { if (document.querySelector("[data-soon]")) refresh(); };
+  setInterval(again, 2000); // what the server is still reading
+}
 
 document.body.addEventListener("htmx:responseError", (event) => {
   const status = event.detail.xhr.status;

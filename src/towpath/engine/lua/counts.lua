@@ -15,23 +15,7 @@
 -- moves  none
 -- cost   O(priorities in use · log n)
 -- full   works
--- uses   keys clock record
-
-local PRIORITIES = 101
-
--- The ready set is ordered by priority first, so each priority's own head is looked at.
-local function oldest_ready()
-  local oldest, from = nil, '-inf'
-  for _ = 1, PRIORITIES do
-    local head = redis.call('ZRANGEBYSCORE', QUEUE, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    if #head == 0 then break end
-    local text = redis.call('GET', JOB .. head[1])
-    local at = text and decode(head[1], text).at
-    if at and (not oldest or at < oldest) then oldest = at end
-    from = int((math.floor(head[2] / 1e13) + 1) * 1e13)
-  end
-  return oldest
-end
+-- uses   keys clock oldest
 
 local later = '(' .. int(now)
 return {

@@ -1,4 +1,4 @@
--- list: a page of the jobs in one state, or of those waiting in one lane.
+-- list: a page of the jobs in one state, of those waiting in one lane, or of those dead of one error.
 --
 -- keys   queue    zset     ready ids
 --        retry    zset     delayed ids
@@ -6,11 +6,13 @@
 --        lane     zset     waiting ids of one lane
 --        leases   zset     leased ids
 --        dead     zset     dead ids
+--        group    zset     dead ids of one error
 --        done     zset     done and cancelled ids
 --        job      string   the records
 -- args   clock    ms       '' = the server's
 --        state    text
 --        lane     text     '' = of any lane
+--        group    text     '' = of any error
 --        after    text     the last id of the page before; '' = from the start
 --        score    text     its score there
 --        size     int      at most so many, and no more than one answer carries: one at least
@@ -18,14 +20,15 @@
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
--- uses   keys clock answer
+-- uses   keys clock answer more_keys
 
-local state, lane, after, score, size = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local state, lane, group = ARGV[2], ARGV[3], ARGV[4]
+local after, score, size = ARGV[5], ARGV[6], tonumber(ARGV[7])
 local SETS = {
   ready = QUEUE, delayed = RETRY, waiting = WAITING, leased = LEASES,
   dead = DEAD, done = DONE, cancelled = DONE,
 }
-local key = lane ~= '' and LANE .. lane or SETS[state]
+local key = lane ~= '' and LANE .. lane or group ~= '' and GROUP .. group or SETS[state]
 
 -- Where the last page ended, by id. If that job has gone since, by score: jobs may be shown
 -- twice then, but none is passed over.

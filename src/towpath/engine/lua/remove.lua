@@ -15,6 +15,9 @@
 --        events   stream   removed
 --        wake     list     removed
 --        asked    zset     removed
+--        groups   hash     removed, and with it each group
+--        group    zset     removed
+--        history  hash     removed
 -- args   none
 -- reply  removed
 --        used
@@ -27,5 +30,7 @@ local held = redis.call(
   'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, SEEN, LANES, RECURRING, SCHEDULES, LOADS)
 local paused = tonumber(redis.call('HGET', META, 'paused') or 0)
 if held > 0 or paused > 0 then return 'used' end
-redis.call('UNLINK', META, EVENTS, WAKE, ASKED)
+local left = { META, EVENTS, WAKE, ASKED, GROUPS, HISTORY }
+for _, group in ipairs(redis.call('HKEYS', GROUPS)) do left[#left + 1] = GROUP .. group end
+redis.call('UNLINK', unpack(left))
 return 'removed'

@@ -32,6 +32,7 @@ local function take_away(job)
   if job.stored then zrem(ZSET[job.stored], job.id) end
   if job.stored == 'waiting' then zrem(LANE .. job.lane, job.id) end
   if job.stored == 'ready' and job.selector then zrem(SELECTOR .. job.selector, job.id) end
+  leave_group(job)
   if job.gone_at then unlinks[#unlinks + 1] = RESULT .. job.id end
   job.state = 'gone'
   leave_lane(job)

@@ -21,7 +21,7 @@
 -- cost   O(log n)
 -- full   refused
 -- short  plain_submit
--- uses   keys clock calls meta record tell send sets remembered accept waits
+-- uses   keys clock calls meta record tell send sets remembered accept waits past
 -- runs   submit(request)
 
 local function answer_all()
@@ -48,6 +48,7 @@ end
 local function write(fresh)
   for _, id in ipairs(outlived) do zrem(DONE, id) end
   local wake = somebody_should_look()
+  if #fresh > 0 then read_past() end
   check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end
 
@@ -56,6 +57,7 @@ local function write(fresh)
   write_additions()
   send('HSET', taken, LANES)
   for _, id in ipairs(outlived) do redis.call('UNLINK', RESULT .. id) end
+  write_past()
   set_meta('submitted', meta.submitted + #fresh)
   write_meta()
   if #fresh > 0 then

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 from sse_starlette import EventSourceResponse
 
+from towpath.clock import days, hours
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
@@ -45,6 +48,48 @@ async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
     return CountsOut.of(queue_name(queue), await engine.inspect.counts(queue))
 
 
+class HistoryOut(Answer):
+    """A queue over time: of each column one number per step, the oldest first."""
+
+    begins: datetime
+    """When the first step begins."""
+    step: float
+    """Seconds: a minute, or an hour."""
+    submitted: list[int]
+    """How many, in each step; so are the next three."""
+    completed: list[int]
+    failed: list[int]
+    died: list[int]
+    ready: list[int]
+    """How many were there when each step began, of the last one now; so are the next four."""
+    delayed: list[int]
+    waiting: list[int]
+    leased: list[int]
+    dead: list[int]
+    oldest: list[int | None]
+    """Seconds for which the oldest ready job had waited then; null = none was ready."""
+
+
+_LAST = {"hour": hours(1), "day": hours(24), "month": days(30)}
+
+
+@router.get("/{queue}/history", response_model=HistoryOut, responses=documented())
+async def history(
+    queue: Queue,
+    engine: TheEngine,
+    _: CanRead,
+    last: Annotated[
+        Literal["hour", "day", "month"],
+        Query(description="By the minute for an hour or a day, by the hour for a month."),
+    ] = "hour",
+) -> HistoryOut:
+    """How the queue stood over time. It is kept of the first 1,000 queues."""
+    found = await engine.inspect.history(queue, last=_LAST[last])
+    told: dict[str, Any] = msgspec.structs.asdict(found)
+    told["step"] = found.step.total_seconds()
+    return HistoryOut(**told)
+
+
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out no jobs until resumed; everything else goes on."""
@@ -57,13 +102,62 @@ async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     await engine.queues.resume(queue)
 
 
+Group = Annotated[
+    str | None,
+    Query(min_length=1, max_length=40, description="Only those of this error group."),
+]
+
+
 @router.get("/{queue}/dead", response_model=PageOut, responses=documented())
 async def dead(
-    queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
+    queue: Queue,
+    engine: TheEngine,
+    _: CanRead,
+    *,
+    group: Group = None,
+    after: After = None,
+    size: Size = 100,
 ) -> PageOut:
-    """A page of the dead jobs, with their reasons."""
-    page = await engine.inspect.list(queue, State.DEAD, after=after, size=size)
+    """A page of the dead jobs, with their reasons; of one error, if a group is named."""
+    page = await engine.inspect.list(queue, State.DEAD, group=group, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
+
+
+class GroupOut(Answer):
+    """Dead jobs that died of the same error."""
+
+    model_config = example(
+        group="9a1f0c37e2b4",
+        error="HTTP # from api.example",
+        count=12,
+        first="2026-01-01T12:00:00Z",
+        last="2026-01-01T12:05:00Z",
+    )
+
+    group: str
+    """Names it in other requests. `other` stands for the errors beyond the first hundred."""
+    error: str
+    """The first line of the reasons; numbers and ids are `#`."""
+    count: int
+    first: datetime
+    """When the first of them died."""
+    last: datetime
+
+
+class GroupsOut(Answer):
+    """Dead jobs by their errors, the largest group first."""
+
+    groups: list[GroupOut]
+    ungrouped: int
+    """Dead jobs in no group: they died under a release that made none."""
+
+
+@router.get("/{queue}/dead/groups", response_model=GroupsOut, responses=documented())
+async def groups(queue: Queue, engine: TheEngine, _: CanRead) -> GroupsOut:
+    """Count the dead jobs by their errors."""
+    found = await engine.inspect.dead_groups(queue)
+    made = [GroupOut(**msgspec.structs.asdict(it)) for it in found.groups]
+    return GroupsOut(groups=made, ungrouped=found.ungrouped)
 
 
 class FoundOut(Answer):
@@ -97,11 +191,15 @@ async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOu
 
 
 class RetryIn(Body):
-    """Which dead jobs to retry: those of `ids`, or the first of those whose reason has `text`."""
+    """Which dead jobs to retry: those of `ids`, or the first of those that died of one error
+    (`group`) or whose reason has `text`.
+    """
 
     model_config = example(text="disk is full", most=100)
 
     ids: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    group: Annotated[str, Field(min_length=1, max_length=40)] | None = None
+    """Only those of this error group."""
     text: Annotated[str, Field(max_length=200)] = ""
     """Only those whose reason contains it, in whatever case."""
     most: Annotated[int, Field(ge=1, le=_PURGE_MOST, strict=True)] = 1000
@@ -137,7 +235,7 @@ async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[l
         return
     text, left, after = body.text.casefold(), body.most, None
     while left:
-        page = await engine.inspect.list(queue, State.DEAD, after=after, size=100)
+        page = await engine.inspect.list(queue, State.DEAD, group=body.group, after=after, size=100)
         fit = [job.ref for job in page.jobs if text in (job.reason or "").casefold()][:left]
         left -= len(fit)
         yield fit
@@ -208,12 +306,16 @@ async def purge(
     queue: Queue,
     engine: TheEngine,
     _: CanAdmin,
+    *,
+    group: Group = None,
     most: Annotated[int, Query(ge=1, le=_PURGE_MOST, description="At most so many.")] = 1000,
 ) -> PurgedOut:
     """Remove dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
     while deleted < most:
-        page = await engine.inspect.list(queue, State.DEAD, size=min(100, most - deleted))
+        page = await engine.inspect.list(
+            queue, State.DEAD, group=group, size=min(100, most - deleted)
+        )
         outcomes = await asyncio.gather(*(_done(engine.delete(job.ref)) for job in page.jobs))
         if not any(outcomes):
             break

@@ -1,10 +1,13 @@
 -- close: the only writer. Everything above has only read; what is written here stays, even if
 -- a later write fails, so what can fail is tried first: each set is read with its own type,
 -- each key that is new is looked for (in a slot that is being moved, that fails).
+--
+-- uses   past regroup
 
 local function check_keys()
   check_sets()
   if #lanes_touched > 0 then redis.call('HLEN', LANES) end
+  plan_groups()
   send('EXISTS', fresh)
 end
 
@@ -44,10 +47,13 @@ local function close(answer, memory)
   end
   for i = 1, #changed do plan_job(changed[i]) end
   local wake = somebody_should_look()
+  if #changed > 0 or next(meta_changes) then read_past() end
   check_keys()
 
   write_jobs()
   write_lanes()
+  write_groups()
+  write_past()
   write_meta()
   tell(wake)
   remember(memory)

@@ -4,3 +4,5 @@
 
 local SELECTOR, WAKES = tag .. ':selector:', tag .. ':wakes:'  -- .. selector
 local HELD, ASKED = tag .. ':held:', tag .. ':asked'           -- .. worker
+local GROUP, GROUPS = tag .. ':group:', tag .. ':groups'       -- .. group
+local HISTORY = tag .. ':history'

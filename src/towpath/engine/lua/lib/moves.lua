@@ -1,4 +1,6 @@
 -- moves: how a job enters a state: which set it is in then, and at what score.
+--
+-- uses   send sets grouping
 
 local function enter(job, state, score)
   job.state, job.score = state, score
@@ -38,6 +40,8 @@ end
 local function enter_dead(job, reason)
   set(job, 'ended', now)
   set(job, 'reason', reason)
+  leave_group(job)  -- of a release that left it there when it retried the job
+  set(job, 'group', group_of(reason))
   enter(job, 'dead', now)
   count('died')
   note('dead', job.id)

@@ -5,7 +5,7 @@
 
 if not remembered then
   local answers = { '' }
-  if end_plain(request, 1) then
+  if now - meta.minute < MINUTE_MS and end_plain(request, 1) then
     for i = 1, #request do answers[i] = 'done' end
     write_ends()
     return close_plain(false, answers, answers)

@@ -5,7 +5,7 @@
 
 -- Lists begin with room for one job: to grow them costs more than to fill them.
 local items, names, place = request, { '' }, {}
-local plain = #items > 0 and options.max_length == 0
+local plain = #items > 0 and options.max_length == 0 and now - meta.minute < MINUTE_MS
 for i = 1, plain and #items or 0 do
   local id, load, more = items[i][1], items[i][2], items[i][3]
   plain = not (more or place[id] or #load > options.max_payload)

@@ -51,6 +51,7 @@ local function plan_job(job)
   if to and job.score then zadd(to, job.score, id) end
   if job.lane then plan_part(job, LANE .. job.lane, 'waiting') end
   if job.selector then plan_part(job, SELECTOR .. job.selector, 'ready') end
+  if job.group then plan_group(job) end
   if job.forget_at then zadd(SEEN, job.forget_at, id) end
   if job.ttl and state == 'leased' then
     locks[#locks + 1] = job

@@ -2,6 +2,7 @@
 
 -- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT.
 local meta, options = {}, nil
+local MINUTE_MS = 60000
 
 -- A repeat gets the answer that it had, whatever the queue has become since: refused here, the
 -- call would be made anew under another number, and have a second effect.

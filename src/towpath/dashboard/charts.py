@@ -1,0 +1,159 @@
+"""Charts over time, drawn by the server: lines and areas of SVG that a page has in it.
+
+No library: four small charts need no script, morph with the page when it changes, follow the theme
+by the stylesheet, and can be read without JavaScript. What a line shows is said in words, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from towpath.clock import Duration, days, hours
+from towpath.engine.history import History
+from towpath.web.pages import NOTHING, number, span
+
+WIDTH, HEIGHT = 600, 120
+"""Of a chart's own units: the page stretches it."""
+_POINTS_MOST = 240
+SPANS: dict[str, Duration] = {"hour": hours(1), "day": hours(24), "month": days(30)}
+"""What a queue's page can show, by name."""
+
+
+class Line(NamedTuple):
+    """One line of a chart."""
+
+    name: str
+    tone: str
+    """A class of the stylesheet."""
+    path: str
+    """What SVG draws."""
+    now: str
+    most: str
+
+
+class Chart(NamedTuple):
+    """One chart, and what it shows in words."""
+
+    title: str
+    lines: list[Line]
+    top: str
+    """What its upper edge stands for."""
+    words: str
+
+
+class Charts(NamedTuple):
+    """The charts of a queue, or of all."""
+
+    charts: list[Chart]
+    begins: datetime
+    middle: datetime
+    ends: datetime
+
+
+Numbers = Sequence[float | None]
+
+
+def charts(history: History) -> Charts:
+    """Rates, depth, the oldest job and failures."""
+    minutes = history.step.total_seconds() / 60
+    each = -(-len(history.ready) // _POINTS_MOST)
+
+    def rate(name: str) -> Numbers:
+        return [sum(it) / len(it) / minutes for it in _parts(getattr(history, name), each)]
+
+    def depth(name: str) -> Numbers:
+        return [max(it) for it in _parts(getattr(history, name), each)]
+
+    oldest = [max((age or 0) for age in it) for it in _parts(history.oldest, each)]
+    failed = {"failed attempts": rate("failed"), "died": rate("died")}
+    drawn = [
+        _chart(
+            "Jobs a minute", {"submitted": rate("submitted"), "completed": rate("completed")}, _few
+        ),
+        _chart("Jobs that wait or run", {name: depth(name) for name in _DEPTHS}, number),
+        _chart("Age of the oldest ready job", {"oldest": oldest}, _age),
+        _chart("Failures a minute", failed, _few),
+    ]
+    ends = history.begins + history.step * len(history.ready)
+    return Charts(drawn, history.begins, history.begins + (ends - history.begins) / 2, ends)
+
+
+_DEPTHS = ("ready", "waiting", "delayed", "leased")
+_TONES = {
+    "submitted": "leased",
+    "completed": "done",
+    "oldest": "waiting",
+    "failed attempts": "waiting",
+    "died": "dead",
+}
+
+
+def _few(value: float) -> str:
+    """A number of which the first digits count."""
+    return number(value) if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def _age(seconds: float) -> str:
+    return span(seconds) if seconds else NOTHING
+
+
+def _parts(numbers: Sequence[int | None], each: int) -> Iterable[list[int]]:
+    return ([it or 0 for it in numbers[at : at + each]] for at in range(0, len(numbers), each))
+
+
+def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]) -> Chart:
+    most = {name: max((it or 0 for it in values), default=0) for name, values in series.items()}
+    top = max(*most.values(), 0) if most else 0
+    lines = [
+        Line(
+            name,
+            _TONES.get(name, name),
+            path_of(values, top),
+            shown(values[-1] or 0),
+            shown(most[name]),
+        )
+        for name, values in series.items()
+    ]
+    words = "; ".join(f"{it.name}: {it.now} now, at most {it.most}" for it in lines)
+    return Chart(title, lines, shown(top), f"{title}. {words}.")
+
+
+def path_of(values: Numbers, top: float) -> str:
+    """The values from left to right; where nothing is above 0, a line at the bottom."""
+    width = WIDTH / max(len(values) - 1, 1)
+    points = [
+        f"{at * width:.1f} {HEIGHT - (HEIGHT - 4) * (it or 0) / top if top else HEIGHT:.1f}"
+        for at, it in enumerate(values)
+    ]
+    return "M" + " L".join(points)
+
+
+# ── schedules ────────────────────────────────────────────────────────────────────────────
+
+
+class Mark(NamedTuple):
+    """A firing on the time line."""
+
+    at: datetime
+    x: float
+    """In chart's units."""
+    queue: str
+    name: str
+
+
+def marks(nexts: Iterable[tuple[datetime, str, str]], now: datetime) -> tuple[list[Mark], datetime]:
+    """The next firings as places on a line from *now* on, and where it ends."""
+    found = sorted(nexts)
+    last = max([it for it, _, _ in found], default=now)
+    ends = next((now + it for it in _HORIZONS if now + it >= last), last)
+    whole = max((ends - now).total_seconds(), 1)
+    made = [
+        Mark(at, min(max((at - now).total_seconds() / whole, 0), 1) * WIDTH, queue, name)
+        for at, queue, name in found
+    ]
+    return made, ends
+
+
+_HORIZONS = (hours(1), hours(6), hours(24), days(7), days(31), days(366))

@@ -1,0 +1,118 @@
+"""How a queue stood over time: the rows that scripts keep, made into columns for charts.
+
+A row is written by the first call of a minute that changes the queue, with the numbers as they were
+before it. So what was counted between two rows happened in the minute of the first, and how many
+jobs were where did not change in minutes without a row.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from towpath.clock import Duration, hours, instant, milliseconds, minutes
+from towpath.errors import InvalidOption
+
+TOTALS = ("submitted", "completed", "failed", "died")
+STANDS = ("ready", "delayed", "waiting", "leased", "dead")
+QUEUES_MOST = 1000
+"""Queues of which a history is kept: the first that were listed."""
+_ROW = struct.Struct("<B10I")
+_WRAPS = 2**32
+_FINEST, _LONGEST = hours(24), hours(24 * 30)
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue over time: of each column one number per minute, or hour, the oldest first."""
+
+    begins: datetime
+    """When the first of them begins."""
+    step: Duration
+    """A minute; beyond the last 24 hours an hour."""
+    submitted: list[int]
+    """How many, in that minute or hour; so are the next three."""
+    completed: list[int]
+    failed: list[int]
+    died: list[int]
+    ready: list[int]
+    """How many were there when it began, of the last one now; so are the next four."""
+    delayed: list[int]
+    waiting: list[int]
+    leased: list[int]
+    dead: list[int]
+    oldest: list[int | None]
+    """Seconds for which the oldest job that was next in line had waited then; None = none was."""
+
+
+class Window(msgspec.Struct, frozen=True):
+    """Which rows to ask for, and what they are made into."""
+
+    kind: str
+    step_ms: int
+    field_ms: int
+    slots: int
+
+    @property
+    def fields(self) -> int:
+        return -(-self.slots * self.step_ms // self.field_ms) + 1
+
+
+def window(last: Duration) -> Window:
+    """By the minute for up to 24 hours, by the hour for up to 30 days. Raises InvalidOption."""
+    if not minutes(1) <= last <= _LONGEST:
+        raise InvalidOption("last", last, rule="must be from 1 minute to 30 days")
+    if last <= _FINEST:
+        return Window("m", 60_000, _HOUR_MS, last // minutes(1))
+    return Window("h", _HOUR_MS, _DAY_MS, last // hours(1))
+
+
+def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[bytes]) -> History:
+    """What the script answered for a window, with the gaps filled."""
+    step = asked.step_ms
+    first = now // step - asked.slots + 1
+    rows = {
+        int(begins) // step + row[0] - first: row[1:]
+        for begins, text in zip(flat[::2], flat[1::2], strict=True)
+        for row in _ROW.iter_unpack(text[: len(text) - len(text) % _ROW.size])
+    }
+    after = [int(it) for it in numbers]
+    found: list[list[Any]] = []
+    for slot in range(asked.slots - 1, -1, -1):
+        row = rows.get(slot)
+        counted = map(_counted, row[:4], after) if row else (0, 0, 0, 0)
+        if slot < asked.slots - 1:  # the last one stands as it does now
+            stands = row[4:] if row else [*after[4:9], max(0, after[9] - step // 1000)]
+            after[4:] = stands
+        found.append([*counted, *after[4:]])
+        after = list(row) if row else after
+    names = (*TOTALS, *STANDS, "oldest")
+    made = dict(zip(names, map(list, zip(*reversed(found), strict=True)), strict=True))
+    made["oldest"] = [it - 1 if it else None for it in made["oldest"]]
+    return History(begins=instant(first * step), step=milliseconds(step), **made)
+
+
+def _counted(before: int, after: int) -> int:
+    """From one row to the next. They hold 32 bits; what is lost begins again at 0."""
+    more = (after - before) % _WRAPS
+    return more if more < _WRAPS // 2 else after % _WRAPS
+
+
+def summed(parts: Iterable[History]) -> History | None:
+    """Several queues as one; the oldest is the oldest of them. None of none."""
+    found = list(parts)
+    if not found:
+        return None
+    sums: dict[str, list[int]] = {
+        name: [sum(it) for it in zip(*(getattr(part, name) for part in found), strict=True)]
+        for name in (*TOTALS, *STANDS)
+    }
+    oldest = [
+        max((it for it in ages if it is not None), default=None)
+        for ages in zip(*(it.oldest for it in found), strict=True)
+    ]
+    return History(begins=found[0].begins, step=found[0].step, oldest=oldest, **sums)

@@ -1,0 +1,54 @@
+-- past: how the queue stood when the first call of a minute changed it. Minutes are kept for a day,
+-- the first of each hour for a month: 41 bytes each, an hour's or a day's in one field of a hash.
+-- Nobody's job depends on it: where it can't be read or written, work goes on without.
+--
+-- uses   more_keys oldest
+
+local PAST_FORMAT, PAST_BYTES = '<BI4I4I4I4I4I4I4I4I4I4', 41
+local MINUTES_KEPT_H, HOURS_KEPT_D, NO_PAST = 24, 30, 1e16
+local past = {}  -- commands that write it
+
+local function numbers_now()
+  local numbers = redis.call('HMGET', META, 'submitted', 'completed', 'failed', 'died')
+  for i = 1, 4 do numbers[i] = tonumber(numbers[i] or 0) % 2^32 end
+  for _, key in ipairs({ QUEUE, RETRY, WAITING, LEASES, DEAD }) do
+    numbers[#numbers + 1] = redis.call('ZCARD', key)
+  end
+  local oldest = oldest_ready()  -- seconds and one more; 0 = nothing is ready
+  numbers[#numbers + 1] = oldest and 1 + math.max(0, math.floor((now - oldest) / 1000)) or 0
+  return numbers
+end
+
+local function plan_past()
+  local numbers, hour, day = numbers_now(), math.floor(now / 3600000), math.floor(now / 86400000)
+  local function add(field, at, most)
+    local rows = redis.call('HGET', HISTORY, field) or ''
+    if #rows < most * PAST_BYTES then
+      rows = rows .. struct.pack(PAST_FORMAT, at, unpack(numbers))
+      past[#past + 1] = { 'HSET', HISTORY, field, rows }
+    end
+    return #rows > PAST_BYTES
+  end
+  if add('m' .. int(hour), math.floor(now / MINUTE_MS) % 60, 60) then return end
+  add('h' .. int(day), hour % 24, 24)
+  for _, field in ipairs(redis.call('HKEYS', HISTORY)) do
+    local kind, at = string.match(field, '^(%l)(%d+)$')
+    local last, kept = hour, MINUTES_KEPT_H
+    if kind == 'h' then last, kept = day, HOURS_KEPT_D end
+    local ago = last - (tonumber(at) or 0)
+    if ago < 0 or ago > kept then past[#past + 1] = { 'HDEL', HISTORY, field } end
+  end
+end
+
+local function read_past()
+  local since = now - meta.minute
+  if (since >= 0 and since < MINUTE_MS) or meta.minute >= NO_PAST then return end
+  set_meta('minute', now - now % MINUTE_MS)
+  if not pcall(plan_past) then past = {} end
+end
+
+local function write_past()
+  if not past[1] then return end
+  for _, command in ipairs(past) do redis.pcall(unpack(command)) end
+  redis.pcall('PEXPIRE', HISTORY, (HOURS_KEPT_D + 1) * 86400000)
+end

@@ -1,0 +1,234 @@
+"""Dead jobs by their errors: counted when they die, however they come and go."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, submit_ids
+from towpath.clock import ManualClock, days, milliseconds, seconds
+from towpath.engine.engine import Engine
+from towpath.engine.model import job_ref, new_job
+from towpath.engine.options import LanePolicy, QueueOptions
+from towpath.engine.script import Scripts
+from towpath.engine.states import State
+from towpath.errors import InvalidName, InvalidOption
+
+
+async def die(engine: Engine, id: str, reason: str, *, lane: str | None = None) -> None:
+    await submit_ids(engine, id, lane=lane)
+    await engine.bury(await claim_one(engine), reason)
+
+
+async def counted(engine: Engine) -> dict[str, int]:
+    found = await engine.inspect.dead_groups(REVIEWS)
+    assert found.ungrouped == 0
+    assert sum(it.count for it in found.groups) == (await engine.inspect.counts(REVIEWS)).dead
+    for it in found.groups:
+        page = await engine.inspect.list(REVIEWS, State.DEAD, group=it.group)
+        assert len(page.jobs) == it.count
+    return {it.error: it.count for it in found.groups}
+
+
+class TestTheErrorOfAJob:
+    @pytest.mark.parametrize(
+        ("reason", "error"),
+        [
+            ("disk is full", "disk is full"),
+            ("KeyError: 'mail'\nTraceback: line 7", "KeyError: 'mail'"),
+            ("\n  late by 30s\rmore", "late by #"),
+            ("HTTP 503 from api-2.example", "HTTP # from api-#.example"),
+            ("user 4711 of 01J9ZX3K8Q7M2A5B6C7D8E9F0G", "user # of #"),
+            ("no e29b4100-e29b-41d4-a716-446655440000 here", "no # here"),
+            ("0x7f3a at v1.2.3", "# at v#.#.#"),
+            ("tab\there", "tab here"),
+            ("kaputt: Größe 5 zu groß", "kaputt: Größe # zu groß"),
+            ("\n", ""),
+        ],
+    )
+    async def test_is_the_first_line_with_numbers_and_ids_masked(
+        self, engine: Engine, reason: str, error: str
+    ) -> None:
+        await die(engine, "a", reason)
+        assert await counted(engine) == {error: 1}
+
+    async def test_is_cut_where_it_is_long(self, engine: Engine) -> None:
+        await die(engine, "a", "ä" * 400)
+        [error] = await counted(engine)
+        assert error == "ä" * 60
+
+    async def test_of_a_lease_that_ended_names_no_worker(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
+        for id, worker in (("a", "anna"), ("b", "a worker that was silent")):
+            await submit_ids(engine, id)
+            await engine.claim(REVIEWS, worker=worker, lease=LEASE)
+        clock.advance(seconds(31))
+        await engine.reap(REVIEWS)
+        assert await counted(engine) == {
+            "LEASE_ENDED: worker # was silent until its lease ended": 2
+        }
+
+
+class TestAGroup:
+    async def test_tells_how_many_and_when_the_largest_first(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        for n, reason in enumerate(["rare", "late by 1s", "late by 2s", "late by 3s"]):
+            await die(engine, str(n), reason)
+            clock.advance(milliseconds(5))
+        first, second = (await engine.inspect.dead_groups(REVIEWS)).groups
+        assert (first.error, first.count) == ("late by #", 3)
+        assert first.last - first.first == milliseconds(10)
+        assert (second.error, second.first) == ("rare", second.last)
+
+    async def test_is_listed_page_by_page(self, engine: Engine, clock: ManualClock) -> None:
+        for n in range(5):
+            await die(engine, str(n), f"late by {n}s" if n % 2 == 0 else "rare")
+            clock.advance(milliseconds(1))
+        group = (await engine.inspect.dead_groups(REVIEWS)).groups[0].group
+        first = await engine.inspect.list(REVIEWS, State.DEAD, group=group, size=2)
+        rest = await engine.inspect.list(
+            REVIEWS, State.DEAD, group=group, size=2, after=first.after
+        )
+        assert [job.id for job in first.jobs + rest.jobs] == ["0", "2", "4"]
+        assert (await engine.inspect.list(REVIEWS, State.DEAD, group="nobody")).jobs == []
+
+    async def test_of_what_is_not_dead_is_refused(self, engine: Engine) -> None:
+        with pytest.raises(InvalidOption, match="only dead jobs"):
+            await engine.inspect.list(REVIEWS, State.READY, group="abc")
+        with pytest.raises(InvalidName):
+            await engine.inspect.list(REVIEWS, State.DEAD, group="a\nb")
+
+
+class TestAJobLeavesItsGroup:
+    @pytest.fixture(autouse=True)
+    async def three_dead(self, engine: Engine) -> None:
+        await engine.queues.configure(
+            REVIEWS, QueueOptions(keep_dead=days(1), lanes=LanePolicy.PARK, max_attempts=1)
+        )
+        for id in ("a", "b", "c"):
+            await die(engine, id, "late" if id != "c" else "rare")
+
+    async def test_by_retry(self, engine: Engine) -> None:
+        await engine.retry(job_ref(REVIEWS, "a"))
+        assert await counted(engine) == {"late": 1, "rare": 1}
+
+    async def test_and_is_in_another_when_it_dies_of_something_else(self, engine: Engine) -> None:
+        await engine.retry(job_ref(REVIEWS, "a"))
+        await engine.fail(await claim_one(engine), "rare")
+        assert await counted(engine) == {"late": 1, "rare": 2}
+
+    async def test_by_delete(self, engine: Engine) -> None:
+        await engine.delete(job_ref(REVIEWS, "c"))
+        assert await counted(engine) == {"late": 2}
+
+    async def test_by_set(self, engine: Engine) -> None:
+        await engine.set(REVIEWS, b"", id="b")
+        assert await counted(engine) == {"late": 1, "rare": 1}
+
+    async def test_by_trim(self, engine: Engine, clock: ManualClock) -> None:
+        clock.advance(days(1))
+        await engine.trim(REVIEWS)
+        assert await counted(engine) == {}
+
+    async def test_not_while_it_parks_its_lane(self, engine: Engine, clock: ManualClock) -> None:
+        await die(engine, "d", "parked", lane="x")
+        clock.advance(days(2))
+        await engine.trim(REVIEWS)
+        [left] = (await engine.inspect.dead_groups(REVIEWS)).groups
+        assert (left.error, left.count) == ("parked", 1)
+        assert left.first == left.last == clock.now
+
+    async def test_and_the_last_one_leaves_nothing(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        for id in ("a", "b", "c"):
+            await engine.delete(job_ref(REVIEWS, id))
+        assert not [it for it in deployment.key_names() if "group" in it]
+
+
+class TestMoreErrorsThanGroups:
+    @pytest.fixture
+    async def narrow(self, engine_url: str, clock: ManualClock) -> AsyncIterator[Engine]:
+        """Two groups and the rest, instead of a hundred."""
+        few = Scripts(lambda _, text: text.replace("ID_LEAST = 100,", "ID_LEAST = 2,"))
+        assert few["fail"].source != Scripts()["fail"].source
+        async with Engine(engine_url, clock=clock, scripts=few) as engine:
+            yield engine
+
+    async def test_are_counted_as_one(self, narrow: Engine) -> None:
+        for id in "abcde":
+            await die(narrow, id, f"error {id}")
+        assert await counted(narrow) == {"error a": 1, "error b": 1, "": 3}
+        groups = (await narrow.inspect.dead_groups(REVIEWS)).groups
+        assert groups[0].group == "other"
+
+    async def test_in_one_call_too(self, narrow: Engine) -> None:
+        await submit_ids(narrow, *"abcde")
+        leases = await claim(narrow, 5)
+        for lease in leases:
+            await narrow.bury(lease, f"error {lease.id}")
+        assert len(await counted(narrow)) == 3
+
+    async def test_have_room_again_when_a_group_is_empty(self, narrow: Engine) -> None:
+        for id in "abc":
+            await die(narrow, id, f"error {id}")
+        for id in "ac":
+            await narrow.delete(job_ref(REVIEWS, id))
+        await die(narrow, "d", "error d")
+        assert await counted(narrow) == {"error b": 1, "error d": 1}
+
+
+class TestWhatOthersLeft:
+    async def test_a_job_that_died_before_there_were_groups_is_counted_apart(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await die(engine, "a", "old")
+        await die(engine, "b", "new")
+        group = (await engine.inspect.dead_groups(REVIEWS)).groups[0].group
+        deployment.ask("UNLINK", f"{{{REVIEWS}}}:group:{group}")
+        found = await engine.inspect.dead_groups(REVIEWS)
+        assert (len(found.groups), found.ungrouped) == (1, 1)
+
+    async def test_a_job_that_was_retried_elsewhere_is_counted_once(
+        self, engine: Engine, engine_url: str, clock: ManualClock
+    ) -> None:
+        """By a release that knows no groups: it leaves the entry, and the record names it."""
+        older = Scripts(lambda _, text: text.replace("if job.group then plan_group(job) end", ""))
+        await die(engine, "a", "first")
+        async with Engine(engine_url, clock=clock, scripts=older) as other:
+            await other.retry(job_ref(REVIEWS, "a"))
+        await engine.bury(await claim_one(engine), "second")
+        assert await counted(engine) == {"second": 1}
+
+    async def test_what_is_left_of_a_group_goes_when_no_job_is_dead(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await die(engine, "a", "here")
+        tag = f"{{{REVIEWS}}}"
+        deployment.ask("HSET", f"{tag}:groups", "stale", "gone long ago")
+        deployment.ask("ZADD", f"{tag}:group:stale", "1", "nobody")
+        await engine.delete(job_ref(REVIEWS, "a"))
+        assert not [it for it in deployment.key_names() if "group" in it]
+
+    async def test_removing_a_queue_leaves_nothing(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        tag = f"{{{REVIEWS}}}"
+        await engine.submit(REVIEWS, b"")
+        await engine.complete(await claim_one(engine))
+        deployment.ask("HSET", f"{tag}:groups", "stale", "gone long ago")
+        deployment.ask("ZADD", f"{tag}:group:stale", "1", "nobody")
+        assert await engine.queues.remove(REVIEWS)
+        assert not [it for it in deployment.key_names() if "group" in it]
+
+
+async def test_many_die_in_one_call(engine: Engine) -> None:
+    """Their records are written at once, and their groups too."""
+    await engine.submit_many(REVIEWS, [new_job(b"", id=str(n)) for n in range(20)])
+    leases = await claim(engine, 20)
+    for lease in leases:
+        await engine.bury(lease, f"number {lease.id} is too much")
+    assert await counted(engine) == {"number # is too much": 20}
