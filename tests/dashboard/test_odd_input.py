@@ -29,7 +29,7 @@ def remove(running: Serving, queue: str) -> bool:
 
     async def removed() -> bool:
         async with Engine(running.said["store"]) as engine:
-            return await engine.queues.remove(queue)
+            return await engine.queues.delete(queue)
 
     with ThreadPoolExecutor(1) as apart:
         return apart.submit(asyncio.run, removed()).result()

@@ -65,7 +65,7 @@ class TestTheErrorOfAJob:
             await submit_ids(engine, id)
             await engine.claim(REVIEWS, worker=worker, lease=LEASE)
         clock.advance(seconds(31))
-        await engine.reap(REVIEWS)
+        await engine.queues.reap(REVIEWS)
         assert await counted(engine) == {
             "LEASE_ENDED: worker # was silent until its lease ended": 2
         }
@@ -130,13 +130,13 @@ class TestAJobLeavesItsGroup:
 
     async def test_by_trim(self, engine: Engine, clock: ManualClock) -> None:
         clock.advance(days(1))
-        await engine.trim(REVIEWS)
+        await engine.queues.trim(REVIEWS)
         assert await counted(engine) == {}
 
     async def test_not_while_it_parks_its_lane(self, engine: Engine, clock: ManualClock) -> None:
         await die(engine, "d", "parked", lane="x")
         clock.advance(days(2))
-        await engine.trim(REVIEWS)
+        await engine.queues.trim(REVIEWS)
         [left] = (await engine.inspect.dead_groups(REVIEWS)).groups
         assert (left.error, left.count) == ("parked", 1)
         assert left.first == left.last == clock.now
@@ -221,7 +221,7 @@ class TestWhatOthersLeft:
         await engine.complete(await claim_one(engine))
         deployment.ask("HSET", f"{tag}:groups", "stale", "gone long ago")
         deployment.ask("ZADD", f"{tag}:group:stale", "1", "nobody")
-        assert await engine.queues.remove(REVIEWS)
+        assert await engine.queues.delete(REVIEWS)
         assert not [it for it in deployment.key_names() if "group" in it]
 
 

@@ -223,7 +223,7 @@ class TestTheHistory:
     async def test_goes_with_its_queue(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit(REVIEWS, b"")
         await engine.complete(await claim_one(engine))
-        assert await engine.queues.remove(REVIEWS)
+        assert await engine.queues.delete(REVIEWS)
         assert HISTORY not in deployment.key_names()
 
     async def test_goes_by_itself_where_nobody_comes_any_more(

@@ -111,7 +111,7 @@ class Pulse:
     async def _read_past(self) -> None:
         engine, found = self._engine(), dict[str, History]()
         try:
-            names = sorted(await engine.queues.known())[:QUEUES_MOST]
+            names = sorted(await engine.queues.names())[:QUEUES_MOST]
             for start in range(0, len(names), _AT_ONCE):
                 part = names[start : start + _AT_ONCE]
                 found |= zip(
