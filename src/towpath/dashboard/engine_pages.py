@@ -214,9 +214,7 @@ async def queue_page(
         queue=name,
         counts=snapshot.queues[name],
         rates=snapshot.rates.get(name, {}),
-        options=await pulse.shared(
-            (snapshot.at, name, "options"), lambda: engine.queues.options(name)
-        ),
+        options=await pulse.shared((name, "options"), lambda: engine.queues.options(name)),
         past=await _past_of(pulse, engine, name, last),
         spans={name: name == last for name in SPANS},
         state=state,
