@@ -61,12 +61,12 @@ def charts(history: History) -> Charts:
     each = -(-len(history.ready) // _POINTS_MOST)
 
     def rate(name: str) -> Numbers:
-        return [sum(it) / len(it) / minutes for it in _parts(getattr(history, name), each)]
+        return [sum(part) / len(part) / minutes for part in _parts(getattr(history, name), each)]
 
     def depth(name: str) -> Numbers:
-        return [max(it) for it in _parts(getattr(history, name), each)]
+        return [max(part) for part in _parts(getattr(history, name), each)]
 
-    oldest = [max((age or 0) for age in it) for it in _parts(history.oldest, each)]
+    oldest = [max(ages) for ages in _parts(history.oldest, each)]
     failed = {"failed attempts": rate("failed"), "died": rate("died")}
     drawn = [
         _chart(
@@ -104,7 +104,9 @@ def _parts(numbers: Sequence[int | None], each: int) -> Iterable[list[int]]:
 
 
 def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]) -> Chart:
-    most = {name: max((it or 0 for it in values), default=0) for name, values in series.items()}
+    most = {
+        name: max((value or 0 for value in values), default=0) for name, values in series.items()
+    }
     top = max(*most.values(), 0) if most else 0
     lines = [
         Line(
@@ -116,7 +118,7 @@ def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]
         )
         for name, values in series.items()
     ]
-    words = "; ".join(f"{it.name}: {it.now} now, at most {it.most}" for it in lines)
+    words = "; ".join(f"{line.name}: {line.now} now, at most {line.most}" for line in lines)
     return Chart(title, lines, shown(top), f"{title}. {words}.")
 
 
@@ -146,8 +148,8 @@ class Mark(NamedTuple):
 def marks(nexts: Iterable[tuple[datetime, str, str]], now: datetime) -> tuple[list[Mark], datetime]:
     """The next firings as places on a line from *now* on, and where it ends."""
     found = sorted(nexts)
-    last = max([it for it, _, _ in found], default=now)
-    ends = next((now + it for it in _HORIZONS if now + it >= last), last)
+    last = max([at for at, _, _ in found], default=now)
+    ends = next((now + span for span in _HORIZONS if now + span >= last), last)
     whole = max((ends - now).total_seconds(), 1)
     made = [
         Mark(at, min(max((at - now).total_seconds() / whole, 0), 1) * WIDTH, queue, name)

@@ -215,8 +215,8 @@ class Inspector:
             )
             for group, error, count, first, last in rows
         ]
-        found.sort(key=lambda it: (-it.count, it.error))
-        return ErrorGroups(found, max(0, dead - sum(it.count for it in found)))
+        found.sort(key=lambda group: (-group.count, group.error))
+        return ErrorGroups(found, max(0, dead - sum(group.count for group in found)))
 
     async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> Found:
         """Dead jobs whose reason has *text* in it, in whatever case (of ASCII letters), the newest
