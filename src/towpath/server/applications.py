@@ -132,10 +132,12 @@ class Applications:
                 raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
             _require_own_webhooks(name, [each.path for each in mount.listeners])
             _claim(claimed, name, _own_pages(name, it.pages), open=())
-        routers = [router for it in self.mounted for router in it.mount.routers]
+        mounts = [it.mount for it in self.mounted]
+        often = [router for it in mounts for router in it.routers[: it.first]]
+        routers = [router for it in mounts for router in it.routers[it.first :]]
         # What is asked for most comes first: paths are tried one after the other.
         shown = [it.router for it in self.pages.values()]
-        return [*routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
+        return [*often, *routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
 
     def _deliveries(self, limits: ServerLimits) -> Deliveries:
         sizes = {

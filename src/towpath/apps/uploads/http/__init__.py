@@ -43,6 +43,7 @@ from towpath.web.streams import Chunk, stream
 
 PREFIX = "/api/v1/uploads"
 router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
+chunks = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
 TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
 CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ, queue=UPLOADS))]
@@ -88,7 +89,7 @@ _CHUNK = {
 }
 
 
-@router.put(
+@chunks.put(
     "/{id}/chunks/{number}",
     response_model=ChunkOut,
     responses=documented(404, 409, 410),
@@ -276,7 +277,8 @@ class _Attachment(StreamingResponse):
 
 
 MOUNT = Mount(
-    routers=(router, tus.router),
+    routers=(chunks, tus.sending, router, tus.router),
+    first=2,
     tags={"uploads": "Large files in chunks: start, send, look, resume, read."},
     schemas={"ChunkIn": _CHUNK},
     origins={PREFIX: "origins", tus.PREFIX: "origins"},

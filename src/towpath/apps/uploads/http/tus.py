@@ -80,6 +80,7 @@ def _require_version(request: Request) -> None:
 
 
 router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, include_in_schema=False)
+sending = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, include_in_schema=False)
 CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
 TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 
@@ -143,7 +144,7 @@ def _id_of(url: str) -> str:
 # ── sending ──────────────────────────────────────────────────────────────────────────────
 
 
-@router.patch("/{id}")
+@sending.patch("/{id}")
 async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
     """Bytes behind those that are here. What came before a body was cut counts."""
     offset = length_of(request.headers, "Upload-Offset")
