@@ -33,6 +33,11 @@ _READ = 1 << 20
 _PATIENCE = 300.0
 """Seconds without any success after which a server is given up."""
 _LONGEST_PAUSE = 5.0
+_FIRST_PAUSE = 0.1
+"""Seconds after the first refusal for want of room. To ask again costs no body, and room is often
+there soon; after each further one it is twice as long, up to what the server says."""
+_WORTH_ASKING = 1 << 20
+"""Bytes of a chunk from which on it is asked for room first, once some was refused."""
 _LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
 """Seconds between two looks at what is missing, and at the status, once all was sent."""
 _ANEW = 20
@@ -220,7 +225,7 @@ class Sending:
         self, upload: dict[str, Any], queue: Waiting, sent: Callable[[int], None]
     ) -> None:
         connection = self._stop.connection(self._address)
-        ask = False
+        ask, refused = False, 0
         try:
             with self._file.open("rb", buffering=0) as file:
                 while (number := queue.next()) is not None:
@@ -233,8 +238,11 @@ class Sending:
                         self._pause(error)
                         queue.back(number)
                         continue
-                    ask = answer.later
+                    ask = answer.later or (ask and length >= _WORTH_ASKING)
+                    refused = refused + 1 if answer.full else 0
                     self._heed(answer, number, queue, lambda: sent(length))  # noqa: B023 -- called now
+                    if answer.later:
+                        self._pause(answer, refused)
         finally:
             connection.close()
 
@@ -249,7 +257,6 @@ class Sending:
             queue.first(_numbers(answer.missing))
             if answer.missing:
                 self._heard_of = steady()
-            self._pause(answer)
         elif answer.ended:
             queue.end()
         else:
@@ -282,14 +289,19 @@ class Sending:
                 return answer
             self._pause(answer)
 
-    def _pause(self, why: Reply | OSError) -> None:
-        """Wait a while. Raises UploadServerAway where that has not helped for long."""
+    def _pause(self, why: Reply | OSError, refused: int = 0) -> None:
+        """Wait a while; *refused* = how often there was no room.
+
+        Raises UploadServerAway where that has not helped for long.
+        """
         if self._stop.said:
             raise InterruptedError
         if steady() - self._heard_of > _PATIENCE:
             told = why.body.get("detail", why.status) if isinstance(why, Reply) else why
             raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
         after = why.after if isinstance(why, Reply) else 0.3
+        if refused:
+            after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))
         self._stop.wait(min(after, _LONGEST_PAUSE) * random.uniform(0.7, 1.3))  # noqa: S311 -- so that not all come at once
 
 

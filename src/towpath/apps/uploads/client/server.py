@@ -59,6 +59,11 @@ class Reply(NamedTuple):
         return self.code in ("upload-ended", "upload-failed")
 
     @property
+    def full(self) -> bool:
+        """Whether there is only no room now."""
+        return self.code in ("budget-full", "share-full")
+
+    @property
     def after(self) -> float:
         """Seconds to wait."""
         return self.advice.after.total_seconds() or 1.0
