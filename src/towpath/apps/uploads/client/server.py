@@ -140,8 +140,11 @@ class Wire:
             headers["Expect"] = "100-continue"
         connection = self._begun("PUT", path, length, headers)
         try:
-            if not ask or self._may_go_on(connection):
-                self._send(connection, file, start, length)
+            if ask and not self._may_go_on(connection):
+                refusal = self._answer(connection)
+                self.close()  # the server still takes what comes for the body that was announced
+                return refusal
+            self._send(connection, file, start, length)
             return self._answer(connection)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
