@@ -99,7 +99,7 @@ FAULTS = [
         "the relay does not see that Redis is another",
         "filling",
         "Filling.look",
-        "renewed = await self._connect().anchor(self.queue) != self._life",
+        "renewed = await self._connect().queues.anchor(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
     Planted(

@@ -102,8 +102,10 @@ class Proxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.drop_all()
-        await self._stack.aclose()
+        try:
+            await self.drop_all()
+        finally:  # also where the caller is cancelled: a port left open keeps uvloop from its end
+            await self._stack.aclose()
 
     async def drop_all(self) -> None:
         """End every open connection now."""

@@ -23,15 +23,15 @@ class Before:
         task, self._task = self._task, None
         if task is not None:
             try:
-                await task
+                await asyncio.shield(task)
             finally:
                 self._task = None if task.done() else task
 
     async def give_up(self) -> None:
-        """After trouble nobody wants it any more, nor to know what became of it."""
+        """After trouble nobody wants to know what became of it; but what is removed next must not
+        be overtaken by it, so it is waited for."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
 

@@ -1,0 +1,38 @@
+"""Pieces of a chunk: the next one is read while the one before is on its way to Redis."""
+
+import asyncio
+
+import pytest
+
+from towpath.apps.uploads.pieces import Before
+
+
+class TestAPieceOnItsWay:
+    @pytest.mark.parametrize("cancelled", [False, True])
+    async def test_is_over_before_its_chunk_is_removed(self, *, cancelled: bool) -> None:
+        """Else it would come after the removal, and stay: a client hung up, or the server stops."""
+        before, sent, go_on = Before(), list[str](), asyncio.Event()
+
+        async def sending() -> None:
+            await go_on.wait()
+            sent.append("piece")
+
+        async def receiving() -> None:
+            before.start(sending())
+            try:
+                if cancelled:
+                    await before.done()
+                else:
+                    raise ConnectionError
+            finally:
+                await before.give_up()
+
+        async with asyncio.timeout(30):
+            receiver = asyncio.create_task(receiving())
+            await asyncio.sleep(0)
+            if cancelled:
+                await asyncio.sleep(0)
+                receiver.cancel()
+            asyncio.get_running_loop().call_soon(go_on.set)
+            await asyncio.wait([receiver])
+        assert sent == ["piece"]
