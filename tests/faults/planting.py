@@ -105,7 +105,7 @@ FAULTS = [
     Planted(
         "tokens are not kept above those of the rows",
         "filling",
-        "Filling._reconcile",
+        "Filling._anchor",
         "anchor(self.queue, floor=floor)",
         "anchor(self.queue, floor=0)",
     ),
@@ -133,8 +133,8 @@ MOVED_IN_VAIN = Planted(
     "Redis knows a record that was moved by the same name",
     "changes",
     "_renamed",
-    'values | {"job": name, "fence": 0}',
-    'values | {"fence": 0}',
+    'values | {"job": name}',
+    "values",
 )
 BEGUN_EARLY = Planted(
     "a record begins before its time",

@@ -41,7 +41,8 @@ async def test_a_confirmed_submit_leaves_no_key_of_the_queue_to_expire(
     """What the queue knows of itself must outlast any pause between submits."""
     async with Engine(primary.tcp_url) as engine:
         await engine.submit(QUEUE, b"x", durability=ONE_REPLICA)
-        names = [f"{{{QUEUE}}}:{name}" for name in TYPES]
+        # How it stood is for people to see, and goes a month after its last job.
+        names = [f"{{{QUEUE}}}:{name}" for name in TYPES if name != "history"]
         expiring = [name for name in names if primary.ask("PTTL", name) not in (-1, -2)]
     assert expiring == []
 

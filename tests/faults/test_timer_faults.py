@@ -41,6 +41,8 @@ STRIKES = 6 + TIMERS // 100
 HANGS = 120 + TIMERS / 10
 """Seconds: who takes longer than that hangs, however busy the machine is."""
 BATCH = 20
+FROZEN_MS = 20_000
+"""So long at most: past the 15 s of a lease."""
 SLACK_MS = 25_000
 """For how long after the end of a fault its consequences last: leases that end (15 s), calls that
 were under way, and all at once what has waited meanwhile."""
@@ -113,11 +115,14 @@ class Faults:
         if len(self._frozen) > 2:
             self.thaw()
 
-    def thaw(self) -> None:
-        for thaw, what, began in self._frozen:
-            thaw()
-            self._over(what, began)
-        self._frozen.clear()
+    def thaw(self, after_ms: int = 0) -> None:
+        """Those that were frozen so long: where all of a kind are, nothing of theirs goes on."""
+        now, frozen = wall_ms(), self._frozen
+        self._frozen = [it for it in frozen if now - it[2] < after_ms]
+        for thaw, what, began in frozen:
+            if now - began >= after_ms:
+                thaw()
+                self._over(what, began)
 
     def _over(self, what: str, began: int) -> None:
         self.all.append(Fault(what, began, wall_ms() + SLACK_MS))
@@ -143,6 +148,7 @@ async def disturb(faults: Faults, site: Site, chance: random.Random) -> None:
         due = TIMERS * 0.9 * (number + chance.random()) / STRIKES
 
         async def ran(due: float = due) -> bool:
+            faults.thaw(after_ms=FROZEN_MS)
             return len({it.id for it in diaries(site.diary)}) >= due
 
         await eventually_async(ran, within=HANGS)

@@ -77,7 +77,8 @@ class Interrupted(Engine):
 
 class TestARelay:
     async def test_brings_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
-        async with Relay(ledger, lambda: engine, log=Log()):
+        async with Relay(ledger, lambda: engine, log=Log()) as relay:
+            await relay.look()  # what is made while its first look is on the way waits for the next
             made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
             job = await engine.inspect.job(ref(made.record))
             assert (job.state, job.priority, job.lane) == (State.READY, 100, "u1")

@@ -57,7 +57,7 @@ class PlainEngine:
         self._runner = asyncio.Runner()
         self._open = AsyncExitStack()
         self._leases: dict[tuple[str, int], Lease] = {}
-        self._looked: tuple[list[View], int] = [], 0
+        self._looked: tuple[list[View], int, list[str]] = [], 0, []
         self._last: tuple[dict[str, list[str]], list[str]] = {}, []
 
     def open(self, options: Options) -> None:
@@ -313,10 +313,12 @@ class PlainEngine:
         return counts, census
 
     async def _of_dead(self, dead: list[View]) -> tuple[dict[str, list[str]], list[str]]:
-        """By error, and by text; looked for again when others are dead, or at another time."""
-        if self._looked != (dead, self.now):
+        """By error, and by text; looked for again when others are dead, or in another order."""
+        page = await self.engine.inspect.list(self.queue, State.DEAD, size=PAGE)
+        looked = dead, self.now, [str(job.id) for job in page.jobs]
+        if self._looked != looked:
             self._last = await self._groups(), await self._found()
-            self._looked = dead, self.now
+            self._looked = looked
         return self._last
 
     async def _listed(self, state: State) -> list[View]:

@@ -13,7 +13,16 @@ async def test_the_same_is_written_today(
 ) -> None:
     told = await write(server, f"sqlite:///{tmp_path}/ledger.db")
     assert _states(told) == _states(facts)
-    assert differences(facts["database"], told["database"]) == []
+    assert differences(_as_today(facts["database"]), told["database"]) == []
+
+
+def _as_today(kept: dict[str, Any]) -> dict[str, Any]:
+    """A record that is sent again keeps the token of its last attempt now; it was forgotten."""
+    rows = [
+        {**row, "fence": 1767225600000002} if row["id"] == "retried" else row
+        for row in kept["records"]
+    ]
+    return {**kept, "records": rows}
 
 
 def _states(told: dict[str, Any]) -> dict[str, str]:

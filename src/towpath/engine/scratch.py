@@ -36,7 +36,7 @@ async def _remove(engine: Engine, queue: QueueName) -> None:
     keys, link = keys_of(queue), open_link(engine.url)
     own = [
         keys.queue, keys.retry, keys.leases, keys.waiting, keys.dead, keys.done, keys.seen,
-        keys.lanes, keys.meta, keys.events, keys.wake,
+        keys.lanes, keys.meta, keys.events, keys.wake, keys.history, keys.groups,
     ]  # fmt: skip
     try:
         line = link.line()

@@ -147,7 +147,8 @@ def _still(row: RowMapping) -> Iterator[ColumnElement[bool]]:
 
 def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
     name = next_name(row["id"], row["job"])
-    write = _changed(row, values | {"job": name, "fence": 0})  # nobody has a lease on that name
+    # The token of the last attempt stays: those to come must be higher, whatever Redis loses.
+    write = _changed(row, values | {"job": name})
     return lambda it: (row, write(it))
 
 

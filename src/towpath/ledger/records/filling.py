@@ -37,6 +37,7 @@ from towpath.ledger.records.open_records import (
     write_down,
 )
 from towpath.ledger.records.record import (
+    HIGHEST_FENCE,
     RECORD_MISSING,
     Record,
     RecordState,
@@ -128,7 +129,7 @@ class Filling:
         """Go through all open records, in bounded steps."""
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
         floor = await self._ledger.read(lambda it: highest_fence(it, self.queue))
-        life = await self._connect().queues.anchor(self.queue, floor=floor)
+        life = await self._anchor(floor)
         found, after = Found(), 0
         while rows := await self._ledger.read(lambda it, seq=after: page_of(it, self.queue, seq)):
             began = steady()
@@ -142,6 +143,10 @@ class Filling:
         self._life = life
         self._say(found, "reconciled")
         return found
+
+    async def _anchor(self, floor: int) -> str:
+        """Tokens to come are higher than *floor*; which life of the queue's data this is."""
+        return await self._connect().queues.anchor(self.queue, floor=floor)
 
     async def _bring_missed(self, *, early: bool) -> Found:
         """Queue the records whose maker did not; *early*: those too whose maker still might."""
@@ -202,6 +207,11 @@ class Filling:
                 made.append((at, as_job(at.record, now=at.now)))
             except (ValueError, TowpathError, msgspec.MsgspecError) as error:
                 answers.append((at, spoilt(error)))
+        # A record that had ended is no part of what a look goes by. Sent again it must not begin
+        # under a lower token than before, whatever Redis has lost and its clock says meanwhile.
+        fences = [at.record.fence for at in records if at.record.fence <= HIGHEST_FENCE]
+        if floor := max(fences, default=0):
+            await self._anchor(floor)
         submitted = await self._connect().submit_many(self.queue, [job for _, job in made])
         return answers + [(at, answer) for (at, _), answer in zip(made, submitted, strict=True)]
 
