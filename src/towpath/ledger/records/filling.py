@@ -37,7 +37,6 @@ from towpath.ledger.records.open_records import (
     write_down,
 )
 from towpath.ledger.records.record import (
-    HIGHEST_FENCE,
     RECORD_MISSING,
     Record,
     RecordState,
@@ -209,8 +208,7 @@ class Filling:
                 answers.append((at, spoilt(error)))
         # A record that had ended is no part of what a look goes by. Sent again it must not begin
         # under a lower token than before, whatever Redis has lost and its clock says meanwhile.
-        fences = [at.record.fence for at in records if at.record.fence <= HIGHEST_FENCE]
-        if floor := max(fences, default=0):
+        if floor := max((at.record.fence for at, _ in made), default=0):
             await self._anchor(floor)
         submitted = await self._connect().submit_many(self.queue, [job for _, job in made])
         return answers + [(at, answer) for (at, _), answer in zip(made, submitted, strict=True)]
