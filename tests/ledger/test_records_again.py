@@ -1,8 +1,10 @@
 """Records that come again: sent twice, by two at once, retried, or while Redis has lost them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Unpack
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
@@ -13,13 +15,14 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Fail, Lease, job_ref
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.record import OPEN, RecordOptions, RecordState
 from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 
-async def failed_once(ledger: Ledger, engine: Engine) -> None:
+async def failed_once(ledger: Ledger, engine: Engine, **options: Unpack[RecordOptions]) -> None:
     """A record whose first attempt has failed: the next comes in a minute."""
-    await ledger.jobs.submit(REVIEWS, b"1", id="a")
+    await ledger.jobs.submit(REVIEWS, b"1", id="a", **options)
     [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
     await ledger.jobs.begin(lease)
     failure = Fail(lease, "no", seconds(60))
@@ -55,6 +58,36 @@ async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
             return (counts.ready, counts.delayed) == (1, 0)
 
         await eventually_async(only_the_new_one)
+
+
+async def moved(ledger: Ledger) -> None:
+    await ledger.jobs.move(REVIEWS, "a", delay=seconds(1))
+
+
+async def retried(ledger: Ledger) -> None:
+    await ledger.jobs.retry(REVIEWS, "a")
+
+
+async def revived(ledger: Ledger) -> None:
+    """Superseded by one of which it turns out that it is older."""
+    await ledger.jobs.submit(REVIEWS, b"", id="b", subject="s", revision="c1")
+    assert (await ledger.jobs.get(REVIEWS, "a")).state is RecordState.SUPERSEDED
+    await ledger.jobs.submit(REVIEWS, b"", id="c", subject="s", revision="c2", follows="c1")
+
+
+@pytest.mark.parametrize("again", [moved, retried, revived])
+async def test_one_that_gets_another_name_keeps_the_token_of_its_last_attempt(
+    ledger: Ledger, server: EmbeddedServer, again: Callable[[Ledger], Awaitable[None]]
+) -> None:
+    """Those to come must be higher, also where Redis lost everything and its clock went back."""
+    async with Engine(server.url) as engine:
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        await failed_once(ledger, engine, subject="s", revision="c3", follows="c2")
+        before = await ledger.jobs.get(REVIEWS, "a")
+        await again(ledger)
+        after = await ledger.jobs.get(REVIEWS, "a")
+        assert (after.state in OPEN, after.job != before.job) == (True, True)
+        assert after.fence == before.fence > 0
 
 
 async def test_of_two_leases_that_begin_together_the_later_has_it(

@@ -147,7 +147,6 @@ _revived = (
         state=RecordState.PENDING,
         job=bindparam("name"),
         attempts=0,
-        fence=0,  # nobody has a lease on the new name
         last_error=None,
         due_at=None,
         finished_at=None,
