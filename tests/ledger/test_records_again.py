@@ -22,7 +22,8 @@ from towpath.telemetry.logs import Log
 
 async def failed_once(ledger: Ledger, engine: Engine, **options: Unpack[RecordOptions]) -> None:
     """A record whose first attempt has failed: the next comes in a minute."""
-    await ledger.jobs.submit(REVIEWS, b"1", id="a", **options)
+    options = {"id": "a", **options}
+    await ledger.jobs.submit(REVIEWS, b"1", **options)
     [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
     await ledger.jobs.begin(lease)
     failure = Fail(lease, "no", seconds(60))
