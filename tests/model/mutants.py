@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.faults.planting import Planted
 from towpath.engine.script import Scripts, lua_text
+from towpath.engine.space import BESIDE
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Mutant:
     def scripts(self) -> Scripts:
         """The scripts with the fault. Fails if its words are no longer there, exactly once."""
         for edit in self._edits:
-            found = lua_text(edit.piece).count(edit.words)
+            found = _text(edit.piece).count(edit.words)
             assert found == 1, f"{self.name}: {found} times in {edit.piece}.lua: {edit.words}"
         return Scripts(self._edited)
 
@@ -39,6 +40,11 @@ class Mutant:
             if edit.piece == piece:
                 text = text.replace(edit.words, edit.instead)
         return text
+
+
+def _text(piece: str) -> str:
+    beside = BESIDE / f"{piece}.lua"
+    return beside.read_text("utf-8") if beside.is_file() else lua_text(piece)
 
 
 _LEASES_ENDED = "redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)"

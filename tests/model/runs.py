@@ -28,8 +28,18 @@ def run_programs(
     phases: Collection[Phase] = (Phase.generate, Phase.shrink),
 ) -> None:
     """Run that many random programs; raise what the first one fails with, its text in a note."""
-    chosen = settings(
-        max_examples=ROUND,
+    chosen = chosen_settings(ROUND, phases)
+    # A reply that is lost on purpose is that of the call, not that the script is not known yet.
+    for script in (world.scripts or Scripts()).values():
+        world.connection.ask("SCRIPT", "LOAD", script.source)
+    for number in range(-(-programs // ROUND)):
+        run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
+
+
+def chosen_settings(programs: int, phases: Collection[Phase]) -> settings:
+    """How hypothesis runs that many programs."""
+    return settings(
+        max_examples=programs,
         stateful_step_count=STEPS,
         deadline=None,
         database=None,
@@ -39,11 +49,6 @@ def run_programs(
         phases=phases,
         suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
     )
-    # A reply that is lost on purpose is that of the call, not that the script is not known yet.
-    for script in (world.scripts or Scripts()).values():
-        world.connection.ask("SCRIPT", "LOAD", script.source)
-    for number in range(-(-programs // ROUND)):
-        run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
 
 
 def _machine(world: World, seed: int) -> type[EngineAgainstOracle]:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.model import oracle, places, questions, values
+from tests.model import living_oracle, oracle, places, questions, values
 from tests.model.keyspace import World
 from tests.model.runs import run_programs
 from towpath.embedded import Connection, EmbeddedServer
@@ -28,7 +28,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
         run_programs(world, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 
 
-@pytest.mark.parametrize("module", [oracle, places, questions, values])
+@pytest.mark.parametrize("module", [living_oracle, oracle, places, questions, values])
 def test_oracle_knows_nothing_of_towpath(module: ModuleType) -> None:
     path = Path(str(module.__file__))
     foreign = {name for name in imports(path.read_text()) if not name.startswith("tests.model.")}

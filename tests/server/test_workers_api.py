@@ -31,3 +31,24 @@ def test_lists_who_is_alive_and_what_they_run(running: Serving, api: Api) -> Non
 
 def test_is_refused_without_a_key(running: Serving) -> None:
     problem(running.client(key="").get("/api/v1/workers"), 401)
+
+
+def test_a_key_sees_the_workers_of_its_queues_and_of_those_no_others(
+    running: Serving, api: Api
+) -> None:
+    other = f"{api.queue}-other"
+    told(running, "anna-of-mine", api.queue)
+    told(running, "berta-of-other", other)
+    _, mine = running.make_key("read", queues=(api.queue,))
+    [found] = running.client(key=mine).get("/api/v1/workers").json()["workers"]
+    assert (found["name"], found["queues"], found["serving"]) == ("anna-of-mine", [api.queue], 2)
+    _, neither = running.make_key("read", queues=("nothing",))
+    assert running.client(key=neither).get("/api/v1/workers").json()["workers"] == []
+
+
+def test_jobs_of_other_queues_are_not_named(running: Serving, api: Api) -> None:
+    told(running, "anna-of-both", api.queue)
+    _, elsewhere = running.make_key("read", queues=("elsewhere",))
+    found = running.client(key=elsewhere).get("/api/v1/workers").json()["workers"]
+    [both] = [it for it in found if it["name"] == "anna-of-both"]
+    assert (both["queues"], both["jobs"], both["running"]) == (["elsewhere"], [], 1)

@@ -54,6 +54,9 @@ class TestALivingWorker:
         await engine.workers.tell("berta", DOING)
         await engine.workers.tell("anna", DOING)
         assert {it.since for it in await engine.workers.list()} == {clock.now}
+        clock.advance(SILENT_AFTER)
+        await engine.workers.tell("anna", DOING)  # before anybody has forgotten it
+        assert [it.since for it in await engine.workers.list()] == [clock.now]
 
     async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]

@@ -14,13 +14,15 @@
 
 local FORGET_MOST = 100
 local silent = redis.call('ZRANGEBYSCORE', LIVING, '-inf', now, 'LIMIT', 0, FORGET_MOST)
-local known, count = redis.call('HGET', TOLD, worker), redis.call('ZCARD', LIVING)
+local known, count = redis.call('ZSCORE', LIVING, worker), redis.call('ZCARD', LIVING)
 if not known and count - #silent >= most then return 'WORKERS_FULL' end
+-- One that comes back after its silence begins anew, whether or not somebody has forgotten it.
+local told = known and tonumber(known) > now and redis.call('HGET', TOLD, worker)
+local since = told and string.match(told, '^%d+') or int(now)
 for _, name in ipairs(silent) do
   redis.call('ZREM', LIVING, name)
-  if name ~= worker then redis.call('HDEL', TOLD, name) end
+  redis.call('HDEL', TOLD, name)
 end
-local since = known and string.match(known, '^%d+') or int(now)
 redis.call('ZADD', LIVING, now + lasts, worker)
 redis.call('HSET', TOLD, worker, since .. ' ' .. about)
 return 'ok'
