@@ -1,4 +1,4 @@
-"""Every string that a user may read, on one page: errors, help, settings, log events, titles.
+"""Every string that a user may read, on one page: errors, help, settings, HTTP, metrics, pages.
 
 Read off the sources, so that a diff of the page shows each change. `figures` tells how long the
 sentences of errors are: `python -m docs.reference.strings` prints them.
@@ -7,14 +7,21 @@ sentences of errors are: `python -m docs.reference.strings` prints them.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from docs.reference.http import description
+from docs.reference.page_strings import script_strings, template_strings
+from towpath.apps.application import applications
 from towpath.cli.config import groups
+from towpath.engine.fields import declared
+from towpath.engine.model import JobOptions
+from towpath.engine.options import QueueOptions
+from towpath.options import sentences_of
 from towpath.settings import Core, leaves
-from towpath.telemetry import events
+from towpath.telemetry import events, measures
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "towpath"
@@ -24,9 +31,14 @@ HEAD = """# Every string
 What users read of Towpath, gathered from the sources by `make docs`: a reader sees it together, and
 a diff shows each change. `{…}` is filled in.
 """
-_TITLE = re.compile(r"{% block title %}(.*?){% endblock %}|<h[12][^>]*>(.*?)</h[12]>", re.DOTALL)
 _SAID = frozenset({"rule", "reason", "why", "hint", "detail", "title", "summary", "description"})
 """Keywords whose texts reach a user."""
+_WORDS = re.compile(r"[a-z]{2}[,;:.]? [a-z]{2}")
+_SOURCE_TEXT = re.compile(
+    r"\b(SELECT|UPDATE|CREATE|DROP|redis\.call|import|sentinel|return|local|charset|max-age)\b"
+    r"|-src '|^\s*(\[|\(|<|towpath |/|\$)|\\|\w\[\w+, |{…} {…}$"
+)
+"""What is no sentence: statements, markup, patterns, examples of commands."""
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -37,45 +49,55 @@ class Told(NamedTuple):
     text: str
 
 
-def strings_page() -> str:
-    """By kind, then by module, in the order of the sources."""
-    errors, others = list(error_strings()), list(call_strings())
+def strings_page(source: Path = SOURCE, api: dict[str, Any] | None = None) -> str:
+    """By kind, then by module, in the order of the sources; *api* is the description over HTTP."""
     parts = [
-        ("Errors and their remedies", errors),
-        ("Refusals, rules and reasons", others),
-        ("Help of the command line", list(help_strings())),
+        ("Errors and their remedies", list(error_strings(source))),
+        ("Refusals, rules and reasons", list(call_strings(source))),
+        ("Help of the command line", list(help_strings(source))),
         ("Settings", [Told(it.name, it.about) for it in leaves(groups(Core()))]),
+        ("Queue options", [Told(*it) for it in sentences_of(QueueOptions).items()]),
+        ("Job options", [Told(it, field.about) for it, field in declared(JobOptions).items()]),
         ("Log events", [Told(it.name, it.sentence) for it in events.CATALOGUE]),
         ("Fields of log events", [Told(*it) for it in events.FIELDS.items()]),
-        ("Titles of the dashboard", list(page_titles())),
+        ("Metrics", list(metric_strings())),
+        ("HTTP API", list(http_strings(api or description()))),
+        ("Dashboard", list(page_strings(source))),
         ("Titles of the documents", list(document_titles())),
     ]
+    known = {told.text for _, found in parts for told in found}  # the same is not shown twice
+    others = [told for told in other_strings(source) if told.text not in known]
+    parts.append(("Other texts in the code", others))
     return HEAD + "".join(_part(title, told) for title, told in parts)
 
 
 def figures() -> str:
-    """How long the sentences of errors and remedies are."""
-    sentences = [it for told in error_strings() for it in _SENTENCE.split(told.text) if it]
-    lengths = [len(it.split()) for it in sentences]
-    longest = max(sentences, key=lambda it: len(it.split()))
+    """How long the sentences are: of errors and remedies, and of all that the page shows."""
+    every = [Told("", line.partition(": ")[2]) for line in strings_page().splitlines() if line]
+    return f"errors and remedies: {_lengths(error_strings())}\nall strings: {_lengths(every)}"
+
+
+def _lengths(told: Iterable[Told]) -> str:
+    sentences = [text for it in told for text in _SENTENCE.split(it.text) if text]
+    lengths = [len(text.split()) for text in sentences]
+    longest = max(sentences, key=lambda text: len(text.split()))
     return (
-        f"errors and remedies: {len(sentences)} sentences, {mean(lengths):.1f} words on average, "
+        f"{len(sentences)} sentences, {mean(lengths):.1f} words on average, "
         f"the longest has {max(lengths)}: {longest}"
     )
 
 
-def error_strings() -> Iterator[Told]:
-    """Of each class of errors: its message and its remedy."""
-    for _, tree in _modules():
+def error_strings(source: Path = SOURCE) -> Iterator[Told]:
+    """Of each class of errors: its remedy, and what its messages are made of."""
+    for _, tree in _modules(source):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and _is_error(node):
-                for text in _texts_of_error(node):
-                    yield Told(node.name, text)
+                yield from (Told(node.name, it) for it in _literals(node) if _is_prose(it))
 
 
-def call_strings() -> Iterator[Told]:
+def call_strings(source: Path = SOURCE) -> Iterator[Told]:
     """What is given to errors where they are raised, and under keywords that reach a user."""
-    for name, tree in _modules():
+    for name, tree in _modules(source):
         seen: set[str] = set()
         for node in ast.walk(tree):
             for text in _given(node):
@@ -84,9 +106,9 @@ def call_strings() -> Iterator[Told]:
                     yield Told(name, text)
 
 
-def help_strings() -> Iterator[Told]:
+def help_strings(source: Path = SOURCE) -> Iterator[Told]:
     """Of commands, arguments and options."""
-    for name, tree in _modules():
+    for name, tree in _modules(source):
         for node in ast.walk(tree):
             if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and _is_command(node):
                 yield Told(node.name, " ".join((ast.get_docstring(node) or "").split()))
@@ -94,10 +116,42 @@ def help_strings() -> Iterator[Told]:
                 yield from (Told(name, text) for text in [_text(node.value)] if text)
 
 
-def page_titles() -> Iterator[Told]:
-    for path in sorted(SOURCE.rglob("*.html")):
-        for found in _TITLE.finditer(path.read_text()):
-            yield Told(path.stem, " ".join((found[1] or found[2] or "").split()))
+def other_strings(source: Path = SOURCE) -> Iterator[Told]:
+    """Every other text of two words or more: findings, explanations, what commands print."""
+    for name, tree in _modules(source):
+        for text in dict.fromkeys(_literals(tree)):
+            if _WORDS.search(text) and not _SOURCE_TEXT.search(text):
+                yield Told(name, text)
+
+
+def metric_strings() -> Iterator[Told]:
+    """What each metric counts, and the question that it answers."""
+    own = [it for app in applications() for it in app.metrics]
+    for it in (*measures.CATALOGUE, *own):
+        yield from (Told(it.name, text) for text in (it.sentence, it.question))
+
+
+def http_strings(api: dict[str, Any]) -> Iterator[Told]:
+    """Of subjects, operations, parameters, answers, bodies and their fields."""
+    yield from (Told(tag["name"], tag["description"]) for tag in api["tags"])
+    for path, methods in api["paths"].items():
+        for method, operation in methods.items():
+            yield Told(f"{method.upper()} {path}", operation.get("description", ""))
+    yield from _once(_parameters_and_answers(api))
+    for name, schema in sorted(api["components"]["schemas"].items()):
+        yield Told(name, schema.get("description", ""))
+        for field, it in schema.get("properties", {}).items():
+            yield Told(f"{name}.{field}", it.get("description", ""))
+
+
+def page_strings(source: Path = SOURCE) -> Iterator[Told]:
+    """What the pages of the dashboard show, and what their scripts say."""
+    for path in sorted(source.rglob("*.html")):
+        for text in template_strings(path):
+            yield Told(path.relative_to(source).as_posix().replace("templates/", ""), text)
+    for path in sorted(source.rglob("static/*.js")):
+        for text in script_strings(path):
+            yield Told(path.relative_to(source).as_posix().replace("static/", ""), text)
 
 
 def document_titles() -> Iterator[Told]:
@@ -119,31 +173,51 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\*_<>\[\]|])", r"\\\1", " ".join(text.split()))
 
 
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())
+def _once(told: Iterable[Told]) -> Iterator[Told]:
+    """Each text under the first name that has it."""
+    seen: set[str] = set()
+    for it in told:
+        if it.text not in seen:
+            seen.add(it.text)
+            yield it
+
+
+def _parameters_and_answers(api: dict[str, Any]) -> Iterator[Told]:
+    for methods in api["paths"].values():
+        for operation in methods.values():
+            for it in operation.get("parameters", []):
+                about = it.get("description") or it["schema"].get("description", "")
+                yield Told(f"{it['name']} ({it['in']})", about)
+            for status, answer in operation["responses"].items():
+                yield Told(status, answer["description"].replace("Successful Response", ""))
+
+
+def _modules(source: Path) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(source.rglob("*.py")):
+        yield path.relative_to(source).as_posix(), ast.parse(path.read_text())
+
+
+def _literals(node: ast.AST) -> Iterator[str]:
+    """The texts in *node*, each as a whole; without docstrings and other texts that stand alone."""
+    if isinstance(node, ast.expr) and (text := _text(node)):
+        yield text
+        if not isinstance(node, ast.JoinedStr):
+            return
+    for below in ast.iter_child_nodes(node):
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            continue
+        if not (isinstance(node, ast.JoinedStr) and isinstance(below, ast.Constant)):
+            yield from _literals(below)
 
 
 def _is_error(node: ast.ClassDef) -> bool:
+    """A class with a code of its own: what all errors have, and nothing else."""
     return any(
-        isinstance(it, ast.Assign | ast.AnnAssign)
-        and any(isinstance(name, ast.Name) and name.id == "code" for name in _targets(it))
+        isinstance(it, ast.Assign)
+        and isinstance(it.value, ast.Constant)
+        and ast.unparse(it.targets[0]) == "code"
         for it in node.body
-    ) and any(isinstance(it, ast.Assign) and "remedy" in ast.dump(it) for it in node.body)
-
-
-def _targets(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
-    return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
-def _texts_of_error(node: ast.ClassDef) -> Iterator[str]:
-    for it in node.body:
-        if isinstance(it, ast.FunctionDef) and it.name == "__init__":
-            for call in ast.walk(it):
-                if isinstance(call, ast.Call) and "__init__" in ast.unparse(call.func):
-                    yield from filter(_is_prose, map(_text, call.args))
-        elif isinstance(it, ast.Assign) and "remedy" in ast.unparse(it.targets[0]):
-            yield from filter(None, [_text(it.value)])
+    )
 
 
 def _given(node: ast.AST) -> Iterator[str]:
