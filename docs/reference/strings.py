@@ -88,7 +88,7 @@ def _lengths(told: Iterable[Told]) -> str:
 
 
 def error_strings(source: Path = SOURCE) -> Iterator[Told]:
-    """Of each class of errors: its remedy, and what its messages are made of."""
+    """Of each class of errors: its remedy, and what its text is made of."""
     for _, tree in _modules(source):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and _is_error(node):
