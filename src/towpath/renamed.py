@@ -3,6 +3,17 @@
 import sys
 from collections.abc import Mapping
 
+COMMANDS = {
+    "events": "outbox",
+}
+"""Words of the command line behind `towpath`: what they were, and what they are now."""
+
+SETTINGS = {"events": "outbox"}
+"""Groups of settings, in the same way."""
+
+PURPOSES = {"events": "outbox"}
+"""What `towpath secret` is asked for, in the same way."""
+
 
 def refuse(module: str, name: str, renamed: Mapping[str, str]) -> AttributeError | ImportError:
     """What a module's `__getattr__` raises for *name*, which it does not have."""

@@ -80,7 +80,7 @@ def test_no_default_is_written_twice() -> None:
         ("def work(*, concurrency: int = 100): ...", ["worker.concurrency"]),
         ("def work(app, lease=seconds(15)): ...", ["worker.lease"]),
         ("class Limits:\n    rate: int = 2_000", ["http.rate"]),
-        ("_KAFKA_TOPIC = 'towpath.events'", ["events.kafka_topic"]),
+        ("_KAFKA_TOPIC = 'towpath.events'", ["outbox.kafka_topic"]),
         ("def work(*, concurrency: int = DEFAULTS.concurrency): ...", []),
         ("def work(*, concurrency: int = 7): ...", []),
     ],

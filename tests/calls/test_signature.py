@@ -214,7 +214,7 @@ class TestAnId:
 
 class TestADerivedSecret:
     def test_is_one_of_its_own_for_each_purpose(self) -> None:
-        purposes = ("push", "callback", "events", "reviewer")
+        purposes = ("push", "callback", "outbox", "reviewer")
         made = {derived(SECRET, purpose) for purpose in purposes}
         assert len(made | {SECRET}) == len(purposes) + 1
 

@@ -92,7 +92,7 @@ class TestABadOne:
         assert ran.err.count("application_invalid") == 1
 
     def test_is_refused_by_those_that_do(self, towpath: Command) -> None:
-        for words in (("config",), ("migrate",), ("secret", "events"), ("serve",)):
+        for words in (("config",), ("migrate",), ("secret", "outbox"), ("serve",)):
             ran = towpath(*words, DATABASE_URL="sqlite:///ledger.db", **BAD)
             assert (ran.code, ran.out) == (USAGE, ""), words
             assert "refused  application_invalid" in ran.err

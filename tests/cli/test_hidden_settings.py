@@ -18,7 +18,7 @@ SECRET = {leaf.name: leaf for leaf in leaves(groups(Core())) if leaf.field.mark.
 FITTING = {
     "url": f"redis://anna:{CANARY}@localhost",
     "database": f"postgresql://anna:{CANARY}@localhost/x",
-    "events.kafka_options": f"sasl.password={CANARY}",
+    "outbox.kafka_options": f"sasl.password={CANARY}",
     "reviews.reviewer_variables": CANARY.upper().replace("-", "_"),
 }
 

@@ -2,7 +2,7 @@
 
 from tests.cli.command import Command
 from towpath.apps.messages.options import CALLBACK, PUSH
-from towpath.calls.signature import EVENTS, derived, new_secret
+from towpath.calls.signature import OUTBOX, derived, new_secret
 
 
 def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
@@ -11,8 +11,8 @@ def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
     ran = towpath("secret", "callback")
     assert ran.code == 0, ran.err
     assert ran.out.split() == [derived(it, CALLBACK) for it in secrets]
-    told = towpath("secret", "events", "--json").objects
-    assert [it["secret"] for it in told] == [derived(it, EVENTS) for it in secrets]
+    told = towpath("secret", "outbox", "--json").objects
+    assert [it["secret"] for it in told] == [derived(it, OUTBOX) for it in secrets]
 
 
 def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
@@ -27,7 +27,7 @@ def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:
     secret = towpath.env["TOWPATH_CALLS__SECRETS"] = new_secret()
     ran = towpath("secret", "mail")
     assert ran.code == 2
-    assert "events, push, callback, reviewer" in ran.err
+    assert "outbox, push, callback, reviewer" in ran.err
     assert secret not in ran.err
 
 

@@ -37,7 +37,7 @@ class Site:
         self._env = {
             "TOWPATH_REVIEWS__GITHUB_SECRETS": GITHUB_SECRET,
             "TOWPATH_REVIEWS__REVIEWER_FUNCTION": "reading:review",
-            "TOWPATH_EVENTS__SINKS": "none",
+            "TOWPATH_OUTBOX__SINKS": "none",
         }
         self.it = self._started()
 

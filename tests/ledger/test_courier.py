@@ -183,7 +183,7 @@ class TestARefusedEvent:
         assert sink.ids == ["a/1", "a/3"]
         [refused] = await ledger.outbox.refused("events")
         assert (refused.event.id, refused.reason) == ("a/2", "too large")
-        [line] = lines(caplog, "event.refused")
+        [line] = lines(caplog, "outbox.refused")
         assert (line["event_id"], line["sink"]) == ("a/2", "events")
 
 
@@ -235,7 +235,7 @@ class TestAnEventThatIsNotTaken:
         assert refused.event.id == "a/1"
         assert refused.reason == "not taken in 3 attempts: answered 500"
         assert [it for it in sink.ids if it.startswith("a")] == ["a/2"]
-        assert [it["attempt"] for it in lines(caplog, "event.delayed")] == [1, 2]
+        assert [it["attempt"] for it in lines(caplog, "outbox.delayed")] == [1, 2]
 
 
 class TestWhatMustNotHappen:
@@ -272,11 +272,11 @@ class TestMetrics:
             return metrics.registry.get_sample_value(name, {"sink": "events", **labels})
 
         async with Courier(ledger, [sink], options=QUICK, metrics=metrics):
-            assert value("towpath_events_sent_total") == 0
+            assert value("towpath_outbox_sent_total") == 0
             await put(ledger, an_event("a", 1), an_event("a", 2), an_event("a", 3))
             await all_gone(ledger)
-        assert value("towpath_events_sent_total") == 2
-        assert value("towpath_events_refused_total") == 1
+        assert value("towpath_outbox_sent_total") == 2
+        assert value("towpath_outbox_refused_total") == 1
         async with Courier(
             ledger, [FailingSink(*[AWAY] * 1000)], options=QUICK, metrics=metrics
         ) as it:

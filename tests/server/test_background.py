@@ -18,7 +18,7 @@ from towpath.engine.engine import Engine
 from towpath.ledger.keys.keys import Keys
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Route
-from towpath.ledger.outbox.options import EventsOptions
+from towpath.ledger.outbox.options import OutboxOptions
 from towpath.ledger.outbox.outbox import Outbox
 from towpath.ledger.records.relay import Relay
 from towpath.server.build import Parts, build
@@ -60,7 +60,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
             log=Log(),
             version="0",
             options={"messages": MessagesOptions(secrets=(SECRET,))},
-            events=EventsOptions(sinks=("redis",)),
+            outbox=OutboxOptions(sinks=("redis",)),
             app=lambda: Towpath(server.url),
         )
     )

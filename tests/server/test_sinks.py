@@ -15,7 +15,7 @@ from tests.ledger.kafka_program import TOPIC
 from tests.server.receiving import Endpoint, Posted, endpoint
 from tests.server.serving import PATIENCE, Serving, begin, serve, up
 from tests.waiting import eventually
-from towpath.calls.signature import EVENTS, derived, message_id, new_secret, verify
+from towpath.calls.signature import OUTBOX, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
 from towpath.ledger.ledger import Ledger
@@ -39,12 +39,12 @@ def receiver() -> Iterator[Endpoint]:
 def it(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator[Serving]:
     """`towpath up` with a reviewer: what it ends goes to its own Valkey and to a webhook."""
     env = {
-        "TOWPATH_EVENTS__SINKS": "redis,webhook",
-        "TOWPATH_EVENTS__WEBHOOK_URL": f"{receiver.address}/hooks?key={CANARY}",
+        "TOWPATH_OUTBOX__SINKS": "redis,webhook",
+        "TOWPATH_OUTBOX__WEBHOOK_URL": f"{receiver.address}/hooks?key={CANARY}",
         "TOWPATH_CALLS__SECRETS": f"{SECRET},{OLD_SECRET}",
         "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", REVIEWER]),
     }
-    with up(tmp_path_factory.mktemp("events"), **env) as it:
+    with up(tmp_path_factory.mktemp("outbox"), **env) as it:
         yield it
 
 
@@ -128,7 +128,7 @@ class TestTheStreamInRedis:
     def test_gets_what_ended_while_redis_was_away(self, tmp_path: Path) -> None:
         """From the start on: the server serves, the events wait, and go out when it is there."""
         store = EmbeddedServer(data=tmp_path / "valkey")
-        with serve(tmp_path, store.url, TOWPATH_EVENTS__REDIS_STREAM="ends") as it:
+        with serve(tmp_path, store.url, TOWPATH_OUTBOX__REDIS_STREAM="ends") as it:
             review = cancelled(it)
             eventually(lambda: unreachable(it), within=PATIENCE)
             assert counts(it)["redis"].pending == 1
@@ -154,7 +154,7 @@ class TestTheWebhook:
         assert got.headers["content-type"] == "application/cloudevents+json"
         assert got.told["type"] == "towpath.job.completed"
         for secret in (SECRET, OLD_SECRET):
-            assert verify([derived(secret, EVENTS)], got.headers, got.body).id == message_id(
+            assert verify([derived(secret, OUTBOX)], got.headers, got.body).id == message_id(
                 got.told["id"]
             )
 
@@ -167,7 +167,7 @@ class TestTheWebhook:
             eventually(lambda: any(one.refused for one in counts(it).values()), within=60)
         finally:
             receiver.status = 204
-        line = next(e for e in it.events() if e["event"] == "event.refused")
+        line = next(e for e in it.events() if e["event"] == "outbox.refused")
         assert (line["sink"], line["reason"]) == ("webhook", "the receiver answered 410")
 
         async def resend() -> int:
@@ -185,10 +185,10 @@ def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
     options.write_text("client.id=towpath\nsocket.timeout.ms=5000\n")
     with KafkaBroker() as broker:
         env = {
-            "TOWPATH_EVENTS__SINKS": "kafka",
-            "TOWPATH_EVENTS__KAFKA_SERVERS": broker.address,
-            "TOWPATH_EVENTS__KAFKA_TOPIC": TOPIC,
-            "TOWPATH_EVENTS__KAFKA_OPTIONS_FILE": str(options),
+            "TOWPATH_OUTBOX__SINKS": "kafka",
+            "TOWPATH_OUTBOX__KAFKA_SERVERS": broker.address,
+            "TOWPATH_OUTBOX__KAFKA_TOPIC": TOPIC,
+            "TOWPATH_OUTBOX__KAFKA_OPTIONS_FILE": str(options),
         }
         with serve(tmp_path, server.url, **env) as it:
             review = cancelled(it)
@@ -202,8 +202,8 @@ def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
 def test_with_no_sinks_nothing_is_written(tmp_path: Path, server: EmbeddedServer) -> None:
     """What is set for a sink may stay: so events are switched off for a while."""
     env = {
-        "TOWPATH_EVENTS__SINKS": "none",
-        "TOWPATH_EVENTS__WEBHOOK_URL": "https://example.com/hooks",
+        "TOWPATH_OUTBOX__SINKS": "none",
+        "TOWPATH_OUTBOX__WEBHOOK_URL": "https://example.com/hooks",
     }
     with serve(tmp_path, server.url, **env) as it:
         cancelled(it)
@@ -218,7 +218,7 @@ def test_the_metrics_tell_how_the_sinks_stand(it: Serving) -> None:
 
     def told() -> bool:
         text = it.client().get("/metrics").text
-        sent = [line for line in text.splitlines() if line.startswith("towpath_events_sent_total{")]
+        sent = [line for line in text.splitlines() if line.startswith("towpath_outbox_sent_total{")]
         return (
             any('sink="redis"' in line and not line.endswith(" 0.0") for line in sent)
             and 'towpath_outbox_lag_seconds{sink="webhook"}' in text
@@ -233,50 +233,50 @@ KAFKA = {"SINKS": "kafka", "KAFKA_SERVERS": "127.0.0.1:1"}
 HOOK = {"SINKS": "webhook", "WEBHOOK_URL": f"https://example.com/{CANARY}"}
 SIGNED = {"TOWPATH_CALLS__SECRETS": SECRET}
 WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
-    "no such sink": ({"SINKS": "kafk"}, {}, ("events.sinks", "redis, kafka, webhook")),
+    "no such sink": ({"SINKS": "kafk"}, {}, ("outbox.sinks", "redis, kafka, webhook")),
     "kafka without servers": (
         {"SINKS": "kafka"},
         {},
-        ("events.kafka_servers", "the sink kafka needs it"),
+        ("outbox.kafka_servers", "the sink kafka needs it"),
     ),
     "webhook without a url": (
         {"SINKS": "webhook"},
         SIGNED,
-        ("events.webhook_url", "the sink webhook needs it"),
+        ("outbox.webhook_url", "the sink webhook needs it"),
     ),
     "webhook without secrets": (HOOK, {}, ("calls.secrets", "whsec_")),
     "a secret that signs nothing": (HOOK, {"TOWPATH_CALLS__SECRETS": CANARY}, ("the secret",)),
     "no http": (
         HOOK | {"WEBHOOK_URL": f"ftp://{CANARY}"},
         SIGNED,
-        ("events.webhook_url", "must begin with http"),
+        ("outbox.webhook_url", "must begin with http"),
     ),
-    "servers without kafka": ({"KAFKA_SERVERS": "127.0.0.1:1"}, {}, ("events.sinks", "add kafka")),
+    "servers without kafka": ({"KAFKA_SERVERS": "127.0.0.1:1"}, {}, ("outbox.sinks", "add kafka")),
     "no such option": (
         KAFKA | {"KAFKA_OPTIONS": f"sasl.pasword={CANARY}"},
         {},
-        ("events.kafka_options", "pasword"),
+        ("outbox.kafka_options", "pasword"),
     ),
     "an option of ours": (
         KAFKA | {"KAFKA_OPTIONS": f"acks={CANARY}"},
         {},
-        ("events.kafka_options", "cannot be overridden"),
+        ("outbox.kafka_options", "cannot be overridden"),
     ),
-    "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("events.kafka_options", "one per line")),
-    "no stream": ({"REDIS_STREAM": "a b"}, {}, ("events.redis_stream",)),
+    "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("outbox.kafka_options", "one per line")),
+    "no stream": ({"REDIS_STREAM": "a b"}, {}, ("outbox.redis_stream",)),
 }
 
 
-@pytest.mark.parametrize(("events", "more", "words"), WRONG.values(), ids=WRONG.keys())
+@pytest.mark.parametrize(("outbox", "more", "words"), WRONG.values(), ids=WRONG.keys())
 def test_what_can_not_be_right_is_refused_at_the_start(
     tmp_path: Path,
     server: EmbeddedServer,
-    events: dict[str, str],
+    outbox: dict[str, str],
     more: dict[str, str],
     words: tuple[str, ...],
 ) -> None:
     """With the way out, and without what may be a secret (I21)."""
-    env = {f"TOWPATH_EVENTS__{name}": value for name, value in events.items()} | more
+    env = {f"TOWPATH_OUTBOX__{name}": value for name, value in outbox.items()} | more
     database = f"sqlite:///{tmp_path}/ledger.db"
     begun = ("serve", "--url", server.url, "--database", database)
     process = begin(*begun, log=tmp_path / "log", env=env)

@@ -102,13 +102,13 @@ class TestCounting:
 
     def test_of_a_sink_begins_at_zero_too(self, metrics: Metrics) -> None:
         sink = metrics.sink("kafka")
-        assert scraped(metrics)["towpath_events_refused_total", "kafka"] == 0
+        assert scraped(metrics)["towpath_outbox_refused_total", "kafka"] == 0
         sink.sent.inc(40)
         sink.refused.inc()
         metrics.sink("kafka").sent.inc(2)
         found = scraped(metrics)
-        assert found["towpath_events_sent_total", "kafka"] == 42
-        assert found["towpath_events_refused_total", "kafka"] == 1
+        assert found["towpath_outbox_sent_total", "kafka"] == 42
+        assert found["towpath_outbox_refused_total", "kafka"] == 1
 
     def test_finds_the_same_counters_again(self, metrics: Metrics) -> None:
         assert metrics.of("reviews", "review") is metrics.of("reviews", "review")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 
 from towpath.apps import BUILT_IN
-from towpath.calls.signature import EVENTS
+from towpath.calls.signature import TAKEN
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
@@ -247,11 +247,11 @@ def _require_strangers(one: Application, before: Application) -> None:
 
     if one.name in _PARTS:
         raise ApplicationInvalid(one.name, "another part of the server has this name")
-    if one.name in {*Core.__struct_fields__, "http", "events"}:
+    if one.name in {*Core.__struct_fields__, "http", "outbox", "events"}:
         raise ApplicationInvalid(one.name, "another group of settings has this name")
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
-    if shared := set(one.purposes) & {*before.purposes, EVENTS}:
+    if shared := set(one.purposes) & {*before.purposes, *TAKEN}:
         raise ApplicationInvalid(one.name, f"{shared.pop()} is another's kind of calls")
     for queue in one.behaviours():
         if any(_meet(queue, other) for other in before.behaviours()):

@@ -44,8 +44,14 @@ def new_secret() -> str:
     return _PREFIX + base64.b64encode(random.token_bytes(_NEW)).decode()
 
 
-EVENTS = "events"
-"""What calls are for that tell of events; each application names the purposes of its own."""
+OUTBOX = "outbox"
+"""What calls are for that carry the outbox; each application names the purposes of its own."""
+_LABELS = {OUTBOX: "events"}
+"""What a secret is derived from, where that is not the purpose's name: receivers keep the secret
+that they were given while the outbox was called so.
+"""
+TAKEN = frozenset((OUTBOX, *_LABELS.values()))
+"""Purposes that no application may have."""
 
 
 def derived(secret: str, purpose: str) -> str:
@@ -53,7 +59,8 @@ def derived(secret: str, purpose: str) -> str:
 
     Raises SecretInvalid.
     """
-    key = hmac.new(_key(secret), f"towpath calls {purpose}".encode(), hashlib.sha256).digest()
+    label = f"towpath calls {_LABELS.get(purpose, purpose)}"
+    key = hmac.new(_key(secret), label.encode(), hashlib.sha256).digest()
     return _PREFIX + base64.b64encode(key).decode()
 
 

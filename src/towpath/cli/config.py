@@ -48,7 +48,7 @@ def _options_at(place: str) -> type[Options]:
 
 _SERVERS_OWN = {
     "http": "towpath.web.limits:ServerLimits",
-    "events": "towpath.ledger.outbox.options:EventsOptions",
+    "outbox": "towpath.ledger.outbox.options:OutboxOptions",
 }
 
 

@@ -8,6 +8,7 @@ import typer
 
 from towpath.console.verb import DatabaseOption, Session, file_in, open_ledger, verb
 from towpath.errors import InvalidOption
+from towpath.renamed import PURPOSES
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -138,7 +139,7 @@ SIGNING = "signing.secret"
 def secret(
     session: Session,
     purpose: Annotated[
-        str, typer.Argument(help="What for: events, or a kind of calls of an application.")
+        str, typer.Argument(help="What for: outbox, or a kind of calls of an application.")
     ],
 ) -> None:
     """Show the secret for the receiver of one kind of calls.
@@ -148,12 +149,14 @@ def secret(
     and sign none that are meant for others.
     """
     from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
-    from towpath.calls.signature import EVENTS, derived  # noqa: PLC0415 -- the same
+    from towpath.calls.signature import OUTBOX, derived  # noqa: PLC0415 -- the same
 
     found = applications(session.settings.applications)
-    known = [EVENTS, *(name for it in found for name in it.purposes)]
+    known = [OUTBOX, *(name for it in found for name in it.purposes)]
     if purpose not in known:
-        raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
+        now = PURPOSES.get(purpose)
+        rule = f"is now {now}" if now else f"must be one of {', '.join(known)}"
+        raise InvalidOption("purpose", purpose, rule=rule)
     for each in _signing(session.settings):
         told = derived(each, purpose)
         session.out.answer({"purpose": purpose, "secret": told}, told)

@@ -23,11 +23,11 @@ from towpath.cli import (
     dead,
     demo,
     doctor,
-    events,
     jobs,
     keys,
     ledger,
     mcp,
+    outbox,
     pause,
     queues,
     schedules,
@@ -38,11 +38,11 @@ from towpath.cli import (
     workers,
 )
 from towpath.console import exits
-from towpath.console.verb import Session, noun, verb
+from towpath.console.verb import Session, Words, noun, verb
 from towpath.errors import TowpathError
 
 
-class Nouns(TyperGroup):
+class Nouns(Words):
     """The engine's verbs and nouns, and the applications' nouns, each loaded when it is asked for.
 
     What is named by the setting `applications` is looked for only where something may be named:
@@ -206,7 +206,7 @@ workers.register(app)
 doctor.register(app)
 config.register(app)
 bench.register(app)
-app.add_typer(events.app, name="events")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(keys.app, name="keys")
 keys.register(app)
 app.add_typer(ledger.app, name="ledger")

@@ -30,7 +30,7 @@ from towpath.errors import InvalidOption
 from towpath.files import PRIVATE, FileDamaged, kept_file
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.outbox.options import EventsOptions
+from towpath.ledger.outbox.options import OutboxOptions
 from towpath.server.build import Parts, build
 from towpath.server.run import is_local, listen, serve
 from towpath.settings import Settings, load
@@ -177,10 +177,10 @@ class _Serving:
         self._options = {
             it.name: it.with_own(settings.of(it.options), own) for it in self._applications
         }
-        self._events = settings.of(EventsOptions)
+        self._outbox = settings.of(OutboxOptions)
         self._tables = tables_of(self._applications)
         self._ledger = Ledger(
-            database, limit=_LEDGER_LIMIT, sinks=self._events.sinks, tables=self._tables
+            database, limit=_LEDGER_LIMIT, sinks=self._outbox.sinks, tables=self._tables
         )
 
     async def run(self, sock: socket) -> None:
@@ -196,7 +196,7 @@ class _Serving:
             version=version("towpath"),
             applications=self._applications,
             options=self._options,
-            events=self._events,
+            outbox=self._outbox,
             app=self._app,
         )
         app = build(parts)

@@ -59,7 +59,7 @@ class SinkNotFound(TowpathError):
     """No sink of that name is set, and no event waits for one; nothing was changed."""
 
     code = "sink_not_found"
-    remedy = "See `towpath events` for those that there are, and the setting events.sinks."
+    remedy = "See `towpath outbox` for those that there are, and the setting outbox.sinks."
 
     def __init__(self, sink: str, known: Iterable[str]) -> None:
         super().__init__("; ".join(filter(None, (f"no sink {sink}", did_you_mean(sink, known)))))
@@ -70,7 +70,7 @@ class EventNotFound(TowpathError):
     """The sink has refused no event of that id; those before it were seen to."""
 
     code = "event_not_found"
-    remedy = "See `towpath events refused SINK` for those that wait; it may have been resent."
+    remedy = "See `towpath outbox refused SINK` for those that wait; it may have been resent."
 
     def __init__(self, sink: str, id: str) -> None:
         super().__init__(f"event {id}: {sink} has not refused it")

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from towpath.console import exits
 from towpath.console.exits import NotConfirmed
 from towpath.errors import InvalidOption, ServerUnreachable, TowpathError
+from towpath.renamed import COMMANDS
 
 if TYPE_CHECKING:
     from towpath.console.output import Output
@@ -125,6 +126,20 @@ class Session:
         here = sys.stdin.isatty() and sys.stderr.isatty()
         if not (yes or (here and typer.confirm(f"{question} Go on?", err=True))):
             raise NotConfirmed(question)
+
+
+class Words(TyperGroup):
+    """A group that tells what an old word is called now, for one release."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            said, above = [args[0]], ctx
+            while above.parent is not None:
+                said, above = [above.info_name, *said], above.parent
+            old = " ".join(said)
+            if old in COMMANDS:
+                ctx.fail(f"`towpath {old}` is now `towpath {COMMANDS[old]}`.")
+        return super().resolve_command(ctx, args)
 
 
 def verb(
@@ -274,7 +289,7 @@ def open_ledger(
 
         raise LedgerNotInstalled(error.name or "a library") from error
     # What ends here is told as well: whoever runs a courier sends it.
-    sinks = settings.value("events.sinks")
+    sinks = settings.value("outbox.sinks")
     return Ledger(url, limit=settings.timeout, sinks=sinks, tables=tables())
 
 

@@ -18,7 +18,7 @@ from towpath.apps.application import Application, applications
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
-from towpath.calls.signature import EVENTS, derived
+from towpath.calls.signature import OUTBOX, derived
 from towpath.clock import seconds
 from towpath.dashboard import doors, engine_pages, operator_pages
 from towpath.engine.channel import Limits
@@ -27,7 +27,7 @@ from towpath.errors import InvalidOption
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import Sink
-from towpath.ledger.outbox.options import KAFKA, REDIS, WEBHOOK, EventsOptions
+from towpath.ledger.outbox.options import KAFKA, REDIS, WEBHOOK, OutboxOptions
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
@@ -61,7 +61,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     applications: tuple[Application, ...] = msgspec.field(default_factory=applications)
     options: Mapping[str, Any] = {}
     """Of the applications, by name; for one that is not here, its defaults."""
-    events: EventsOptions = EventsOptions(sinks=())
+    outbox: OutboxOptions = OutboxOptions(sinks=())
     """Its sinks are those of the ledger."""
     app: Callable[[], Towpath] | None = None
     """Makes the app whose handlers run beside the server; none = they run elsewhere."""
@@ -135,7 +135,7 @@ def _life(
     parts: Parts, mounted: Applications
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """All that runs while the server does. Asking for it checks what it will be made of."""
-    sinks = Sinks(parts.events)
+    sinks = Sinks(parts.outbox)
 
     def connect() -> Engine:
         # What can be done without the store is done: readiness and its log say what is wrong.
@@ -261,7 +261,7 @@ class Sinks:
     InvalidOption, SecretInvalid, SinkNotInstalled.
     """
 
-    def __init__(self, options: EventsOptions) -> None:
+    def __init__(self, options: OutboxOptions) -> None:
         self._options = options
         self._caller: Caller | None = None
         self._outside: list[Sink] = []
@@ -285,21 +285,21 @@ class Sinks:
         async with self._caller or nullcontext(), Courier(ledger, sinks, log=log, metrics=metrics):
             yield
 
-    def _webhook(self, options: EventsOptions) -> WebhookSink:
+    def _webhook(self, options: OutboxOptions) -> WebhookSink:
         url = options.webhook_url or ""
         try:
             host = parse_target(url).host
         except CallRefused as error:
-            raise InvalidOption("events.webhook_url", "…", rule=error.reason) from None
+            raise InvalidOption("outbox.webhook_url", "…", rule=error.reason) from None
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
-        secrets = [derived(it, EVENTS) for it in options.secrets]
+        secrets = [derived(it, OUTBOX) for it in options.secrets]
         return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
 
 
-def _kafka(options: EventsOptions) -> KafkaSink:
+def _kafka(options: OutboxOptions) -> KafkaSink:
     servers, topic = options.kafka_servers or "", options.kafka_topic
     try:
         return KafkaSink(servers, topic, name=KAFKA, options=options.kafka_options)
     except InvalidOption as error:
         # Under the name that it was set by, and without what it was set to.
-        raise InvalidOption("events.kafka_options", "…", rule=error.rule) from None
+        raise InvalidOption("outbox.kafka_options", "…", rule=error.rule) from None

@@ -378,7 +378,7 @@ TASK_RECOVERED = LogEvent(
     ("task",),
 )
 
-# ── events on their way out ──────────────────────────────────────────────────────────────
+# ── the outbox ───────────────────────────────────────────────────────────────────────────
 
 SINK_UNREACHABLE = LogEvent(
     "sink.unreachable",
@@ -387,14 +387,14 @@ SINK_UNREACHABLE = LogEvent(
     ERROR,
 )
 SINK_BACK = LogEvent("sink.back", "The sink took events again.", ("sink", "away"))
-EVENT_DELAYED = LogEvent(
-    "event.delayed",
+OUTBOX_DELAYED = LogEvent(
+    "outbox.delayed",
     "The sink did not take the event while it took others; those of its key wait for it.",
     ("sink", "event_id", "type", "attempt", "reason", "delay"),
     WARNING,
 )
-EVENT_REFUSED = LogEvent(
-    "event.refused",
+OUTBOX_REFUSED = LogEvent(
+    "outbox.refused",
     "The sink refused the event for good; it was set aside, and stays until somebody resends or "
     "discards it.",
     ("sink", "event_id", "type", "reason"),

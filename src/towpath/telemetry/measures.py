@@ -1,6 +1,6 @@
 """The catalogue of metrics: each answers a question. The reference page is made from this module.
 
-Labels are `queue` and `handler` only, `sink` for events that leave, and `state` where a number has
+Labels are `queue` and `handler` only, `sink` for the outbox, and `state` where a number has
 several: never a job, a lane or a user, whose number has no bound.
 """
 
@@ -161,15 +161,15 @@ SCHEDULES_MISSED = MetricSpec(
     "Firings that nobody was there for in time, whatever became of them.",
     "Was nobody there to fire? Alert on any increase.",
 )
-EVENTS_SENT = MetricSpec(
-    "towpath_events_sent_total",
+OUTBOX_SENT = MetricSpec(
+    "towpath_outbox_sent_total",
     Kind.COUNTER,
     _PER_SINK,
     "Events that this process sent and the sink took.",
     "Do events leave?",
 )
-EVENTS_REFUSED = MetricSpec(
-    "towpath_events_refused_total",
+OUTBOX_REFUSED = MetricSpec(
+    "towpath_outbox_refused_total",
     Kind.COUNTER,
     _PER_SINK,
     "Events that the sink refused for good; they were set aside.",

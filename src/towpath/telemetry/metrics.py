@@ -121,13 +121,13 @@ class HandlerMetrics:
 
 
 class SinkMetrics:
-    """What is counted for one sink of events."""
+    """What is counted for one sink of the outbox."""
 
     __slots__ = ("refused", "sent")
 
     def __init__(self, counter: Callable[[MetricSpec], Counter]) -> None:
-        self.sent = counter(measures.EVENTS_SENT)
-        self.refused = counter(measures.EVENTS_REFUSED)
+        self.sent = counter(measures.OUTBOX_SENT)
+        self.refused = counter(measures.OUTBOX_REFUSED)
 
 
 class ScheduleMetrics:

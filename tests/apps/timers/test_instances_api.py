@@ -151,7 +151,7 @@ class TestKeys:
 
 def test_an_app_s_secret_is_its_own() -> None:
     """Neither another app's, nor that of another kind of calls, whatever it is called."""
-    kinds = {derived(SECRET, it) for it in ("push", "callback", "events", "reviewer")}
+    kinds = {derived(SECRET, it) for it in ("push", "callback", "outbox", "reviewer")}
     apps = {it for name in ("push", "shop", "timers shop") for it in secrets_of(name, (SECRET,))}
     assert len(kinds | apps) == 7
 

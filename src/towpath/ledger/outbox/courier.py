@@ -210,10 +210,10 @@ class Route:
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
             if isinstance(answer, Refusal):
-                self._log.emit(lines.EVENT_REFUSED, **about)
+                self._log.emit(lines.OUTBOX_REFUSED, **about)
                 continue
             delay = self._patience.hold_back(event.key, event.attempts, answer.after)
-            self._log.emit(lines.EVENT_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
+            self._log.emit(lines.OUTBOX_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
 
     async def _pause(self, verdict: Verdict) -> None:
         """Leave the sink alone. Another process may reach it: the lease is free meanwhile."""

@@ -1,4 +1,4 @@
-"""The options of events: who is told how recorded jobs ended."""
+"""The options of the outbox: who is told how recorded jobs ended."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _stream(value: object) -> object:
     return stream_name(value) if isinstance(value, str) else value
 
 
-class EventsOptions(Options, frozen=True, kw_only=True):
-    """Events: who is told how recorded jobs ended. The same for all processes of a database."""
+class OutboxOptions(Options, frozen=True, kw_only=True):
+    """The outbox: who is told how recorded jobs ended. The same for all processes of a database."""
 
     sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
     """Sinks that receive events: some of redis, kafka, webhook; or none."""
@@ -68,11 +68,11 @@ class EventsOptions(Options, frozen=True, kw_only=True):
         With no sink at all it may stay: that is how events are switched off for a while.
         """
         if sink in self.sinks and not value:
-            rule = f"the sink {sink} needs it; or take {sink} out of events.sinks"
+            rule = f"the sink {sink} needs it; or take {sink} out of outbox.sinks"
             raise InvalidOption(option, "none", rule=rule)
         if self.sinks and sink not in self.sinks and value:
-            rule = f"events.{option} is set: add {sink}, or leave that out"
+            rule = f"outbox.{option} is set: add {sink}, or leave that out"
             raise InvalidOption("sinks", ",".join(self.sinks), rule=rule)
 
 
-DEFAULTS = EventsOptions()
+DEFAULTS = OutboxOptions()

@@ -1,4 +1,4 @@
-"""`towpath events`: list, refused, resend, discard. On the database: Redis may be away."""
+"""`towpath outbox`: list, refused, resend, discard. On the database: Redis may be away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from towpath.errors import InvalidOption
 if TYPE_CHECKING:
     from towpath.ledger.outbox.outbox import Outbox, RefusedEvent
 
-app = typer.Typer(help="The outbox, events for sinks: list, refused, resend, discard.")
+app = typer.Typer(help="The outbox, events on their way to sinks: list, refused, resend, discard.")
 
 SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
 REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")
@@ -33,12 +33,12 @@ AllRefused = Annotated[bool, typer.Option("--all", help="All that the sink has r
 @noun(
     app,
     examples="""
-        towpath events
-        towpath events refused webhook
-        towpath events resend webhook --all
+        towpath outbox
+        towpath outbox refused webhook
+        towpath outbox resend webhook --all
     """,
 )
-async def events(session: Session, *, database: DatabaseOption = None) -> None:
+async def outbox(session: Session, *, database: DatabaseOption = None) -> None:
     """Count the events that wait for each sink.
 
     Those that are pending, those that it refused for good, and for how long the oldest that is
@@ -47,7 +47,7 @@ async def events(session: Session, *, database: DatabaseOption = None) -> None:
     await list_(session, database=database)
 
 
-@verb(app, "list", examples="towpath events list --json")
+@verb(app, "list", examples="towpath outbox list --json")
 async def list_(session: Session, *, database: DatabaseOption = None) -> None:
     """Count the events that wait for each sink.
 
@@ -64,23 +64,23 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
             out.object(told | {"lag": it.lag(now), "oldest_at": it.oldest_at})
         return
     if not counts:
-        out.note("no sinks: events.sinks is none, and nothing waits")
+        out.note("no sinks: outbox.sinks is none, and nothing waits")
         return
     rows = [(name, it.pending, it.refused, it.lag(now)) for name, it in counts.items()]
     out.table(SINKS, rows)
     for sink, it in counts.items():
         if it.refused:
-            out.note(f"{it.refused} refused: towpath events refused {sink}")
+            out.note(f"{it.refused} refused: towpath outbox refused {sink}")
         if it.pending and sink not in sinks:
-            out.note(f"{sink} is not among events.sinks here: does a server send to it?")
+            out.note(f"{sink} is not among outbox.sinks here: does a server send to it?")
 
 
 @verb(
     app,
     "refused",
     examples="""
-        towpath events refused webhook
-        towpath events refused kafka --limit 200 --json
+        towpath outbox refused webhook
+        towpath outbox refused kafka --limit 200 --json
     """,
 )
 async def refused(
@@ -104,15 +104,15 @@ async def refused(
     out.answers(REFUSED, page, lambda it: list(described(it).values()), described, none=none)
     if len(found) > size:
         cursor = str(page[-1].event.seq)
-        out.more(cursor, f"towpath events refused {sink} --limit {limit}")
+        out.more(cursor, f"towpath outbox refused {sink} --limit {limit}")
 
 
 @verb(
     app,
     "resend",
     examples="""
-        towpath events resend webhook reviews/github-72d3/completed
-        towpath events resend webhook --all
+        towpath outbox resend webhook reviews/github-72d3/completed
+        towpath outbox resend webhook --all
     """,
 )
 async def resend(
@@ -137,7 +137,7 @@ async def resend(
     session.out.answer({"sink": sink, "resent": number}, f"{sink}  {number} resent")
 
 
-@verb(app, "discard", examples="towpath events discard webhook reviews/github-72d3/completed --yes")
+@verb(app, "discard", examples="towpath outbox discard webhook reviews/github-72d3/completed --yes")
 async def discard(
     session: Session,
     *,

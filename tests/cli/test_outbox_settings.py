@@ -1,4 +1,4 @@
-"""The settings of events: which sinks, options as people write them, and no secret ever shown."""
+"""The settings of the outbox: which sinks, options as people write them, no secret ever shown."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ from towpath.settings.sources import Origin
 pytestmark = pytest.mark.usefixtures("alone")
 
 CANARY = "canary-d94a"
-SINKS = "TOWPATH_EVENTS__SINKS"
-OPTIONS = "TOWPATH_EVENTS__KAFKA_OPTIONS"
+SINKS = "TOWPATH_OUTBOX__SINKS"
+OPTIONS = "TOWPATH_OUTBOX__KAFKA_OPTIONS"
 
 
 def load() -> Settings:
@@ -24,13 +24,13 @@ def load() -> Settings:
 
 
 def options() -> dict[str, str]:
-    return load().value("events.kafka_options")
+    return load().value("outbox.kafka_options")
 
 
 def test_a_stream_in_redis_is_what_nobody_has_to_ask_for() -> None:
     settings = load()
-    assert settings.value("events.sinks") == ("redis",)
-    assert settings.value("events.redis_stream") == "events"
+    assert settings.value("outbox.sinks") == ("redis",)
+    assert settings.value("outbox.redis_stream") == "events"
 
 
 @pytest.mark.parametrize(
@@ -41,16 +41,16 @@ def test_sinks_are_named_with_commas_and_none_is_nobody(
     text: str, sinks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINKS, text)
-    assert load().value("events.sinks") == sinks
+    assert load().value("outbox.sinks") == sinks
     monkeypatch.delenv(SINKS)
-    Path("towpath.toml").write_text(f"[events]\nsinks = {list(sinks)}\n")
-    assert load().value("events.sinks") == sinks
+    Path("towpath.toml").write_text(f"[outbox]\nsinks = {list(sinks)}\n")
+    assert load().value("outbox.sinks") == sinks
 
 
 @pytest.mark.parametrize("text", ["kafk", "redis,none", "redis,redis"])
 def test_sinks_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SINKS, text)
-    with pytest.raises(InvalidOption, match=r"events\.sinks.*redis, kafka, webhook"):
+    with pytest.raises(InvalidOption, match=r"outbox\.sinks.*redis, kafka, webhook"):
         load()
 
 
@@ -69,7 +69,7 @@ def test_options_of_kafka_are_lines_or_json(text: str, monkeypatch: pytest.Monke
 
 def test_in_the_file_they_are_a_table_with_or_without_quotes() -> None:
     Path("towpath.toml").write_text(
-        '[events.kafka_options]\n"sasl.username" = "a"\n'
+        '[outbox.kafka_options]\n"sasl.username" = "a"\n'
         'ssl.ca.location = "/ca.pem"\nenable.metrics.push = false\nsocket.timeout.ms = 5000\n'
     )
     assert options() == {
@@ -93,8 +93,8 @@ def test_options_that_are_none_are_refused_and_not_repeated(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("events.kafka_options", f"sasl.password={CANARY}"),
-        ("events.webhook_url", f"https://example.com/{CANARY}"),
+        ("outbox.kafka_options", f"sasl.password={CANARY}"),
+        ("outbox.webhook_url", f"https://example.com/{CANARY}"),
         ("calls.secrets", CANARY),
     ],
 )

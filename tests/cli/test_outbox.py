@@ -1,4 +1,4 @@
-"""`towpath events`, on a database of its own; nothing else runs."""
+"""`towpath outbox`, on a database of its own; nothing else runs."""
 
 import asyncio
 from datetime import datetime
@@ -18,7 +18,7 @@ GONE = Refusal("the receiver answered 410")
 
 
 @pytest.fixture
-def events(towpath: Command) -> Command:
+def outbox(towpath: Command) -> Command:
     """The command, with a database that is up to date and a Redis that is away."""
     towpath.env["DATABASE_URL"] = f"sqlite:///{towpath.directory}/ledger.db"
     towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
@@ -26,11 +26,11 @@ def events(towpath: Command) -> Command:
     return towpath
 
 
-def put(events: Command, *made: NewEvent, refused: bool = False) -> None:
+def put(outbox: Command, *made: NewEvent, refused: bool = False) -> None:
     """Events that wait for the webhook, or that it has refused."""
 
     async def put() -> None:
-        async with Ledger(events.env["DATABASE_URL"], sinks=["webhook"]) as ledger:
+        async with Ledger(outbox.env["DATABASE_URL"], sinks=["webhook"]) as ledger:
             await ledger.migrate()
             await ledger.write(lambda it: ledger.outbox.put(it, made))
             batch = await ledger.read(lambda it: next_batch(it, "webhook", [], size=100))
@@ -42,121 +42,121 @@ def put(events: Command, *made: NewEvent, refused: bool = False) -> None:
 
 
 class TestCounting:
-    def test_shows_each_sink_that_is_set_or_has_events(self, events: Command) -> None:
-        put(events, an_event("a"), refused=True)
-        put(events, an_event("a", 2), an_event("b"))
-        for words in (("events",), ("events", "list")):
-            ran = events(*words)
+    def test_shows_each_sink_that_is_set_or_has_events(self, outbox: Command) -> None:
+        put(outbox, an_event("a"), refused=True)
+        put(outbox, an_event("a", 2), an_event("b"))
+        for words in (("outbox",), ("outbox", "list")):
+            ran = outbox(*words)
             assert ran.code == 0
             head, redis, webhook = ran.out.splitlines()
             assert head.split() == ["SINK", "PENDING", "REFUSED", "LAG"]
             assert redis.split()[:3] == ["redis", "0", "0"]
             assert webhook.split()[:3] == ["webhook", "2", "1"]
-            assert "towpath events refused webhook" in ran.err
-            assert "webhook is not among events.sinks" in ran.err
+            assert "towpath outbox refused webhook" in ran.err
+            assert "webhook is not among outbox.sinks" in ran.err
 
-    def test_for_programs_has_the_same_words(self, events: Command) -> None:
-        put(events, an_event("a"))
-        redis, webhook = events("events", "--json", TOWPATH_EVENTS__SINKS="redis,webhook").objects
+    def test_for_programs_has_the_same_words(self, outbox: Command) -> None:
+        put(outbox, an_event("a"))
+        redis, webhook = outbox("outbox", "--json", TOWPATH_OUTBOX__SINKS="redis,webhook").objects
         assert redis == {"sink": "redis", "pending": 0, "refused": 0, "lag": 0, "oldest_at": None}
         assert (webhook["sink"], webhook["pending"]) == ("webhook", 1)
         assert webhook["lag"] > 0
         assert datetime.fromisoformat(webhook["oldest_at"])
 
-    def test_says_if_there_are_no_sinks(self, events: Command) -> None:
-        ran = events("events", TOWPATH_EVENTS__SINKS="none")
+    def test_says_if_there_are_no_sinks(self, outbox: Command) -> None:
+        ran = outbox("outbox", TOWPATH_OUTBOX__SINKS="none")
         assert (ran.code, ran.out) == (0, "")
         assert "no sinks" in ran.err
 
     def test_wants_a_database(self, towpath: Command) -> None:
-        ran = towpath("events", "--json")
+        ran = towpath("outbox", "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
         assert "DATABASE_URL" in ran.refusal["message"]
 
 
 class TestWhatWasRefused:
-    def test_is_listed_with_the_reasons_and_without_data(self, events: Command) -> None:
-        put(events, an_event("a"), refused=True)
-        told = events("events", "refused", "webhook", "--json").object
+    def test_is_listed_with_the_reasons_and_without_data(self, outbox: Command) -> None:
+        put(outbox, an_event("a"), refused=True)
+        told = outbox("outbox", "refused", "webhook", "--json").object
         assert set(told) == {"id", "type", "subject", "at", "refused_at", "reason"}
         assert (told["id"], told["subject"], told["reason"]) == ("a/1", "a", GONE.reason)
-        shown = events("events", "refused", "webhook").out
+        shown = outbox("outbox", "refused", "webhook").out
         assert "a/1" in shown
         assert GONE.reason in shown
 
-    def test_comes_page_by_page(self, events: Command) -> None:
-        put(events, *(an_event("a", n) for n in range(1, 6)), refused=True)
+    def test_comes_page_by_page(self, outbox: Command) -> None:
+        put(outbox, *(an_event("a", n) for n in range(1, 6)), refused=True)
         seen: list[str] = []
         after: tuple[str, ...] = ()
         while True:
-            ran = events("events", "refused", "webhook", "--limit", "2", "--json", *after)
+            ran = outbox("outbox", "refused", "webhook", "--limit", "2", "--json", *after)
             seen += [it["id"] for it in ran.objects]
             if not ran.err:
                 break
             after = ("--after", ran.refusal["after"])
         assert seen == [f"a/{n}" for n in range(1, 6)]
-        people = events("events", "refused", "webhook", "--limit", "2")
-        assert "more: towpath events refused webhook --limit 2 --after" in people.err
+        people = outbox("outbox", "refused", "webhook", "--limit", "2")
+        assert "more: towpath outbox refused webhook --limit 2 --after" in people.err
 
-    def test_may_be_nothing(self, events: Command) -> None:
-        ran = events("events", "refused", "redis")
+    def test_may_be_nothing(self, outbox: Command) -> None:
+        ran = outbox("outbox", "refused", "redis")
         assert (ran.code, ran.out, ran.err) == (0, "", "nothing was refused\n")
 
     @pytest.mark.parametrize("words", [("--after", "x"), ("--limit", "0")], ids=str)
     def test_is_not_listed_for_what_can_not_be_right(
-        self, events: Command, words: tuple[str, ...]
+        self, outbox: Command, words: tuple[str, ...]
     ) -> None:
-        assert events("events", "refused", "redis", *words).code == 2
+        assert outbox("outbox", "refused", "redis", *words).code == 2
 
 
 class TestSeeingToIt:
-    def test_resend_sends_some_or_all_again(self, events: Command) -> None:
-        put(events, *(an_event("a", n) for n in range(1, 4)), refused=True)
-        ran = events("events", "resend", "webhook", "a/1")
+    def test_resend_sends_some_or_all_again(self, outbox: Command) -> None:
+        put(outbox, *(an_event("a", n) for n in range(1, 4)), refused=True)
+        ran = outbox("outbox", "resend", "webhook", "a/1")
         assert (ran.code, ran.out) == (0, "a/1  resent\n")
-        assert events("events", "--json").objects[1]["pending"] == 1
-        every = events("events", "resend", "webhook", "--all", "--json")
+        assert outbox("outbox", "--json").objects[1]["pending"] == 1
+        every = outbox("outbox", "resend", "webhook", "--all", "--json")
         assert every.object == {"sink": "webhook", "resent": 2}
-        told = events("events", "--json").objects[1]
+        told = outbox("outbox", "--json").objects[1]
         assert (told["pending"], told["refused"]) == (3, 0)
 
     @pytest.mark.parametrize("words", [(), ("a/1", "--all")], ids=str)
-    def test_resend_wants_to_know_which(self, events: Command, words: tuple[str, ...]) -> None:
-        put(events, an_event("a"), refused=True)
-        ran = events("events", "resend", "webhook", *words, "--json")
+    def test_resend_wants_to_know_which(self, outbox: Command, words: tuple[str, ...]) -> None:
+        put(outbox, an_event("a"), refused=True)
+        ran = outbox("outbox", "resend", "webhook", *words, "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
         assert "--all" in ran.refusal["message"]
 
-    def test_discard_deletes_what_was_refused(self, events: Command) -> None:
-        put(events, an_event("a"), an_event("b"), refused=True)
-        ran = events("events", "discard", "webhook", "a/1", "--yes", "--json")
+    def test_discard_deletes_what_was_refused(self, outbox: Command) -> None:
+        put(outbox, an_event("a"), an_event("b"), refused=True)
+        ran = outbox("outbox", "discard", "webhook", "a/1", "--yes", "--json")
         assert ran.object == {"sink": "webhook", "id": "a/1", "discarded": True}
-        assert [it["id"] for it in events("events", "refused", "webhook", "--json").objects] == [
+        assert [it["id"] for it in outbox("outbox", "refused", "webhook", "--json").objects] == [
             "b/1"
         ]
 
-    def test_discard_asks_first(self, events: Command) -> None:
-        put(events, an_event("a"), refused=True)
-        ran = events("events", "discard", "webhook", "a/1", "--json")
+    def test_discard_asks_first(self, outbox: Command) -> None:
+        put(outbox, an_event("a"), refused=True)
+        ran = outbox("outbox", "discard", "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "not_confirmed")
-        assert events("events", "--json").objects[1]["refused"] == 1
+        assert outbox("outbox", "--json").objects[1]["refused"] == 1
 
     @pytest.mark.parametrize("verb", [("resend",), ("discard", "--yes")], ids=str)
     def test_an_event_that_was_not_refused_is_not_found(
-        self, events: Command, verb: tuple[str, ...]
+        self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
         """Nor one that is pending: it is on its way."""
-        put(events, an_event("a"))
-        ran = events("events", *verb, "webhook", "a/1", "--json")
+        put(outbox, an_event("a"))
+        ran = outbox("outbox", *verb, "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
-        assert events("events", "--json").objects[1]["pending"] == 1
+        assert outbox("outbox", "--json").objects[1]["pending"] == 1
 
     @pytest.mark.parametrize("verb", [("resend",), ("discard", "--yes")], ids=str)
     def test_one_that_is_not_found_leaves_the_others_their_turn(
-        self, events: Command, verb: tuple[str, ...]
+        self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
-        put(events, an_event("a"), an_event("b"), refused=True)
-        ran = events("events", *verb, "webhook", "a/1", "nowhere/1", "b/1", "--json")
+        put(outbox, an_event("a"), an_event("b"), refused=True)
+        ran = outbox("outbox", *verb, "webhook", "a/1", "nowhere/1", "b/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
         assert [it["id"] for it in ran.objects] == ["a/1", "b/1"]
 
@@ -164,27 +164,27 @@ class TestSeeingToIt:
         "verb", [("refused",), ("resend", "--all"), ("discard", "a/1", "--yes")], ids=str
     )
     def test_a_sink_that_there_is_not_is_named(
-        self, events: Command, verb: tuple[str, ...]
+        self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
         first, *rest = verb
-        ran = events("events", first, "rediss", *rest, "--json")
+        ran = outbox("outbox", first, "rediss", *rest, "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "sink_not_found")
         assert "did you mean redis?" in ran.refusal["message"]
 
 
-def test_what_the_command_line_ends_is_told_as_well(events: Command) -> None:
+def test_what_the_command_line_ends_is_told_as_well(outbox: Command) -> None:
     """The event waits for a server that sends it."""
     words = ("octo/repo", "a1" * 20, "--number", "7", "--id", "a")
-    assert events("reviews", "submit", *words).code == 0
-    assert events("reviews", "cancel", "api-a").code == 0
-    assert events("events", "--json").object["pending"] == 1
+    assert outbox("reviews", "submit", *words).code == 0
+    assert outbox("reviews", "cancel", "api-a").code == 0
+    assert outbox("outbox", "--json").object["pending"] == 1
 
 
-def test_the_commands_of_the_page_run(events: Command) -> None:
+def test_the_commands_of_the_page_run(outbox: Command) -> None:
     dead = NewEvent(id="reviews/r-7/dead", type="towpath.job.dead", key="reviews/r-7", data=b"{}")
-    put(events, dead, an_event("a"), refused=True)
+    put(outbox, dead, an_event("a"), refused=True)
     blocks = "".join(BLOCK.findall(PAGE.read_text()))
     commands = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
     assert len(commands) == 4
-    run(events, commands)
-    assert events("events", "--json").objects[1]["pending"] == 1
+    run(outbox, commands)
+    assert outbox("outbox", "--json").objects[1]["pending"] == 1
