@@ -21,7 +21,6 @@ REGISTRIES = {
 """Modules whose business it is to import one small module each; what only they import is aside."""
 REASONS: dict[str, str] = {
     "towpath.engine.scratch": "removes the keys of a queue, which only the engine knows",
-    "towpath.renamed": "the package itself asks for it, too, by its name: only if it has to",
 }
 """Small modules with one importer that stay, and why."""
 _NO_CODE = {
