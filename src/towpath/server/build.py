@@ -20,7 +20,7 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import OUTBOX, derived
 from towpath.clock import seconds
-from towpath.dashboard import doors, engine_pages, operator_pages
+from towpath.dashboard import doors, engine_pages, operator_pages, searching
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
@@ -100,7 +100,7 @@ def build(parts: Parts) -> FastAPI:
     own = [
         work.router, jobs.router, queues.router, queues.events_router, schedules.router,
         operating.router, health.router, engine_pages.router, operator_pages.router,
-        doors.router,
+        searching.router, doors.router,
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)

@@ -1,0 +1,193 @@
+"""The search: jobs by id, lane, handler, state and error, and queues by name; in all queues.
+
+An id, a queue, a lane and a state are looked up. For handlers and errors jobs are looked through:
+at most 10,000 for a search, and the page says how many of how many that were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Annotated, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from towpath.dashboard.engine_pages import LOOKED_AT_MOST, STATES, pulse_of
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import LARGEST_PAGE, Counts, Lane
+from towpath.engine.model import JobInfo, JobRef, job_ref
+from towpath.engine.states import State
+from towpath.errors import InvalidName, InvalidOption, JobNotFound
+from towpath.ledger.keys.key import KeyInfo
+from towpath.web.auth import CanRead
+from towpath.web.fields import PAGES
+from towpath.web.pages import PageRoute, ThePage
+from towpath.web.parts import TheEngine
+from towpath.web.problems import Refused
+
+router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
+KINDS = {
+    "": "anything",
+    "id": "job id",
+    "queue": "queue",
+    "lane": "lane",
+    "handler": "handler",
+    "state": "state",
+    "error": "error of dead jobs",
+}
+"""What a text may be, and its name in the form."""
+SHOWN = 50
+_AT_ONCE = 32
+_ROUND, _ROUNDS_MOST = 10, 50
+"""Queues whose errors are searched side by side, and how often, so that a search ends."""
+_FEWEST = 20
+"""Jobs of a state that are looked at, however many queues there are."""
+_WALKED = ("leased", "ready", "delayed", "waiting", "dead")
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class Looked(NamedTuple):
+    """Jobs that were found by looking through some."""
+
+    jobs: list[JobInfo]
+    """At most 50."""
+    looked: int
+    whole: int
+    """How many there were to look through."""
+
+
+NOT_LOOKED = Looked([], 0, 0)
+
+
+@router.get("/search")
+async def search_page(
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    key: CanRead,
+    *,
+    q: Annotated[str, Query(max_length=2000)] = "",
+    by: Annotated[str, Query(max_length=20)] = "",
+) -> Response:
+    """What has this id, name, handler, state or error, in whatever queue."""
+    if by not in KINDS:
+        raise Refused(422, "invalid_input", f"by must be one of {', '.join(filter(None, KINDS))}")
+    text = q.strip()
+    seen = (await pulse_of(request).now()).seen_by(key) if text else {}
+    asked = (by,) if by else tuple(KINDS)
+    jobs = await _jobs_of(engine, seen, text, key) if "id" in asked and text else []
+    if len(jobs) == 1:
+        ref = jobs[0].ref
+        return RedirectResponse(f"{PAGES}queues/{ref.queue}/jobs/{quote(ref.id, safe='')}", 303)
+    lanes = await _lanes_of(engine, seen, text) if "lane" in asked else {}
+    queues = [it for it in seen if text.casefold() in it] if "queue" in asked else []
+    state = text.casefold() if "state" in asked and text.casefold() in STATES else ""
+    # Looking through jobs costs more: without being asked to, only where nothing has that name.
+    through = seen if by or not (jobs or lanes or queues or state) else {}
+    return page.show(
+        "search.html",
+        text=text,
+        by=by,
+        kinds=KINDS,
+        states=STATES,
+        jobs=jobs,
+        lanes=lanes,
+        queues=queues,
+        state=state,
+        in_state={name: n for name, it in seen.items() if (n := _count(it, state))},
+        handled=await handled_by(engine, through, text) if "handler" in asked else NOT_LOOKED,
+        failed=await failed_with(engine, through, text) if "error" in asked else NOT_LOOKED,
+        every=seen,
+        shown_most=SHOWN,
+        limit=LOOKED_AT_MOST,
+    )
+
+
+def _count(counts: Counts, state: str) -> int:
+    if not state:
+        return 0
+    return counts.kept if state in ("done", "cancelled") else int(getattr(counts, state))
+
+
+async def _jobs_of(engine: Engine, queues: Iterable[str], text: str, key: KeyInfo) -> list[JobInfo]:
+    """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one, also in a queue that
+    is newer than the shared look at all of them.
+    """
+    refs: list[JobRef] = []
+    first, slash, rest = text.partition("/")
+    with suppress(InvalidName):
+        refs += [job_ref(first, rest)] if slash and key.covers(first) else []
+    with suppress(InvalidName):
+        refs += [job_ref(name, text) for name in queues]
+    return [it for it in await _each(refs, engine.inspect.job) if it is not None]
+
+
+async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> dict[str, Lane]:
+    """By queue: the lane of that name, where it has jobs."""
+    names = [name for name, it in seen.items() if it.lanes]
+    found = await _each(names, lambda name: engine.inspect.lane(name, text))
+    return {name: it for name, it in zip(names, found, strict=True) if it and it.head}
+
+
+async def handled_by(engine: Engine, seen: Mapping[str, Counts], text: str) -> Looked:
+    """Jobs for the handler of that name: the first of each queue and state, as they run."""
+    places = [
+        (name, State(state), count)
+        for name, it in seen.items()
+        for state in _WALKED
+        if (count := _count(it, state))
+    ]
+    whole = sum(count for _, _, count in places)
+    share = max(LOOKED_AT_MOST // max(len(places), 1), _FEWEST)
+    size = min(share, LARGEST_PAGE)
+    pages = await _each(
+        places[: LOOKED_AT_MOST // size],
+        lambda place: engine.inspect.list(place[0], place[1], size=size),
+    )
+    looked_at = [job for page in pages if page for job in page.jobs]
+    fitting = [job for job in looked_at if job.headers.get("handler") == text]
+    return Looked(fitting[:SHOWN], len(looked_at), max(whole, len(looked_at)))
+
+
+async def failed_with(engine: Engine, seen: Mapping[str, Counts], text: str) -> Looked:
+    """Dead jobs whose error has that text in it, the newest of each queue first; those queues first
+    that have most.
+    """
+    dead = {name: it.dead for name, it in seen.items() if it.dead}
+    open_ = sorted(dead, key=lambda name: -dead[name])
+    come, jobs = dict.fromkeys(open_, 0), list[JobInfo]()
+    for _ in range(_ROUNDS_MOST):
+        part = open_[:_ROUND]
+        if not part or len(jobs) >= SHOWN or sum(come.values()) >= LOOKED_AT_MOST:
+            break
+        found = await _each(
+            part, lambda name: engine.inspect.search_dead(name, text, looked=come[name])
+        )
+        open_ = open_[_ROUND:]
+        for name, it in zip(part, found, strict=True):
+            if it is not None:
+                jobs += it.jobs
+                come[name] = it.looked
+                open_ += [name] if not it.is_over and it.looked < dead[name] else []
+    looked = sum(come.values())
+    return Looked(jobs[:SHOWN], looked, max(sum(dead.values()), looked))
+
+
+async def _each(things: list[A], ask: Callable[[A], Awaitable[T]]) -> list[T | None]:
+    """What *ask* answers for each; None for what there is not."""
+
+    async def one(thing: A) -> T | None:
+        try:
+            return await ask(thing)
+        except (JobNotFound, InvalidName, InvalidOption):
+            return None
+
+    found: list[T | None] = []
+    for start in range(0, len(things), _AT_ONCE):
+        found += await asyncio.gather(*map(one, things[start : start + _AT_ONCE]))
+    return found
