@@ -1,15 +1,27 @@
 """Charts over time and time lines, in the browser and drawn from numbers."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import Tab
 from tests.dashboard.visiting import Visitor
 from tests.server.serving import Api
-from towpath.clock import hours, minutes
-from towpath.dashboard.charts import HEIGHT, WIDTH, charts, marks, path_of
+from towpath.clock import hours, minutes, seconds
+from towpath.dashboard.charts import (
+    HEIGHT,
+    ROWS_MOST,
+    RUNS_MOST,
+    WIDTH,
+    charts,
+    coming,
+    path_of,
+)
 from towpath.engine.history import History, summed
+from towpath.engine.plans import ScheduleInfo, Source
+from towpath.engine.schedule import Cron, Every, Schedule
+from towpath.ids import queue_name
 
 MINUTE = minutes(1)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -57,13 +69,64 @@ class TestAChart:
         assert summed([]) is None
 
 
+def scheduled(name: str, when: Schedule | None, **more: Any) -> ScheduleInfo:
+    first = next(when.after(NOON)) if when else NOON + minutes(1)
+    given: dict[str, Any] = {"next": first, "source": Source.STORED, "about": "", **more}
+    return ScheduleInfo(queue=queue_name("q"), name=name, when=when, **given)
+
+
 class TestTheTimeLineOfSchedules:
-    def test_has_each_next_firing_at_its_place(self) -> None:
-        nexts = [(NOON + hours(3), "a", "later"), (NOON + minutes(90), "b", "sooner")]
-        found, ends = marks([*nexts, (NOON - minutes(1), "c", "due")], NOON)
-        assert ends == NOON + hours(6)
-        assert [(it.name, it.x) for it in found] == [("due", 0), ("sooner", 150), ("later", 300)]
-        assert marks([], NOON)[0] == []
+    def test_has_every_run_at_its_place_those_first_that_run_soonest(self) -> None:
+        found = coming(
+            [scheduled("six", Every(hours(6))), scheduled("at 15", Cron("0 15 * * *"))], NOON, "day"
+        )
+        assert found.ends == NOON + hours(24)
+        assert [(it.name, it.many) for it in found.rows] == [("at 15", "1 run"), ("six", "4 runs")]
+        assert [it.path for it in found.rows] == [
+            "M75.0 3 V17",
+            "M150.0 3 V17 M300.0 3 V17 M450.0 3 V17 M600.0 3 V17",
+        ]
+
+    def test_says_in_words_what_it_shows(self) -> None:
+        [row] = coming([scheduled("six", Every(hours(6)))], NOON, "day").rows
+        assert row.words == "4 runs: 18:00, 00:00, 06:00, 12:00 UTC"
+        [row] = coming([scheduled("ten", Every(minutes(10)))], NOON, "hour").rows
+        assert row.words == "6 runs: 12:10:00, 12:20:00, 12:30:00, 12:40:00, 12:50:00 … UTC"
+        [row] = coming([scheduled("daily", Cron("0 3 * * *", "Asia/Tokyo"))], NOON, "week").rows
+        assert row.words.startswith("7 runs: Sun 18:00, Mon 18:00")
+
+    def test_one_that_runs_very_often_is_a_bar_and_soon_reckoned(self) -> None:
+        """Sixty runs are drawn; of a week of seconds no more than 61 are reckoned."""
+        found = coming([scheduled("second", Every(seconds(1)))], NOON, "week")
+        [row] = found.rows
+        assert (row.dense, row.many) == (True, f"more than {RUNS_MOST} runs")
+        assert row.path == f"M0.0 10 H{WIDTH}"
+        [row] = coming([scheduled("minute", Every(minutes(1)))], NOON, "hour").rows
+        assert (row.dense, row.many, row.path.count("M")) == (False, "60 runs", 60)
+
+    def test_draws_no_more_than_forty_and_counts_the_others(self) -> None:
+        many = [scheduled(f"s{n:03}", Every(minutes(n + 1))) for n in range(55)]
+        late = [scheduled(f"late{n}", Cron("0 3 1 1 *")) for n in range(3)]
+        found = coming([*late, *many], NOON, "hour")
+        assert (len(found.rows), found.undrawn, found.later) == (ROWS_MOST, 15, 3)
+        assert found.rows[0].name == "s000"
+
+    def test_leaves_out_what_is_paused_or_never_runs_and_keeps_what_is_overdue(self) -> None:
+        found = coming(
+            [
+                scheduled("paused", Every(minutes(1)), paused=True),
+                scheduled("never", None, next=None),
+                scheduled("newer release", None),
+                scheduled("overdue", Cron("0 3 * * *"), next=NOON - hours(9)),
+            ],
+            NOON,
+            "day",
+        )
+        assert [(it.name, it.path) for it in found.rows] == [
+            ("overdue", "M0.0 3 V17 M375.0 3 V17"),
+            ("newer release", "M0.4 3 V17"),
+        ]
+        assert coming([], NOON, "day").rows == []
 
 
 class TestOnThePages:
@@ -95,6 +158,27 @@ class TestOnThePages:
         expect(steps.first).to_have_text("submitted")
         expect(steps.last).to_have_text("dead")
         expect(page.locator(".timeline li.failed")).to_have_count(2)
+
+    def test_schedules_show_their_coming_runs(self, tab: Tab, api: Api) -> None:
+        for name, when in {"often": {"every": 1}, "six": {"every": 21600}}.items():
+            path = f"/api/v1/schedules/{api.queue}/{name}"
+            api.client.put(path, json={"payload": 1, **when}).raise_for_status()
+        page = tab.go("/ui/schedules")
+        mine = page.locator(".runs li").filter(has_text=api.queue)
+        expect(mine).to_have_count(2)
+        six = mine.get_by_role("img", name="six: 4 runs")
+        assert (six.locator("path.at").get_attribute("d") or "").count("M") == 4
+        expect(mine.locator("path.dense")).to_have_count(1)
+        page.click("text=Next hour")
+        expect(page.locator(".spans [aria-current]")).to_have_text("Next hour")
+        assert tab.fits()
+        assert tab.faults() == []
+        assert tab.complaints == []
+        for name in ("often", "six"):
+            api.client.delete(f"/api/v1/schedules/{api.queue}/{name}").raise_for_status()
+
+    def test_another_window_is_refused(self, admin: Visitor) -> None:
+        admin.look("/ui/schedules", 422, within="year")
 
     def test_another_span_is_refused(self, admin: Visitor, api: Api) -> None:
         api.submit(1)

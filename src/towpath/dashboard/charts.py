@@ -7,11 +7,13 @@ by the stylesheet, and can be read without JavaScript. What a line shows is said
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from towpath.clock import Duration, days, hours
 from towpath.engine.history import History
+from towpath.engine.plans import ScheduleInfo
 from towpath.web.pages import NOTHING, number, span
 
 WIDTH, HEIGHT = 600, 120
@@ -134,28 +136,68 @@ def path_of(values: Numbers, top: float) -> str:
 
 # ── schedules ────────────────────────────────────────────────────────────────────────────
 
+WINDOWS: dict[str, Duration] = {"hour": hours(1), "day": hours(24), "week": days(7)}
+"""How far the time line of schedules can look ahead, by name."""
+ROWS_MOST, RUNS_MOST = 40, 60
+"""Schedules that are drawn, those first that run soonest; and runs of each: more are a bar."""
+_NAMED = 5
+_FORMS = {"hour": "%H:%M:%S", "day": "%H:%M", "week": "%a %H:%M"}
 
-class Mark(NamedTuple):
-    """A firing on the time line."""
 
-    at: datetime
-    x: float
-    """In chart's units."""
+class Runs(NamedTuple):
+    """The coming runs of one schedule: a row of the time line."""
+
     queue: str
     name: str
+    first: datetime
+    many: str
+    """Of the runs within the window."""
+    path: str
+    """What SVG draws: a stroke for each run, or a bar from the first one on."""
+    dense: bool
+    words: str
 
 
-def marks(nexts: Iterable[tuple[datetime, str, str]], now: datetime) -> tuple[list[Mark], datetime]:
-    """The next firings as places on a line from *now* on, and where it ends."""
-    found = sorted(nexts)
-    last = max([at for at, _, _ in found], default=now)
-    ends = next((now + span for span in _HORIZONS if now + span >= last), last)
-    whole = max((ends - now).total_seconds(), 1)
-    made = [
-        Mark(at, min(max((at - now).total_seconds() / whole, 0), 1) * WIDTH, queue, name)
-        for at, queue, name in found
-    ]
-    return made, ends
+class Coming(NamedTuple):
+    """The time line of schedules."""
+
+    rows: list[Runs]
+    undrawn: int
+    """Schedules that run within the window, too."""
+    later: int
+    """Schedules whose next run is after its end."""
+    begins: datetime
+    middle: datetime
+    ends: datetime
+    form: str
+    """How its times are written."""
 
 
-_HORIZONS = (hours(1), hours(6), hours(24), days(7), days(31), days(366))
+def coming(schedules: Iterable[ScheduleInfo], now: datetime, window: str) -> Coming:
+    """What runs when, from *now* on to the end of the *window*."""
+    ends, form = now + WINDOWS[window], _FORMS[window]
+    known = sorted(
+        ((it.next, it) for it in schedules if it.next is not None and not it.paused),
+        key=lambda it: (it[0], it[1].queue, it[1].name),
+    )
+    soon = [(at, it) for at, it in known if at <= ends]
+    rows = [_runs(it, at, now, ends, form) for at, it in soon[:ROWS_MOST]]
+    middle = now + (ends - now) / 2
+    undrawn, later = len(soon) - len(rows), len(known) - len(soon)
+    return Coming(rows, undrawn, later, now, middle, ends, form)
+
+
+def _runs(
+    schedule: ScheduleInfo, first: datetime, now: datetime, ends: datetime, form: str
+) -> Runs:
+    further = schedule.when.after(max(first, now)) if schedule.when else iter(())
+    runs = [first, *takewhile(lambda at: at <= ends, islice(further, RUNS_MOST))]
+    dense = len(runs) > RUNS_MOST
+    whole = (ends - now).total_seconds()
+    places = [min(max((at - now).total_seconds() / whole, 0), 1) * WIDTH for at in runs]
+    strokes = " ".join(f"M{x:.1f} 3 V17" for x in places)
+    path = f"M{places[0]:.1f} 10 H{WIDTH}" if dense else strokes
+    count = f"more than {RUNS_MOST} runs" if dense else f"{len(runs)} run{'s'[: len(runs) > 1]}"
+    times = ", ".join(at.astimezone(UTC).strftime(form) for at in runs[:_NAMED])
+    words = f"{count}: {times}{' …' if len(runs) > _NAMED else ''} UTC"
+    return Runs(schedule.queue, schedule.name, first, count, path, dense, words)

@@ -203,7 +203,7 @@ async def queue_page(
     """One queue: how many jobs are where, how that was before, and those in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
     snapshot = await _having(pulse, name, key)
-    _refuse_others({"state": (state, STATES), "last": (last, SPANS)})
+    refuse_others({"state": (state, STATES), "last": (last, SPANS)})
     wanted = Filter(lane, handler, text)
     found = await pulse.shared(
         (snapshot.at, name, state, wanted, after),
@@ -236,7 +236,8 @@ async def _having(pulse: Pulse, queue: QueueName, key: KeyInfo) -> Snapshot:
     return snapshot
 
 
-def _refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
+def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
+    """422 for a value that is none of those that there are."""
     for what, (value, known) in asked.items():
         if value not in known:
             raise Refused(422, "invalid_input", f"{what} must be one of {', '.join(known)}")

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from towpath.clock import instant, wall_ms
-from towpath.dashboard.charts import marks
-from towpath.dashboard.engine_pages import After, pulse_of
+from towpath.dashboard.charts import WINDOWS, coming
+from towpath.dashboard.engine_pages import After, Text, pulse_of, refuse_others
 from towpath.dashboard.pulse import mark_of
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.ledger import Ledger
@@ -26,30 +26,39 @@ router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_s
 
 @router.get("/schedules")
 async def schedules_page(
-    page: ThePage, request: Request, engine: TheEngine, key: CanRead, after: After = ""
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    key: CanRead,
+    *,
+    after: After = "",
+    within: Text = "day",
 ) -> Response:
-    """Schedules, what they were last fired for and what comes next."""
+    """Schedules, what they were last fired for, and their next runs on a time line."""
+    refuse_others({"within": (within, WINDOWS)})
     snapshot = await pulse_of(request).now()
     names = [name for name in await engine.queues.names() if key.covers(name)]
     found = await engine.schedules.list(queues=names, after=after or None, size=100)
-    nexts = [(it.next, it.queue, it.name) for it in found.schedules if it.next is not None]
-    coming, until = marks(nexts, instant(wall_ms()))
     return page.show(
         "schedules.html",
         found=found,
-        coming=coming,
-        until=until,
+        coming=coming(found.schedules, instant(wall_ms()), within),
+        windows={name: name == within for name in WINDOWS},
+        after=after,
         live="*",
         mark=mark_of(snapshot, key, ""),
     )
 
 
 @router.get("/workers")
-async def workers_page(page: ThePage, engine: TheEngine, key: CanRead) -> Response:
+async def workers_page(
+    page: ThePage, request: Request, engine: TheEngine, key: CanRead
+) -> Response:
     """Workers that are alive, on which host, and what they run."""
+    told = await pulse_of(request).shared("workers", engine.workers.list)
     found = [
         (name, since, it, [queue for queue in it.queues if key.covers(queue)])
-        for name, since, it in await engine.workers.list()
+        for name, since, it in told
     ]
     seen = [it for it in found if it[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")
