@@ -177,11 +177,12 @@ def coming(schedules: Iterable[ScheduleInfo], now: datetime, window: str) -> Com
     """What runs when, from *now* on to the end of the *window*."""
     ends, form = now + WINDOWS[window], _FORMS[window]
     known = sorted(
-        ((it.next, it) for it in schedules if it.next is not None and not it.paused),
-        key=lambda it: (it[0], it[1].queue, it[1].name),
+        (plan.next, plan.queue, plan.name, plan)
+        for plan in schedules
+        if plan.next is not None and not plan.paused
     )
-    soon = [(at, it) for at, it in known if at <= ends]
-    rows = [_runs(it, at, now, ends, form) for at, it in soon[:ROWS_MOST]]
+    soon = [(at, plan) for at, _, _, plan in known if at <= ends]
+    rows = [_runs(plan, at, now, ends, form) for at, plan in soon[:ROWS_MOST]]
     middle = now + (ends - now) / 2
     undrawn, later = len(soon) - len(rows), len(known) - len(soon)
     return Coming(rows, undrawn, later, now, middle, ends, form)

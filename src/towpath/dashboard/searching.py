@@ -85,7 +85,7 @@ async def search_page(
         ref = jobs[0].ref
         return RedirectResponse(f"{PAGES}queues/{ref.queue}/jobs/{quote(ref.id, safe='')}", 303)
     lanes = await _lanes_of(engine, seen, text) if "lane" in asked else {}
-    queues = [it for it in seen if text.casefold() in it] if "queue" in asked else []
+    queues = [name for name in seen if text.casefold() in name] if "queue" in asked else []
     state = text.casefold() if "state" in asked and text.casefold() in STATES else ""
     # Looking through jobs costs more: without being asked to, only where nothing has that name.
     through = seen if by or not (jobs or lanes or queues or state) else {}
@@ -99,7 +99,7 @@ async def search_page(
         lanes=lanes,
         queues=queues,
         state=state,
-        in_state={name: n for name, it in seen.items() if (n := _count(it, state))},
+        in_state={name: n for name, counts in seen.items() if (n := _count(counts, state))},
         handled=await handled_by(engine, through, text) if "handler" in asked else NOT_LOOKED,
         failed=await failed_with(engine, through, text) if "error" in asked else NOT_LOOKED,
         every=seen,
@@ -124,23 +124,23 @@ async def _jobs_of(engine: Engine, queues: Iterable[str], text: str, key: KeyInf
         refs += [job_ref(first, rest)] if slash and key.covers(first) else []
     with suppress(InvalidName):
         refs += [job_ref(name, text) for name in queues]
-    return [it for it in await _each(refs, engine.inspect.job) if it is not None]
+    return [job for job in await _each(refs, engine.inspect.job) if job is not None]
 
 
 async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> dict[str, Lane]:
     """By queue: the lane of that name, where it has jobs."""
-    names = [name for name, it in seen.items() if it.lanes]
+    names = [name for name, counts in seen.items() if counts.lanes]
     found = await _each(names, lambda name: engine.inspect.lane(name, text))
-    return {name: it for name, it in zip(names, found, strict=True) if it and it.head}
+    return {name: lane for name, lane in zip(names, found, strict=True) if lane and lane.head}
 
 
 async def handled_by(engine: Engine, seen: Mapping[str, Counts], text: str) -> Looked:
     """Jobs for the handler of that name: the first of each queue and state, as they run."""
     places = [
         (name, State(state), count)
-        for name, it in seen.items()
+        for name, counts in seen.items()
         for state in _WALKED
-        if (count := _count(it, state))
+        if (count := _count(counts, state))
     ]
     whole = sum(count for _, _, count in places)
     share = max(LOOKED_AT_MOST // max(len(places), 1), _FEWEST)
@@ -158,7 +158,7 @@ async def failed_with(engine: Engine, seen: Mapping[str, Counts], text: str) -> 
     """Dead jobs whose error has that text in it, the newest of each queue first; those queues first
     that have most.
     """
-    dead = {name: it.dead for name, it in seen.items() if it.dead}
+    dead = {name: counts.dead for name, counts in seen.items() if counts.dead}
     open_ = sorted(dead, key=lambda name: -dead[name])
     come, jobs = dict.fromkeys(open_, 0), list[JobInfo]()
     for _ in range(_ROUNDS_MOST):
@@ -169,11 +169,11 @@ async def failed_with(engine: Engine, seen: Mapping[str, Counts], text: str) -> 
             part, lambda name: engine.inspect.search_dead(name, text, looked=come[name])
         )
         open_ = open_[_ROUND:]
-        for name, it in zip(part, found, strict=True):
-            if it is not None:
-                jobs += it.jobs
-                come[name] = it.looked
-                open_ += [name] if not it.is_over and it.looked < dead[name] else []
+        for name, step in zip(part, found, strict=True):
+            if step is not None:
+                jobs += step.jobs
+                come[name] = step.looked
+                open_ += [name] if not step.is_over and step.looked < dead[name] else []
     looked = sum(come.values())
     return Looked(jobs[:SHOWN], looked, max(sum(dead.values()), looked))
 
