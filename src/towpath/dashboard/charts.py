@@ -176,12 +176,9 @@ class Coming(NamedTuple):
 def coming(schedules: Iterable[ScheduleInfo], now: datetime, window: str) -> Coming:
     """What runs when, from *now* on to the end of the *window*."""
     ends, form = now + WINDOWS[window], _FORMS[window]
-    known = sorted(
-        (plan.next, plan.queue, plan.name, plan)
-        for plan in schedules
-        if plan.next is not None and not plan.paused
-    )
-    soon = [(at, plan) for at, _, _, plan in known if at <= ends]
+    known = [(plan.next, plan) for plan in schedules if plan.next is not None and not plan.paused]
+    known.sort(key=lambda found: (found[0], found[1].queue, found[1].name))
+    soon = [(at, plan) for at, plan in known if at <= ends]
     rows = [_runs(plan, at, now, ends, form) for at, plan in soon[:ROWS_MOST]]
     middle = now + (ends - now) / 2
     undrawn, later = len(soon) - len(rows), len(known) - len(soon)
