@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk
+from tests.apps.uploads.uploading import Desk, change
+from tests.waiting import WITHIN, eventually_async
+from towpath.apps.uploads import lifecycle
 from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost
-from towpath.apps.uploads.model import Range, Status
+from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.states import State
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import StoreBusy
 from towpath.embedded import EmbeddedServer
@@ -57,15 +60,50 @@ class TestALossOfRedisWhileAChunkComes:
         assert await desk.service.missing(upload) == [Range(0, 1)]
 
     async def test_is_repaired_once_by_those_who_come_at_the_same_time(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, desk: Desk, data: bytes, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", WITHIN)
         view = await desk.start(size=4 * C)
+        await change(desk, view, updated_at=0)
         server.ask("FLUSHALL")
         await asyncio.gather(
             *(desk.put(view, number, data[number * C : number * C + C]) for number in range(4))
         )
         assert await desk.service.missing(view.upload.upload_id) == []
         assert (await desk.lifecycle.row(view.upload.upload_id)).generation == 2
+
+    async def test_is_repaired_once_also_by_those_who_have_waited_for_another(
+        self, desk: Desk, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever has waited in vain for one must wait for the next one all the same."""
+        view = await desk.start(size=4 * C)
+        upload, rows = view.upload.upload_id, 0
+        row, reopen, opened = desk.lifecycle.row, desk.lifecycle.reopen, State.open
+
+        async def counted(upload_id: str) -> Upload:
+            nonlocal rows
+            rows += 1
+            return await row(upload_id)
+
+        async def begun(upload: Upload) -> Upload | None:
+            monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", WITHIN)
+            return await reopen(upload)
+
+        async def late(*args: Any) -> bool:
+            before = rows
+
+            async def looked() -> bool:
+                return rows >= before + 6
+
+            await eventually_async(looked)
+            return await opened(*args)
+
+        monkeypatch.setattr(desk.lifecycle, "row", counted)
+        monkeypatch.setattr(desk.lifecycle, "reopen", begun)
+        monkeypatch.setattr(State, "open", late)
+        server.ask("FLUSHALL")
+        await asyncio.gather(*(desk.lifecycle.restore(upload) for _ in range(4)))
+        assert (await row(upload)).generation == 2
 
 
 class TestAChunk:

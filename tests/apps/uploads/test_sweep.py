@@ -4,11 +4,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk
+from tests.apps.uploads.uploading import Desk, change
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.service import View
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
 from towpath.apps.uploads.stores.port import Store
 from towpath.apps.uploads.sweeping import Sweep
@@ -17,17 +16,6 @@ from towpath.embedded import EmbeddedServer
 from towpath.errors import ServerUnreachable
 
 C = 4 * MIB
-
-
-async def change(desk: Desk, view: View, **values: int) -> None:
-    """Write into a row what time would."""
-    words = ", ".join(f"{name} = {value}" for name, value in values.items())
-    sql = f"UPDATE towpath_uploads_documents SET {words} WHERE upload_id = ?"  # noqa: S608
-
-    def write(connection: Any) -> None:
-        connection.exec_driver_sql(sql, (view.upload.upload_id,))
-
-    await desk.ledger.write(write)
 
 
 async def multiparts(desk: Desk) -> list[str]:

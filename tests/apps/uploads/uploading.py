@@ -186,3 +186,14 @@ class Faulty:
             raise self.after[name]
 
         return faulty
+
+
+async def change(desk: Desk, view: View, **values: int) -> None:
+    """Write into a row what time would."""
+    words = ", ".join(f"{name} = {value}" for name, value in values.items())
+    sql = f"UPDATE towpath_uploads_documents SET {words} WHERE upload_id = ?"  # noqa: S608
+
+    def write(connection: Any) -> None:
+        connection.exec_driver_sql(sql, (view.upload.upload_id,))
+
+    await desk.ledger.write(write)

@@ -134,9 +134,11 @@ class Lifecycle:
         Chunks that were only in Redis are missing again. Raises UploadNotFound, StoreAway; and
         UploadEnded, UploadFailed, UploadGone for an upload that has ended.
         """
-        state, until = self.records.state(upload_id), steady() + _OTHERS_HAVE
+        state, seen, until = self.records.state(upload_id), 0, 0.0
         while True:
             upload = await self.row(upload_id)
+            if upload.generation != seen:  # a new one: whoever began it has time of its own
+                seen, until = upload.generation, steady() + _OTHERS_HAVE
             if not upload.status.open:
                 raise not_open(upload_id, upload.status)
             with suppress(UploadUnknown):
