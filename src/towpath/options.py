@@ -63,7 +63,7 @@ def _words(value: object) -> object:
 def _variables(value: object) -> object:
     """`ONE, TWO`, or a list: the variables of this process by those names, where they are set."""
     names = listed(value)
-    if not isinstance(names, list) or not all(isinstance(it, str) for it in cast("Any", names)):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in cast("Any", names)):
         raise ValueError("must be names of variables")
     return {name: os.environ[name] for name in cast("list[str]", names) if name in os.environ}
 
@@ -92,8 +92,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}({told})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        values = [(it, getattr(self, it.name)) for it in fields_of(type(self))]
-        return [(it.name, HIDDEN if it.mark.secret and value else value) for it, value in values]
+        values = [(field, getattr(self, field.name)) for field in fields_of(type(self))]
+        return [
+            (field.name, HIDDEN if field.mark.secret and value else value)
+            for field, value in values
+        ]
 
 
 class Field(NamedTuple):
@@ -146,7 +149,8 @@ class Field(NamedTuple):
 def fields_of(kind: type[Options]) -> tuple[Field, ...]:
     """The options of a class, in their order."""
     return tuple(
-        Field(it.name, it.type, _default(it), _mark(it.type)) for it in msgspec.structs.fields(kind)
+        Field(field.name, field.type, _default(field), _mark(field.type))
+        for field in msgspec.structs.fields(kind)
     )
 
 
@@ -216,7 +220,7 @@ def _kind(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return _kind(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return _kind(next(it for it in get_args(hint) if it is not type(None)))
+        return _kind(next(part for part in get_args(hint) if part is not type(None)))
     return get_origin(hint) or hint
 
 
@@ -228,12 +232,12 @@ def _notes(hint: Any) -> Iterator[Any]:
 
 
 def _mark(hint: Any) -> Mark:
-    marks = [it for it in _notes(hint) if isinstance(it, Mark)]
+    marks = [note for note in _notes(hint) if isinstance(note, Mark)]
     return Mark(
-        secret=any(it.secret for it in marks),
-        read=next((it.read for it in marks if it.read), None),
-        also=next((it.also for it in marks if it.also), ()),
-        shared=next((it.shared for it in marks if it.shared), ""),
+        secret=any(mark.secret for mark in marks),
+        read=next((mark.read for mark in marks if mark.read), None),
+        also=next((mark.also for mark in marks if mark.also), ()),
+        shared=next((mark.shared for mark in marks if mark.shared), ""),
     )
 
 
@@ -249,9 +253,9 @@ def _made(kind: type, value: object) -> object:
 
 def _rule(hint: Any, error: str) -> str:
     """What a value must be, in words."""
-    kind, bounds = _kind(hint), [it for it in _notes(hint) if isinstance(it, msgspec.Meta)]
+    kind, bounds = _kind(hint), [note for note in _notes(hint) if isinstance(note, msgspec.Meta)]
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return f"must be one of {', '.join(str(it.value) for it in kind)}"
+        return f"must be one of {', '.join(str(member.value) for member in kind)}"
     if kind is int and bounds and bounds[0].ge is not None and bounds[0].le is not None:
         return f"must be a whole number from {bounds[0].ge} to {bounds[0].le}"
     named = {str: "text", bool: "true or false", int: "a whole number", tuple: "a list"}

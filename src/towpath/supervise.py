@@ -149,7 +149,7 @@ def troubles() -> dict[str, str]:
 
     Empty = all of them run.
     """
-    return {it.name: it.trouble for it in list(_known) if it.in_trouble()}
+    return {task.name: task.trouble for task in list(_known) if task.in_trouble()}
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -109,8 +109,8 @@ TOLD_TOO_MUCH = [
     Planted(
         "the jobs that began last are told",
         *_TELLING,
-        "key=lambda it: it.since_ms",
-        "key=lambda it: -it.since_ms",
+        "key=lambda job: job.since_ms",
+        "key=lambda job: -job.since_ms",
     ),
 ]
 

@@ -56,11 +56,11 @@ class Submission(msgspec.Struct):
         """The jobs. Raises what refused the one, or SubmitsRefused if some of many were refused."""
         taken: dict[int, Job[Any]] = {}
         refused: dict[int, TowpathError] = {}
-        for at, it in enumerate(answers):
-            if isinstance(it, TowpathError):
-                refused[at] = it
+        for at, answer in enumerate(answers):
+            if isinstance(answer, TowpathError):
+                refused[at] = answer
             else:
-                taken[at] = it
+                taken[at] = answer
         if not refused:
             return list(taken.values())
         if not self.many:
@@ -73,11 +73,11 @@ def drafts(
 ) -> list[Draft[T, R]]:
     """*jobs*, each of them a payload or a draft, with *options* for what a draft does not say."""
     made: list[Draft[T, R]] = []
-    for it in jobs:
-        if not isinstance(it, Draft):
-            made.append(Draft(handler, it, options))
+    for job in jobs:
+        if not isinstance(job, Draft):
+            made.append(Draft(handler, job, options))
             continue
-        draft = cast("Draft[T, R]", it)
+        draft = cast("Draft[T, R]", job)
         if draft.handler is not handler:
             rule = f"takes no draft of {draft.handler.name}; make it with {handler.name}.new(…)"
             raise HandlerInvalid(handler.name, rule=rule)

@@ -81,7 +81,7 @@ class AppHandler(Handler[T, R, C]):
             name is not None
             and self.needs_context
             and name not in kwargs
-            and not any(isinstance(it, Context) for it in args)
+            and not any(isinstance(arg, Context) for arg in args)
         ):
             here = Context.here(self.queue, handler=self.name)
             if self.context_first:
@@ -223,7 +223,8 @@ class AppHandler(Handler[T, R, C]):
                 [new_job(payload, **options) for payload, options in self._encoded(jobs)],
                 durability=submission.durability,
             )
-        return submission.answer([self._answered(connection, it, on_conflict) for it in answers])
+        done = [self._answered(connection, answer, on_conflict) for answer in answers]
+        return submission.answer(done)
 
     async def _record(
         self, connection: Connection, wanted: Sequence[NewRecord], on_conflict: OnConflict
@@ -262,7 +263,8 @@ class AppHandler(Handler[T, R, C]):
             raise InvalidOption("durability", submission.durability, rule=rule)
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 
-        return [new_record(self.queue, it, **said) for it, said in self._encoded(submission.jobs)]
+        encoded = self._encoded(submission.jobs)
+        return [new_record(self.queue, payload, **said) for payload, said in encoded]
 
     def _encoded(self, jobs: Sequence[Draft[T, R]]) -> Iterator[tuple[bytes, RecordOptions]]:
         """Payloads and whole options. Those that share their options have them completed once."""
@@ -306,10 +308,10 @@ class AppHandler(Handler[T, R, C]):
         second; `app.recur` is for what the code declares, `app.schedules` has the rest. Raises what
         `schedules.set` raises, and PayloadInvalid.
         """
-        it = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
+        work = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
         schedules = self.connection.engine.schedules
         return await schedules.set(
-            it.queue, it.name, it.when, it.payload, missed=it.missed, **it.options
+            work.queue, work.name, work.when, work.payload, missed=work.missed, **work.options
         )
 
     def recurrence(
@@ -366,9 +368,9 @@ class AppHandler(Handler[T, R, C]):
             _submitted(recorded, new.job.payload).checked(on_conflict)
         return [
             self._record_job(
-                connection, it, new.job.payload, Uncommitted(it.record, made.transaction)
+                connection, entry, new.job.payload, Uncommitted(entry.record, made.transaction)
             )
-            for it, new in both
+            for entry, new in both
         ]
 
     def _record_job(

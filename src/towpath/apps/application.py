@@ -184,11 +184,13 @@ def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
     from towpath.ledger.database.tables import Tables  # noqa: PLC0415 -- needs the libraries of an extra
 
     some: list[Tables] = []
-    for it in found:
-        if it.tables:
-            tables = it.load(it.tables)
-            if not isinstance(tables, Tables) or tables.name != it.name:
-                raise ApplicationInvalid(it.name, f"{it.tables} is not Tables({it.name!r}, …)")
+    for application in found:
+        if application.tables:
+            tables = application.load(application.tables)
+            if not isinstance(tables, Tables) or tables.name != application.name:
+                raise ApplicationInvalid(
+                    application.name, f"{application.tables} is not Tables({application.name!r}, …)"
+                )
             some.append(tables)
     return tuple(some)
 
@@ -199,14 +201,16 @@ def tools_of(found: Iterable[Application]) -> tuple[Tools, ...]:
 
     some: list[Tools] = []
     owners: dict[str, str] = {}
-    for it in found:
-        if it.tools:
-            tools = it.load(it.tools)
+    for application in found:
+        if application.tools:
+            tools = application.load(application.tools)
             if not isinstance(tools, Tools):
-                raise ApplicationInvalid(it.name, f"{it.tools} is not Tools(…)")
+                raise ApplicationInvalid(application.name, f"{application.tools} is not Tools(…)")
             for tool in tools.tools:
-                if (owner := owners.setdefault(tool.name, it.name)) != it.name:
-                    raise ApplicationInvalid(it.name, f"{owner} has a tool {tool.name}, too")
+                if (owner := owners.setdefault(tool.name, application.name)) != application.name:
+                    raise ApplicationInvalid(
+                        application.name, f"{owner} has a tool {tool.name}, too"
+                    )
             some.append(tools)
     return tuple(some)
 

@@ -163,7 +163,7 @@ def request_headers(own: Mapping[str, str], *, authority: bytes) -> Headers:
     """
     for name, value in own.items():
         _check_header(name, value)
-    named = {"accept": "*/*", "user-agent": "towpath"} | {it.lower(): own[it] for it in own}
+    named = {"accept": "*/*", "user-agent": "towpath"} | {name.lower(): own[name] for name in own}
     return [
         (b"host", authority),
         (b"accept-encoding", b"identity"),

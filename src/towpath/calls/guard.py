@@ -229,7 +229,7 @@ class Guard:
 
         One that is refused refuses all: an answer that mixes them is an attempt.
         """
-        read = [parse_address(it) for it in addresses]
+        read = [parse_address(address) for address in addresses]
         for address in read:
             reason = self._reason(host, port, address)
             if reason is not None:
@@ -248,7 +248,7 @@ class Guard:
 
     def _allows(self, address: Address) -> bool:
         spelled = (address, behind_translation(address))
-        return any(it in network for it in spelled for network in self._networks)
+        return any(spelling in network for spelling in spelled for network in self._networks)
 
 
 def _network(entry: str) -> Network:

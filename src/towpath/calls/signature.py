@@ -146,7 +146,7 @@ def _signatures(header: str) -> list[bytes]:
     given = [signature.encode() for version, _, signature in words if version == "v1"]
     if not given:
         raise SignatureMissing(SIGNATURE)
-    return [_decoded(it) for it in given]
+    return [_decoded(text) for text in given]
 
 
 def _decoded(signature: bytes) -> bytes:

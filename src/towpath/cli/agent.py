@@ -106,7 +106,7 @@ async def agent(
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
-    return tuple(it.strip() for it in (text or "").split(",") if it.strip())
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def register(app: typer.Typer) -> None:

@@ -27,7 +27,10 @@ def groups(core: Core) -> Groups:
         from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same
 
         import_from_here()
-        own = {it.name: partial(getattr, it, "options") for it in applications(core.applications)}
+        own = {
+            application.name: partial(getattr, application, "options")
+            for application in applications(core.applications)
+        }
         if taken := set(own) & _words():
             raise ApplicationInvalid(taken.pop(), "a command has this name")
     return {**server, **own}
@@ -37,7 +40,7 @@ def _words() -> set[str | None]:
     """The verbs and nouns of the command line that are no application's."""
     from towpath.cli.main import app  # noqa: PLC0415 -- it imports this module
 
-    return {it.name for it in (*app.registered_commands, *app.registered_groups)}
+    return {command.name for command in (*app.registered_commands, *app.registered_groups)}
 
 
 def _options_at(place: str) -> type[Options]:
@@ -67,8 +70,8 @@ def config(session: Session) -> None:
 
     settings = load(session.flags(), registry=session.registry)
     rows = [
-        (it.name, shown_of(settings, it), settings.origin(it.name), it.about)
-        for it in settings.leaves()
+        (leaf.name, shown_of(settings, leaf), settings.origin(leaf.name), leaf.about)
+        for leaf in settings.leaves()
     ]
     if session.out.as_json:
         for name, value, origin, about in rows:
@@ -96,11 +99,12 @@ def shown(value: object, *, hidden: bool = False) -> str:
         case Mapping():
             named = cast("Mapping[str, Any]", value)
             return ",".join(
-                f"{name}={shown(it, hidden=hidden)}" if it else name for name, it in named.items()
+                f"{name}={shown(part, hidden=hidden)}" if part else name
+                for name, part in named.items()
             )
         case tuple():
             listed = cast("tuple[object, ...]", value)
-            return json.dumps([shown(it, hidden=hidden) for it in listed], ensure_ascii=False)
+            return json.dumps([shown(part, hidden=hidden) for part in listed], ensure_ascii=False)
         case _ if hidden:
             return HIDDEN
         case Duration():

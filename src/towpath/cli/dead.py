@@ -76,23 +76,25 @@ async def groups(session: Session, *, queue: QueueOption = None) -> None:
         for name in await chosen_queues(engine, [queue] if queue else []):
             found = await engine.inspect.dead_groups(name)
             ungrouped += found.ungrouped
-            for it in found.groups:
-                rows.append((name, it.group, it.count, it.last, it.error or f"({it.group})"))
+            for group in found.groups:
+                rows.append(
+                    (name, group.group, group.count, group.last, group.error or f"({group.group})")
+                )
                 if out.as_json:
-                    out.object({"queue": name, **_told(it)})
+                    out.object({"queue": name, **_told(group)})
     if rows and not out.as_json:
         out.table(("QUEUE", "GROUP", ">DEAD", "LAST", "ERROR"), rows)
     if ungrouped:
         out.note(f"{ungrouped} more died under a release that made no groups")
 
 
-def _told(it: ErrorGroup) -> dict[str, object]:
+def _told(group: ErrorGroup) -> dict[str, object]:
     return {
-        "group": it.group,
-        "error": it.error,
-        "count": it.count,
-        "first": it.first.isoformat(),
-        "last": it.last.isoformat(),
+        "group": group.group,
+        "error": group.error,
+        "count": group.count,
+        "first": group.first.isoformat(),
+        "last": group.last.isoformat(),
     }
 
 
@@ -235,7 +237,7 @@ async def _sweep(
         total, seen_to = await _total(engine, name, group), 0
         with out.progress(f"{name}: {done}", total) as advance:
             async for page in _dead(engine, name, total, group):
-                seen_to += sum(await asyncio.gather(*(see_to(it) for it in page)))
+                seen_to += sum(await asyncio.gather(*(see_to(job) for job in page)))
                 advance(len(page))
         if out.as_json:
             out.object({"queue": name, done: seen_to})
@@ -247,7 +249,7 @@ async def _total(engine: Engine, queue: str, group: str | None) -> int:
     if group is None:
         return (await engine.inspect.counts(queue)).dead
     found = await engine.inspect.dead_groups(queue)
-    return sum(it.count for it in found.groups if it.group == group)
+    return sum(entry.count for entry in found.groups if entry.group == group)
 
 
 async def _dead(

@@ -75,11 +75,11 @@ async def demo(
     with folder_for(kept=keep) as folder:
         if keep:
             session.out.note(f"the folder: {folder}")
-        it = Demo(load, say=session.out.note, lose=plant_loss, within=within)
+        showing = Demo(load, say=session.out.note, lose=plant_loss, within=within)
         try:
-            await it.run(folder, counted, stay=keep)
+            await showing.run(folder, counted, stay=keep)
         except asyncio.CancelledError:
-            if it.terminated:
+            if showing.terminated:
                 raise typer.Exit(exits.TERMINATED) from None
             raise  # Ctrl-C
     if not all(row.kept for row in found):
@@ -90,7 +90,7 @@ def _tell(session: Session, rows: list[Row]) -> None:
     from towpath.demo.facts import COLUMNS, Row, shown  # noqa: PLC0415 -- slow to import
 
     session.out.answers(COLUMNS, rows, shown, Row.described, none="nothing was done")
-    kept = all(it.kept for it in rows)
+    kept = all(row.kept for row in rows)
     words = "nothing was lost, done twice or out of order" if kept else "not everything was kept"
     session.out.note(f"{words}, with a worker and the store killed on the way")
 

@@ -41,27 +41,32 @@ async def doctor(
     checkup = await examine(settings.address, within=settings.timeout)
     found = [Finding("address", Verdict.OK, settings.shown)]
     found += findings(checkup, settings.address, settings.declared)
-    if all(it.verdict is not Verdict.BAD for it in found):
+    if all(finding.verdict is not Verdict.BAD for finding in found):
         async with session.engine() as engine:
             found += await of_queues(engine)
             found += await of_applications(session, engine)
-    for it in found:
-        _tell(session, it)
-    worst = max(it.verdict for it in found)
+    for finding in found:
+        _tell(session, finding)
+    worst = max(finding.verdict for finding in found)
     if worst is Verdict.BAD or (strict and worst is Verdict.WARN):
         raise typer.Exit(exits.FAILED)
 
 
-def _tell(session: Session, it: Finding) -> None:
-    word = it.verdict.name.lower()
+def _tell(session: Session, finding: Finding) -> None:
+    word = finding.verdict.name.lower()
     if session.out.as_json:
-        told = {"check": it.check, "verdict": word, "found": it.found, "do": it.do or None}
-        session.out.object(told | ({"server": it.server} if it.server else {}))
+        told = {
+            "check": finding.check,
+            "verdict": word,
+            "found": finding.found,
+            "do": finding.do or None,
+        }
+        session.out.object(told | ({"server": finding.server} if finding.server else {}))
         return
-    where = f"{it.server}: " if it.server else ""
-    session.out.line(f"{word:<5} {it.check:<11} {where}{it.found}")
-    if it.do:
-        session.out.line(f"      do          {it.do}")
+    where = f"{finding.server}: " if finding.server else ""
+    session.out.line(f"{word:<5} {finding.check:<11} {where}{finding.found}")
+    if finding.do:
+        session.out.line(f"      do          {finding.do}")
 
 
 # ── applications ─────────────────────────────────────────────────────────────────────────
@@ -78,8 +83,8 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
         known = applications(settings.applications)
     except ApplicationInvalid as error:
         return [Finding(check, Verdict.BAD, str(error), error.remedy)]
-    found = [Finding(check, Verdict.OK, ", ".join(it.name for it in known))]
-    probed = [it for it in known if it.probe]
+    found = [Finding(check, Verdict.OK, ", ".join(application.name for application in known))]
+    probed = [application for application in known if application.probe]
     if not probed:
         return found
     try:
@@ -87,10 +92,12 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     except InvalidOption as error:
         return [*found, Finding(check, Verdict.OK, "not probed: no database is named", error.rule)]
     async with ledger:
-        for it in probed:
-            options = settings.of(it.options)
-            trouble = await _probed(it, options=options, engine=lambda: engine, ledger=ledger)
-            found.append(trouble or Finding(check, Verdict.OK, f"{it.name} works"))
+        for application in probed:
+            options = settings.of(application.options)
+            trouble = await _probed(
+                application, options=options, engine=lambda: engine, ledger=ledger
+            )
+            found.append(trouble or Finding(check, Verdict.OK, f"{application.name} works"))
     return found
 
 

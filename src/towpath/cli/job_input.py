@@ -132,7 +132,7 @@ class Taking:
     def _tell_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
             keep = ("queue", "id", "state", "attempts", "reason", "ended_at")
-            told = {name: it for name, it in brief(job).items() if name in keep}
+            told = {name: value for name, value in brief(job).items() if name in keep}
             self._session.out.object(told | content("result", job.result))
         elif job.state is State.DONE:
             text = (job.result or b"").decode(errors="backslashreplace")
@@ -170,7 +170,9 @@ class Taking:
         jobs = [
             new_job(self._line(number, line), **self._for_line(number)) for number, line in batch
         ]
-        answers = [self._checked_answer(it) for it in await engine.submit_many(self._queue, jobs)]
+        answers = [
+            self._checked_answer(answer) for answer in await engine.submit_many(self._queue, jobs)
+        ]
         for answer in answers:
             if isinstance(answer, TowpathError):
                 continue

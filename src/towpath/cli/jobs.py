@@ -75,7 +75,7 @@ async def list_(
 
 def _again(queue: str | None, states: list[str], lane: str | None, limit: int) -> list[str]:
     """The options that ask for the same list once more."""
-    named = [("--queue", queue), *(("--state", it) for it in states), ("--lane", lane)]
+    named = [("--queue", queue), *(("--state", state) for state in states), ("--lane", lane)]
     return [f"{name} {value}" for name, value in named if value] + [f"--limit {limit}"]
 
 

@@ -152,7 +152,7 @@ def secret(
     from towpath.calls.signature import OUTBOX, derived  # noqa: PLC0415 -- the same
 
     found = applications(session.settings.applications)
-    known = [OUTBOX, *(name for it in found for name in it.purposes)]
+    known = [OUTBOX, *(name for application in found for name in application.purposes)]
     if purpose not in known:
         now = PURPOSES.get(purpose)
         rule = f"is now {now}" if now else f"must be one of {', '.join(known)}"

@@ -45,16 +45,16 @@ async def reconcile(session: Session, *, database: DatabaseOption = None) -> Non
     async with open_ledger(session, database) as records, session.engine() as engine:
         found = await Relay(records, lambda: engine, log=Log()).reconcile()
     rows = [
-        {"queue": queue, "open": it.open, "queued": it.brought, "ended": it.ended}
-        for queue, it in sorted(found.items())
-        if not isinstance(it, TowpathError)
+        {"queue": queue, "open": outcome.open, "queued": outcome.brought, "ended": outcome.ended}
+        for queue, outcome in sorted(found.items())
+        if not isinstance(outcome, TowpathError)
     ]
     session.out.answers(
         COLUMNS, rows, lambda row: list(row.values()), dict, none="no records are open"
     )
-    for it in found.values():
-        if isinstance(it, TowpathError):  # the others are done
-            raise it
+    for outcome in found.values():
+        if isinstance(outcome, TowpathError):  # the others are done
+            raise outcome
 
 
 EXAMPLES = """

@@ -83,7 +83,7 @@ async def find_page(engine: Engine, wanted: Wanted) -> Found:
         size = _LARGEST_PAGE if filtered else wanted.limit - len(jobs)
         lane = None if filtered else wanted.lane
         page = await engine.inspect.list(queue, state, lane=lane, after=cursor, size=size)
-        jobs += [it for it in page.jobs if wanted.lane in {None, it.lane}]
+        jobs += [job for job in page.jobs if wanted.lane in {None, job.lane}]
         cursor = page.after
         at += cursor is None
     if at == len(wanted.places):
@@ -145,7 +145,7 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "token": job.token,
         "cancel_requested": job.cancel_requested or None,
         "reason": job.reason,
-        "failures": [msgspec.structs.asdict(it) for it in job.failures] or None,
+        "failures": [msgspec.structs.asdict(failure) for failure in job.failures] or None,
         **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
     }
     return {name: value for name, value in facts.items() if value is not None}
@@ -187,10 +187,11 @@ def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str,
     facts = brief(job)
     if job.failures:
         facts["failures"] = "; ".join(
-            f"{it.at:%Y-%m-%d %H:%M:%S} {it.worker}: {it.reason}" for it in job.failures
+            f"{failure.at:%Y-%m-%d %H:%M:%S} {failure.worker}: {failure.reason}"
+            for failure in job.failures
         )
     if "headers" in facts:
-        facts["headers"] = ", ".join(f"{name}={it}" for name, it in job.headers.items())
+        facts["headers"] = ", ".join(f"{name}={value}" for name, value in job.headers.items())
     return facts | texts | {"position": ahead, "why": why.text}
 
 

@@ -131,7 +131,11 @@ def _named(common: Mapping[str, Any]) -> dict[str, Line]:
     places = load(session.flags(), registry=session.registry).applications
 
     found: list[tuple[str, Application]] = [(place, loaded(place, place)) for place in places]
-    return {it.name: Line(place, it.noun) for place, it in found if it.cli}
+    return {
+        application.name: Line(place, application.noun)
+        for place, application in found
+        if application.cli
+    }
 
 
 def _own_objects(data: Path) -> tuple[str, str, str] | None:
@@ -145,7 +149,7 @@ def _may_name_applications(config: str | None) -> bool:
     if any(name.startswith("TOWPATH_APPLICATIONS") for name in os.environ):
         return True
     files = [Path(config)] if config else [Path("towpath.toml"), Path("pyproject.toml")]
-    texts = {it.name: it.read_bytes() for it in files if it.is_file()}
+    texts = {file.name: file.read_bytes() for file in files if file.is_file()}
     shared = texts.pop("pyproject.toml", b"")  # of other tools, too
     own = [*texts.values(), shared if b"[tool.towpath" in shared else b""]
     return any(b"applications" in text for text in own)

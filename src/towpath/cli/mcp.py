@@ -50,7 +50,7 @@ async def mcp(
     found = tools_of(applications(session.settings.applications))
     given: dict[str, Any] = {"agent_id": agent} if agent else {}
     if roles:
-        given["roles"] = [it.strip() for it in roles.split(",") if it.strip()]
+        given["roles"] = [role.strip() for role in roles.split(",") if role.strip()]
     async with Remote.of(session, api_url) as remote:
 
         async def ask(request: ToolRequest, _: object) -> Answered:

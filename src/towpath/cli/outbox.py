@@ -59,19 +59,19 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
         counts, sinks = await ledger.outbox.counts(), ledger.outbox.sinks
     now, out = instant(wall_ms()), session.out
     if out.as_json:
-        for sink, it in counts.items():
-            told = {"sink": sink, "pending": it.pending, "refused": it.refused}
-            out.object(told | {"lag": it.lag(now), "oldest_at": it.oldest_at})
+        for sink, tally in counts.items():
+            told = {"sink": sink, "pending": tally.pending, "refused": tally.refused}
+            out.object(told | {"lag": tally.lag(now), "oldest_at": tally.oldest_at})
         return
     if not counts:
         out.note("no sinks: outbox.sinks is none, and nothing waits")
         return
-    rows = [(name, it.pending, it.refused, it.lag(now)) for name, it in counts.items()]
+    rows = [(name, tally.pending, tally.refused, tally.lag(now)) for name, tally in counts.items()]
     out.table(SINKS, rows)
-    for sink, it in counts.items():
-        if it.refused:
-            out.note(f"{it.refused} refused: towpath outbox refused {sink}")
-        if it.pending and sink not in sinks:
+    for sink, tally in counts.items():
+        if tally.refused:
+            out.note(f"{tally.refused} refused: towpath outbox refused {sink}")
+        if tally.pending and sink not in sinks:
             out.note(f"{sink} is not among outbox.sinks here: does a server send to it?")
 
 
@@ -101,7 +101,9 @@ async def refused(
         found = await outbox.refused(sink, after=start, size=size + 1)
     page, out = found[:size], session.out
     none = "nothing was refused" if after is None else "no more"
-    out.answers(REFUSED, page, lambda it: list(described(it).values()), described, none=none)
+    out.answers(
+        REFUSED, page, lambda refusal: list(described(refusal).values()), described, none=none
+    )
     if len(found) > size:
         cursor = str(page[-1].event.seq)
         out.more(cursor, f"towpath outbox refused {sink} --limit {limit}")
@@ -191,16 +193,16 @@ def _place(after: str | None) -> int:
     return int(after)
 
 
-def described(it: RefusedEvent) -> dict[str, Any]:
+def described(refusal: RefusedEvent) -> dict[str, Any]:
     """A refused event: what it is, without its data, in the order of the table."""
     from towpath.clock import instant  # noqa: PLC0415 -- a help text needs none
 
-    event = it.event
+    event = refusal.event
     return {
         "id": event.id,
         "type": event.type,
         "subject": event.key,
         "at": instant(event.at),
-        "refused_at": it.refused_at,
-        "reason": it.reason,
+        "refused_at": refusal.refused_at,
+        "reason": refusal.reason,
     }

@@ -57,13 +57,13 @@ def roots_of(app: str) -> list[Path]:
     here = Path.cwd()
     package = app.partition(":")[0].partition(".")[0]
     found = find_spec(package) if package else None
-    places = [Path(it) for it in (found and found.submodule_search_locations) or ()]
-    return [here, *(it for it in places if not it.is_relative_to(here))]
+    places = [Path(place) for place in (found and found.submodule_search_locations) or ()]
+    return [here, *(place for place in places if not place.is_relative_to(here))]
 
 
 def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
     for folder, below, names in os.walk(root):
-        below[:] = [it for it in below if not (it.startswith(".") or it in _NEVER)]
+        below[:] = [name for name in below if not (name.startswith(".") or name in _NEVER)]
         if "pyvenv.cfg" in names:  # an environment, and nothing of ours
             below.clear()
             continue
@@ -71,10 +71,10 @@ def _files(root: Path) -> Iterator[tuple[Path, _Seen]]:
             if name.endswith(".py") or name in _CONFIGURED:
                 path = Path(folder, name)
                 try:
-                    it = path.stat()
+                    stat = path.stat()
                 except OSError:  # it was there a moment ago
                     continue
-                yield path, _Seen(it.st_ino, it.st_size, it.st_mtime_ns)
+                yield path, _Seen(stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def fault_of(path: Path) -> str | None:
@@ -130,7 +130,7 @@ class Reloading:
                 self._log.emit(events.RELOAD_WAITING, code=running.result())
                 await asyncio.wait((change, over), return_when=asyncio.FIRST_COMPLETED)
             if change.done():
-                files = [str(it) for it in change.result()]
+                files = [str(path) for path in change.result()]
                 self._log.emit(events.RELOAD_CHANGED, files=files)
                 fleet.stop()
             return await running
@@ -150,7 +150,7 @@ class Reloading:
             unread.update(more)
             if more or not unread:
                 continue  # nothing, or an editor that may not be done yet
-            faults = {it: fault for it in changed if (fault := fault_of(it))}
+            faults = {path: fault for path in changed if (fault := fault_of(path))}
             for path in sorted(faults.keys() & unread):
                 self._log.emit(events.RELOAD_REFUSED, place=str(path), reason=faults[path])
             unread.clear()

@@ -82,7 +82,11 @@ class Running:
     def _commands(self, *, burst: bool) -> list[list[str]]:
         """The words of each process: those of this one, for one process."""
         said, own = self._flags, self._settings.worker
-        shared = [f"--{it}={said[it]}" for it in ("url", "timeout", "config") if it in said]
+        shared = [
+            f"--{option}={said[option]}"
+            for option in ("url", "timeout", "config")
+            if option in said
+        ]
         shared += [f"--log-{name}={value}" for name, value in said.get("log", {}).items()]
         shared += ["--burst"] * burst + ["--debug"] * self._debug + ["--json"] * self._out.as_json
         if own.metrics_port + own.processes - 1 > _LAST_PORT:

@@ -76,9 +76,9 @@ async def _list(session: Session, queue: str | None, after: str | None, limit: i
         named = None if queue is None else [await existing_queue(engine, queue)]
         page = await engine.schedules.list(queues=named, after=after, size=limit)
     session.out.answers(
-        [it.upper() for it in _COLUMNS],
+        [column.upper() for column in _COLUMNS],
         page.schedules,
-        lambda it: (it.queue, it.name, _when(it), it.source.value, it.next, it.last),
+        lambda info: (info.queue, info.name, _when(info), info.source.value, info.next, info.last),
         _described,
         none="none yet: `towpath schedules set` makes one, @app.recurring declares one in code",
     )
@@ -94,7 +94,7 @@ async def show(session: Session, *, queue: QueueArgument, name: NameArgument) ->
     async with session.engine() as engine:
         info = await engine.schedules.get(queue, name)
     told = _described(info) | content("payload", info.payload)
-    session.out.answer(told, {it: value for it, value in told.items() if value is not False})
+    session.out.answer(told, {fact: value for fact, value in told.items() if value is not False})
 
 
 _SET = """
@@ -214,13 +214,15 @@ async def preview(
     if session.out.as_json:
         for at in seen.firings:
             session.out.object({"firing": at})
-        for it in seen.clock_changes:
-            session.out.object({"clock_change": it.at, "effect": it.effect, "text": it.text})
+        for change in seen.clock_changes:
+            session.out.object(
+                {"clock_change": change.at, "effect": change.effect, "text": change.text}
+            )
         return
     for at in seen.firings:
         session.out.line(at.isoformat())
-    for it in seen.clock_changes:
-        session.out.note(it.text)
+    for change in seen.clock_changes:
+        session.out.note(change.text)
 
 
 def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | None) -> Schedule:
@@ -273,5 +275,8 @@ def _described(info: ScheduleInfo) -> dict[str, Any]:
         "readable": info.readable,
         "next": info.next,
         "last": info.last,
-        **{name: it if isinstance(it, str | dict) else written(it) for name, it in options.items()},
+        **{
+            name: value if isinstance(value, str | dict) else written(value)
+            for name, value in options.items()
+        },
     }

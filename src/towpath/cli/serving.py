@@ -76,7 +76,7 @@ def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, An
                 f"sqlite:///{database}",
                 own=_own(data, objects),
             )
-            _run(_with_its_stores(serving, [it for it in (server, objects) if it], sock))
+            _run(_with_its_stores(serving, [store for store in (server, objects) if store], sock))
 
 
 def _own(data: Path, objects: EmbeddedObjects | None) -> Own:
@@ -101,7 +101,10 @@ def _made(data: Path) -> Path:
 
 def _close_to_others(database: Path) -> None:
     """A database of ours that others may read, because an older Towpath made it so."""
-    for file in (database, *(database.with_name(database.name + it) for it in ("-wal", "-shm"))):
+    for file in (
+        database,
+        *(database.with_name(database.name + suffix) for suffix in ("-wal", "-shm")),
+    ):
         with suppress(FileNotFoundError):
             file.chmod(PRIVATE)
 
@@ -110,16 +113,18 @@ async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: so
     """Serve, and start a store again that ends by itself."""
     watching = [
         Background(
-            "watcher of the store" if isinstance(it, EmbeddedServer) else "watcher of the objects",
-            partial(_keep_running, it),
+            "watcher of the store"
+            if isinstance(store, EmbeddedServer)
+            else "watcher of the objects",
+            partial(_keep_running, store),
         ).start()
-        for it in stores
+        for store in stores
     ]
     try:
         await serving.run(sock)
     finally:
-        for it in watching:
-            await it.stop()
+        for task in watching:
+            await task.stop()
 
 
 async def _keep_running(server: _Store) -> None:
@@ -175,7 +180,8 @@ class _Serving:
         self._metrics, self._limits = Metrics(), settings.of(ServerLimits)
         self._applications = applications(settings.applications)
         self._options = {
-            it.name: it.with_own(settings.of(it.options), own) for it in self._applications
+            application.name: application.with_own(settings.of(application.options), own)
+            for application in self._applications
         }
         self._outbox = settings.of(OutboxOptions)
         self._tables = tables_of(self._applications)
@@ -236,15 +242,15 @@ class _Serving:
         login = await self._login(address)
         store = self._url if self._data is not None else None
         own = {"data": self._data, "store": store, "objects": self._objects}
-        hooks, facts = [f"{address}{it}" for it in webhooks], self._facts()
+        hooks, facts = [f"{address}{path}" for path in webhooks], self._facts()
         if out.as_json:
             told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}
-            told |= {name: it.value for name, it in facts.items()} | {"webhooks": hooks or None}
+            told |= {name: fact.value for name, fact in facts.items()} | {"webhooks": hooks or None}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
         key = secret or await self._about_keys()
-        taken = {name: it.value or it.without for name, it in facts.items()}
+        taken = {name: fact.value or fact.without for name, fact in facts.items()}
         hooked = {"webhooks": ", ".join(hooks) or None}
         shown = f"{login}  (logs in once, within 10 minutes)" if login else None
         facts = {"serving": address, "dashboard": shown, **own, **hooked, **taken, "api key": key}
@@ -268,8 +274,12 @@ class _Serving:
     def _facts(self) -> dict[str, Fact]:
         """What the applications tell at the start."""
         told: dict[str, Fact] = {}
-        for it in self._applications:
-            told |= it.load(it.facts)(self._options[it.name]) if it.facts else {}
+        for application in self._applications:
+            told |= (
+                application.load(application.facts)(self._options[application.name])
+                if application.facts
+                else {}
+            )
         return told
 
     async def _about_keys(self) -> str:

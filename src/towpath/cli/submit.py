@@ -64,7 +64,7 @@ def saying(
 
             signature = inspect.signature(body, eval_str=True)
             own = list(signature.parameters.values())[:-1]
-            fields = [it for it in field_parameters() if it.name not in but]
+            fields = [parameter for parameter in field_parameters() if parameter.name not in but]
             whole: Any = partial(body)
             whole.__signature__ = signature.replace(parameters=[*own, *fields])
             whole.__doc__, whole.__name__ = body.__doc__, body.__name__

@@ -262,7 +262,7 @@ class TaskRunner:
 
     def _command(self, task: Mapping[str, Any]) -> Command:
         told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TOLD.items()}
-        own = {name: str(it) for name, it in told.items() if it}
+        own = {name: str(value) for name, value in told.items() if value}
         return Command(
             argv=self._plan.command,
             environment={**scrubbed(os.environ), **own},
@@ -275,7 +275,7 @@ class TaskRunner:
 
 def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     """What of *environment* a command may see: nothing that is ours."""
-    return {name: it for name, it in environment.items() if not name.startswith(_OURS)}
+    return {name: value for name, value in environment.items() if not name.startswith(_OURS)}
 
 
 def _completed(output: bytes) -> Outcome:
@@ -296,8 +296,8 @@ def _completed(output: bytes) -> Outcome:
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
     """Nobody waits for what these do any more."""
-    for it in tasks:
-        it.cancel()
+    for task in tasks:
+        task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 

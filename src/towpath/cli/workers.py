@@ -26,10 +26,10 @@ async def workers(session: Session) -> None:
         found = await engine.workers.list()
     out = session.out
     if out.as_json:
-        for it in found:
-            out.object(_described(it))
+        for worker in found:
+            out.object(_described(worker))
     elif found:
-        out.table(COLUMNS, [_row(it) for it in found])
+        out.table(COLUMNS, [_row(worker) for worker in found])
     else:
         out.note("no worker is alive: towpath worker module:app")
 
@@ -39,26 +39,35 @@ def register(app: typer.Typer) -> None:
 
 
 def _described(worker: LivingWorker) -> dict[str, Any]:
-    it = worker.doing
-    jobs = [{"queue": one.job.queue, "id": one.job.id, "since": one.since} for one in it.jobs]
+    doing = worker.doing
+    jobs = [{"queue": one.job.queue, "id": one.job.id, "since": one.since} for one in doing.jobs]
     return {
         "name": worker.name,
-        "host": it.host,
-        "pid": it.pid,
+        "host": doing.host,
+        "pid": doing.pid,
         "since": worker.since,
-        "queues": list(it.queues),
-        "serving": it.serving,
-        "slots": it.slots,
-        "running": it.running,
+        "queues": list(doing.queues),
+        "serving": doing.serving,
+        "slots": doing.slots,
+        "running": doing.running,
         "jobs": jobs,
     }
 
 
 def _row(worker: LivingWorker) -> tuple[Any, ...]:
-    it = worker.doing
-    queues = _some(list(it.queues), it.serving)
-    runs = _some([str(one.job) for one in it.jobs], it.running)
-    return worker.name, it.host, it.pid, worker.since, it.slots, it.running, queues, runs
+    doing = worker.doing
+    queues = _some(list(doing.queues), doing.serving)
+    runs = _some([str(one.job) for one in doing.jobs], doing.running)
+    return (
+        worker.name,
+        doing.host,
+        doing.pid,
+        worker.since,
+        doing.slots,
+        doing.running,
+        queues,
+        runs,
+    )
 
 
 def _some(names: list[str], count: int) -> str:

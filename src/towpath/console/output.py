@@ -166,7 +166,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Renderabl
             name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
         )
     for row in rows:
-        drawn.add_row(*(Text(printable(cell(it)).replace("\n", " ")) for it in row))
+        drawn.add_row(*(Text(printable(cell(value)).replace("\n", " ")) for value in row))
     return drawn
 
 
@@ -204,11 +204,13 @@ def plain(value: object) -> object:
 
 
 def _escaped(text: str) -> str:
-    return "".join(it if it.isprintable() else json.dumps(it)[1:-1] for it in text)
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def printable(text: str) -> str:
     """*text* without what could steer a terminal; line breaks stay."""
     if text.isprintable():
         return text
-    return "".join(it if it.isprintable() or it == "\n" else ascii(it)[1:-1] for it in text)
+    return "".join(
+        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
+    )

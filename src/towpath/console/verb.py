@@ -70,7 +70,7 @@ class Session:
         own = ("url", "timeout", "config")
         said: dict[str, Any] = {name: self._common.get(name) for name in own}
         for group, values in more.items():
-            said[group] = {name: it for name, it in values.items() if it is not None}
+            said[group] = {name: value for name, value in values.items() if value is not None}
         return {name: value for name, value in said.items() if value not in (None, {})}
 
     @property
@@ -103,9 +103,9 @@ class Session:
         from towpath.engine.engine import Engine  # noqa: PLC0415 -- slow to import
         from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
 
-        it = self.settings
+        settings = self.settings
         async with Engine(
-            it.server, limits=it.limits, declared=it.declared, log=Silent()
+            settings.server, limits=settings.limits, declared=settings.declared, log=Silent()
         ) as engine:
             _ = engine.facts
             yield engine
@@ -176,7 +176,9 @@ def help_of(body: Body, examples: str) -> str:
 def _command(body: Body) -> Callable[..., None]:
     """A function with the body's parameters and the common ones, as typer wants it."""
     own = list(inspect.signature(body, eval_str=True).parameters.values())[1:]
-    own = [it for it in own if it.kind is not it.VAR_KEYWORD]  # what its command adds by itself
+    own = [
+        parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD
+    ]  # what its command adds by itself
 
     def command(ctx: typer.Context, **values: Any) -> None:
         given = {name: values.pop(name) for name in _COMMON}
@@ -192,9 +194,9 @@ def _command(body: Body) -> Callable[..., None]:
         inspect.Parameter(name, keyword, annotation=kind, default=None)
         for name, kind in _COMMON.items()
     ]
-    parameters = [context, *(it.replace(kind=keyword) for it in own), *common]
+    parameters = [context, *(parameter.replace(kind=keyword) for parameter in own), *common]
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess] -- how a function tells its own
-    command.__annotations__ = {it.name: it.annotation for it in parameters}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__name__ = body.__name__
     return command
 
@@ -225,9 +227,9 @@ def _own_store(session: Session, error: TowpathError) -> str | None:
         return None
     from towpath.settings import Core  # noqa: PLC0415 -- slow to import
 
-    it = session.settings
-    socket = it.data.expanduser().absolute() / "valkey" / "server.sock"
-    if it.url != Core().url or not socket.exists():
+    settings = session.settings
+    socket = settings.data.expanduser().absolute() / "valkey" / "server.sock"
+    if settings.url != Core().url or not socket.exists():
         return None
     return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
 

@@ -102,7 +102,9 @@ def _age(seconds: float) -> str:
 
 
 def _parts(numbers: Sequence[int | None], each: int) -> Iterable[list[int]]:
-    return ([it or 0 for it in numbers[at : at + each]] for at in range(0, len(numbers), each))
+    return (
+        [value or 0 for value in numbers[at : at + each]] for at in range(0, len(numbers), each)
+    )
 
 
 def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]) -> Chart:
@@ -128,8 +130,8 @@ def path_of(values: Numbers, top: float) -> str:
     """The values from left to right; where nothing is above 0, a line at the bottom."""
     width = WIDTH / max(len(values) - 1, 1)
     points = [
-        f"{at * width:.1f} {HEIGHT - (HEIGHT - 4) * (it or 0) / top if top else HEIGHT:.1f}"
-        for at, it in enumerate(values)
+        f"{at * width:.1f} {HEIGHT - (HEIGHT - 4) * (value or 0) / top if top else HEIGHT:.1f}"
+        for at, value in enumerate(values)
     ]
     return "M" + " L".join(points)
 

@@ -76,9 +76,9 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
         queues=seen,
         rates=snapshot.rates,
         past=await _past(pulse, seen),
-        findings=[it for it in found if it.verdict is not Verdict.OK],
+        findings=[finding for finding in found if finding.verdict is not Verdict.OK],
         facts=_facts(engine) if whole else None,
-        sums={name: sum(getattr(it, name) for it in seen.values()) for name in _COUNTED},
+        sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
     )
@@ -160,7 +160,9 @@ async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: 
         found = await engine.inspect.list(
             queue, state, lane=wanted.lane, after=after or None, size=SIZE
         )
-        return JobsFound([it for it in found.jobs if wanted.fits(it)], found.after, len(found.jobs))
+        return JobsFound(
+            [job for job in found.jobs if wanted.fits(job)], found.after, len(found.jobs)
+        )
     if state is State.DEAD and wanted == Filter(text=wanted.text):
         return await _searched(engine, queue, wanted.text)
     jobs: list[JobInfo] = []
@@ -302,8 +304,8 @@ def _steps(job: JobInfo) -> list[Step]:
     first = "waiting" if job.lane else "ready"
     steps = [Step(job.submitted_at, "submitted", "delayed" if job.due_at else first)]
     steps += [
-        Step(it.at, "attempt failed", "failed", f"by {it.worker}: {it.reason}")
-        for it in job.failures
+        Step(failure.at, "attempt failed", "failed", f"by {failure.worker}: {failure.reason}")
+        for failure in job.failures
     ]
     if job.due_at:
         steps.append(Step(job.due_at, "due", "ready"))
@@ -314,7 +316,7 @@ def _steps(job: JobInfo) -> list[Step]:
         steps.append(Step(job.expires_at, "lease ends", "ready", "unless its worker renews it"))
     if job.ended_at and job.state not in _OPEN:
         steps.append(Step(job.ended_at, str(job.state), str(job.state)))
-    return sorted(steps, key=lambda it: it.at)
+    return sorted(steps, key=lambda step: step.at)
 
 
 @router.get("/queues/{queue}/jobs/{id}/{part}")
@@ -351,9 +353,9 @@ async def dead_page(
     """Dead jobs: of which queues, and those of one, by their errors."""
     pulse = pulse_of(request)
     snapshot = await pulse.having(queue) if queue else await pulse.now()
-    having = {name: it.dead for name, it in snapshot.seen_by(key).items() if it.dead}
+    having = {name: counts.dead for name, counts in snapshot.seen_by(key).items() if counts.dead}
     found, groups = JobsFound([], None, 0), ErrorGroups([], 0)
-    chosen = queue or max(having, key=lambda it: having[it], default="")
+    chosen = queue or max(having, key=having.__getitem__, default="")
     if chosen:
         name = queue_name(chosen)
         refuse_unknown(key, name, snapshot.queues)

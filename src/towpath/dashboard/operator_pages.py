@@ -57,10 +57,10 @@ async def workers_page(
     """Workers that are alive, on which host, and what they run."""
     told = await pulse_of(request).shared("workers", engine.workers.list)
     found = [
-        (name, since, it, [queue for queue in it.queues if key.covers(queue)])
-        for name, since, it in told
+        (name, since, doing, [queue for queue in doing.queues if key.covers(queue)])
+        for name, since, doing in told
     ]
-    seen = [it for it in found if it[3]]
+    seen = [worker for worker in found if worker[3]]
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")
 
 

@@ -44,7 +44,7 @@ class Snapshot(NamedTuple):
     there are two looks to compare."""
 
     def seen_by(self, key: KeyInfo) -> dict[str, Counts]:
-        return {name: it for name, it in self.queues.items() if key.covers(name)}
+        return {name: counts for name, counts in self.queues.items() if key.covers(name)}
 
 
 class Pulse:
@@ -161,9 +161,9 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
     if queue:
         seen = {queue: seen[queue]} if queue in seen else {}
     facts = [
-        (name, it.ready, it.delayed, it.waiting, it.leased, it.dead, it.kept, it.paused,
-         *it.totals.values())
-        for name, it in seen.items()
+        (name, now.ready, now.delayed, now.waiting, now.leased, now.dead, now.kept, now.paused,
+         *now.totals.values())
+        for name, now in seen.items()
     ]  # fmt: skip
     return f"{crc32(repr(facts).encode()):08x}"
 

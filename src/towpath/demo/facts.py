@@ -78,19 +78,19 @@ def notes_in(folder: Path) -> list[Note]:
         whole, _, _ = file.read_bytes().rpartition(b"\n")
         found += [json.loads(line) for line in whole.splitlines()]
     # Within a millisecond, what ended comes first: in which order they were is not known.
-    return sorted(found, key=lambda it: (it["at"], it["what"] != "message.ended"))
+    return sorted(found, key=lambda note: (note["at"], note["what"] != "message.ended"))
 
 
 def noted(notes: Iterable[Note], what: str) -> list[Note]:
-    return [it for it in notes if it["what"] == what]
+    return [note for note in notes if note["what"] == what]
 
 
 def held(notes: Iterable[Note]) -> Counter[int]:
     """How many messages each process has begun and not ended."""
     count: Counter[int] = Counter()
-    for it in notes:
-        if it["what"].startswith("message."):
-            count[it["pid"]] += 1 if it["what"] == "message.begun" else -1
+    for note in notes:
+        if note["what"].startswith("message."):
+            count[note["pid"]] += 1 if note["what"] == "message.begun" else -1
     return count
 
 
@@ -105,7 +105,7 @@ def messages(
     completions the store has accepted.
     """
     notes, sent, answered = list(notes), set(sent), set(answered)
-    ended = {(it["user"], it["number"]) for it in noted(notes, "message.ended")}
+    ended = {(note["user"], note["number"]) for note in noted(notes, "message.ended")}
     done = ended & answered & sent
     begun = noted(notes, "message.begun")
     return Row(
@@ -114,7 +114,7 @@ def messages(
         sent=len(sent),
         done=len(done),
         doubled=completed - len(answered),
-        again=len(begun) - len({(it["user"], it["number"]) for it in begun}),
+        again=len(begun) - len({(note["user"], note["number"]) for note in begun}),
         misordered=_misordered(notes),
     )
 
@@ -129,11 +129,11 @@ def _misordered(notes: Iterable[Note]) -> int:
     latest: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     wrong = 0
-    for it in notes:
-        user, number, token = it.get("user", ""), it.get("number", 0), it.get("token", 0)
-        if it["what"] == "message.ended":
+    for note in notes:
+        user, number, token = note.get("user", ""), note.get("number", 0), note.get("token", 0)
+        if note["what"] == "message.ended":
             ended[user].add(number)
-        elif it["what"] == "message.begun" and token >= tokens[user]:
+        elif note["what"] == "message.begun" and token >= tokens[user]:
             before = number > 1 and number - 1 not in ended[user]
             wrong += bool(before or number < latest[user])
             latest[user], tokens[user] = max(latest[user], number), token
@@ -143,8 +143,8 @@ def _misordered(notes: Iterable[Note]) -> int:
 def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row:
     """*sent* are the numbers of the timers; *completed* as above."""
     sent, fired = set(sent), noted(notes, "timer")
-    numbers = {it["number"] for it in fired} & sent
-    late = [it["at"] - it["due"] for it in fired]
+    numbers = {note["number"] for note in fired} & sent
+    late = [note["at"] - note["due"] for note in fired]
     return Row(
         application="timers",
         what="reminders, each at its time",
@@ -152,7 +152,7 @@ def timers(notes: Iterable[Note], sent: Iterable[int], *, completed: int) -> Row
         done=len(numbers),
         doubled=max(completed - len(numbers), 0),
         again=len(fired) - len(numbers),
-        misordered=sum(it < 0 for it in late),
+        misordered=sum(delay < 0 for delay in late),
         late=max(late) / 1000 if late else None,
     )
 

@@ -116,15 +116,15 @@ class Users:
         """
         told = 0
         while True:
-            for it in self._site.github.deliveries[told:]:
+            for delivery in self._site.github.deliveries[told:]:
                 told += 1
-                opened = it.payload["action"] == "opened"
-                if pull := opened and it.event == "pull_request":
-                    self._heads.append(it.payload["pull_request"]["head"]["sha"])
-                elif opened and it.event == "issues":
-                    self._issues.append(it.payload["issue"]["number"])
+                opened = delivery.payload["action"] == "opened"
+                if pull := opened and delivery.event == "pull_request":
+                    self._heads.append(delivery.payload["pull_request"]["head"]["sha"])
+                elif opened and delivery.event == "issues":
+                    self._issues.append(delivery.payload["issue"]["number"])
                 for _ in range(1 + bool(pull and len(self._heads) % 4 == 0)):
-                    await self._persistently(lambda it=it: _delivered(it.send))
+                    await self._persistently(lambda delivery=delivery: _delivered(delivery.send))
             await asyncio.sleep(_LOOK)
 
     async def _send_files(self) -> None:
@@ -204,9 +204,9 @@ class Users:
     def progress(self) -> dict[str, tuple[int, int]]:
         """Done, of all there will be, from what is at hand."""
         notes, load = facts.notes_in(self._site.notes), self._load
-        ended = {(it["user"], it["number"]) for it in facts.noted(notes, "message.ended")}
-        fired = {it["number"] for it in facts.noted(notes, "timer")}
-        looked = {it["head"] for it in facts.noted(notes, "review")}
+        ended = {(note["user"], note["number"]) for note in facts.noted(notes, "message.ended")}
+        fired = {note["number"] for note in facts.noted(notes, "timer")}
+        looked = {note["head"] for note in facts.noted(notes, "review")}
         return {
             "reviews": (len(looked), load.reviews),
             "messages": (len(ended), load.users * load.messages),
@@ -245,24 +245,26 @@ class Users:
 
     async def _reviews(self) -> facts.Row:
         page = await self._asked("GET", "/api/v1/reviews?state=COMPLETED&size=200")
-        completed = [it["task"]["head"] for it in page["reviews"]]
-        pulls = [it.pull for it in self._people.repository.issues.values() if it.pull]
+        completed = [review["task"]["head"] for review in page["reviews"]]
+        pulls = [issue.pull for issue in self._people.repository.issues.values() if issue.pull]
         posted = [review.commit for pull in pulls for review in pull.reviews]
         return facts.reviews(self._heads, completed, posted)
 
     async def open_reviews(self) -> int:
         """How many have not ended, or are not posted yet."""
         page = await self._asked("GET", "/api/v1/reviews?size=200")
-        states = [[it["state"], (it["posting"] or it)["state"]] for it in page["reviews"]]
-        return sum(bool(_OPEN & set(it)) for it in states)
+        states = [
+            [review["state"], (review["posting"] or review)["state"]] for review in page["reviews"]
+        ]
+        return sum(bool(_OPEN & set(both)) for both in states)
 
     async def _stored(self) -> facts.Row:
         page = await self._asked("GET", "/api/v1/uploads")
-        names = [it["name"] for it in page["uploads"] if it["status"] == "COMPLETED"]
+        names = [upload["name"] for upload in page["uploads"] if upload["status"] == "COMPLETED"]
         whole: list[str] = []
-        for it in self._uploads:
-            answer = await self._answer("GET", f"/api/v1/uploads/{it['upload_id']}/content")
-            name = Path(it["file"]).name
+        for upload in self._uploads:
+            answer = await self._answer("GET", f"/api/v1/uploads/{upload['upload_id']}/content")
+            name = Path(upload["file"]).name
             if hashlib.sha256(answer.body).hexdigest() == self._files[name]:
                 whole.append(name)
         return facts.uploads(self._files, names, whole)

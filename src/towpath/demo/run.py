@@ -126,7 +126,9 @@ class Demo:
         answer = await site.remote.answer("GET", "/api/v1/workers")
         found: Any = msgspec.json.decode(answer.body) if answer.status == 200 else {}
         ours = f"{NAME}."
-        return [it["pid"] for it in found.get("workers", ()) if it["name"].startswith(ours)]
+        return [
+            worker["pid"] for worker in found.get("workers", ()) if worker["name"].startswith(ours)
+        ]
 
     # ── what is waited for ───────────────────────────────────────────────────────────────
 
@@ -136,7 +138,7 @@ class Demo:
         while True:
             still = 0 if await _open_jobs(engine) or await users.open_reviews() else still + 1
             rows = await users.rows()
-            if not any(it.lost for it in rows) or still >= _STILL:
+            if not any(row.lost for row in rows) or still >= _STILL:
                 return rows
             await asyncio.sleep(_TOLD_EVERY / 4)
 
@@ -164,9 +166,13 @@ class Demo:
 async def _open_jobs(engine: Engine) -> int:
     """How many jobs of the demo's applications wait, or run."""
     known = await engine.queues.names()
-    ours = [it for it in known if it.split(".")[0] in ("messages", "timers", "reviews", "issues")]
-    counts = [await engine.inspect.counts(it) for it in ours]
-    return sum(it.ready + it.delayed + it.waiting + it.leased for it in counts)
+    ours = [
+        queue
+        for queue in known
+        if queue.split(".")[0] in ("messages", "timers", "reviews", "issues")
+    ]
+    counts = [await engine.inspect.counts(queue) for queue in ours]
+    return sum(count.ready + count.delayed + count.waiting + count.leased for count in counts)
 
 
 @asynccontextmanager
@@ -174,7 +180,7 @@ async def _beside(*work: Any) -> AsyncGenerator[None]:
     """Do that while the body runs; what it raises ends the body."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(it) for it in work]
+            tasks = [group.create_task(coroutine) for coroutine in work]
             yield
             for task in tasks:
                 task.cancel()
@@ -184,8 +190,8 @@ async def _beside(*work: Any) -> AsyncGenerator[None]:
 
 def _first(failed: ExceptionGroup[Exception]) -> Exception:
     """What went wrong first, out of the groups in which it was done."""
-    it = failed.exceptions[0]
-    return _first(cast("Any", it)) if isinstance(it, ExceptionGroup) else it
+    error = failed.exceptions[0]
+    return _first(cast("Any", error)) if isinstance(error, ExceptionGroup) else error
 
 
 async def _signalled() -> None:

@@ -116,7 +116,7 @@ def _environment(github: str) -> dict[str, str]:
         "ISSUES__LEASE": _LEASE,
         "ISSUES__LOOK": "0.5s",
     }
-    return kept | {f"TOWPATH_{it}": value for it, value in settings.items()}
+    return kept | {f"TOWPATH_{name}": value for name, value in settings.items()}
 
 
 @asynccontextmanager

@@ -115,7 +115,9 @@ class EmbeddedCluster(Running):
     def _all_known(self) -> bool:
         wanted = (str(len(self.nodes)), str(len(self.masters)))
         states = (ask_fields(node.address, "CLUSTER", "INFO") for node in self.nodes)
-        return all((it["cluster_known_nodes"], it["cluster_size"]) == wanted for it in states)
+        return all(
+            (state["cluster_known_nodes"], state["cluster_size"]) == wanted for state in states
+        )
 
     def _all_follow(self) -> bool:
         links = (ask_fields(node.address, "INFO", "replication") for node in self.replicas)
@@ -242,7 +244,7 @@ class EmbeddedSentinel(Running):
             sentinel.start()
         expect(
             "every sentinel knows all others and all replicas",
-            lambda: all(_acquainted(it, self._replica_count) for it in self.sentinels),
+            lambda: all(_acquainted(each, self._replica_count) for each in self.sentinels),
         )
 
 

@@ -178,7 +178,7 @@ def _kept_ports(path: Path) -> Ports | None:
         ports = Ports(**json.loads(path.read_text(errors="replace")))
     except (ValueError, TypeError) as error:
         raise FileDamaged(path) from error
-    return ports if all(is_free(it) for it in asdict(ports).values()) else None
+    return ports if all(is_free(port) for port in asdict(ports).values()) else None
 
 
 def _free_ports() -> Ports:
@@ -204,7 +204,7 @@ def kept_keys(path: Path) -> dict[str, str]:
 def _guarded() -> str:
     """Keys that the servers show each other, so that none of them answers to others."""
     tables = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
-    return "".join(f'[{it}]\nkey = "{secrets.token_urlsafe(30)}"\n' for it in tables)
+    return "".join(f'[{table}]\nkey = "{secrets.token_urlsafe(30)}"\n' for table in tables)
 
 
 def _takes_objects(ports: Ports) -> bool:

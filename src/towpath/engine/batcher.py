@@ -137,7 +137,8 @@ class Batcher:
             self._land(line)
 
     async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
-        jobs, (_, _, durability, call, _) = [job for it in entries for job in it[0]], entries[0]
+        jobs = [job for entry in entries for job in entry[0]]
+        _, _, durability, call, _ = entries[0]
         behind = len(line.pending)
         try:
             answers = await self._sent(line, jobs, durability, call, written)
@@ -231,7 +232,7 @@ def submits(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
 
 def settling(settlements: Sequence[T], of: Callable[[T], Settlement]) -> Iterator[list[T]]:
     """The same for what is settled; *of* tells the settlement."""
-    return _portions(list(settlements), [_bytes_in(of(it)) for it in settlements])
+    return _portions(list(settlements), [_bytes_in(of(settlement)) for settlement in settlements])
 
 
 def _bytes_in(settlement: Settlement) -> int:

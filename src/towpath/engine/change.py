@@ -110,7 +110,9 @@ class Changing(Lifetime):
         """
         name, wanted = queue_name(queue), list(jobs)
         answers = await self._set(name, wanted, durability, call)
-        return [codec.placed(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
+        return [
+            codec.placed(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
+        ]
 
     # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
 

@@ -125,7 +125,7 @@ class Claims:
             with suppress(TowpathError):
                 answer = await self._write(verb, queue, body, call)
                 leases = answer[1] if verb == "exchange" else answer[0]
-                await self._settle([Release(codec.lease(queue, worker, it)) for it in leases])
+                await self._settle([Release(codec.lease(queue, worker, entry)) for entry in leases])
                 return
             await asyncio.sleep(1)
 

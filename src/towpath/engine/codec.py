@@ -173,7 +173,10 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
 def exchanged(
     queue: QueueName, worker: str, settlements: list[Settlement], answer: list[Any]
 ) -> Exchanged:
-    outcomes = [outcome(it.lease, word) for it, word in zip(settlements, answer[0], strict=True)]
+    outcomes = [
+        outcome(settlement.lease, word)
+        for settlement, word in zip(settlements, answer[0], strict=True)
+    ]
     leases, due, left, now = answer[1:]
     return Exchanged(
         outcomes,
@@ -237,5 +240,5 @@ def refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:
 
 def pairs(flat: Iterable[Any]) -> dict[str, Any]:
     """Redis's flat name, value, name, value as a dictionary."""
-    it = iter(flat)
-    return {name.decode(): value for name, value in zip(it, it, strict=True)}
+    parts = iter(flat)
+    return {name.decode(): value for name, value in zip(parts, parts, strict=True)}

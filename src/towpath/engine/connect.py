@@ -67,13 +67,13 @@ class Wire:
     async def ask_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
         """The reply to the second of two commands that are sent together."""
         replies = await self.ask_all((first, second))
-        if errors := [it for it in replies if isinstance(it, Exception)]:
+        if errors := [reply for reply in replies if isinstance(reply, Exception)]:
             raise errors[0]
         return replies[1]
 
     async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to commands that are sent together; one that is an error is in its place."""
-        packed = [some for it in commands for some in _packed(it)]
+        packed = [some for command in commands for some in _packed(command)]
         try:
             if not self._connection.is_connected:
                 await self._connect()
@@ -285,7 +285,7 @@ class Link:
     async def primaries(self) -> list[Line]:
         """A line to each server that takes writes now; whoever asks for them closes them."""
         await self.learn()
-        return [Line(self, OneServer(it)) for it in self._layout.primaries()]
+        return [Line(self, OneServer(place)) for place in self._layout.primaries()]
 
     def target(self, key: str) -> Place | None:
         """Which server calls about *key* are for, as far as known: its trouble is theirs."""

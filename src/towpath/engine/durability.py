@@ -74,7 +74,7 @@ async def probe(link: Link, declared: Durability | None) -> ServerFacts:
     lines = await link.primaries()
     asked = (_asked_within(line, declared) for line in lines)
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    facts = [it for it in answers if isinstance(it, ServerFacts)]
+    facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
     for answer in answers:
         if isinstance(answer, TROUBLE) and translated(answer) is None:
@@ -83,9 +83,9 @@ async def probe(link: Link, declared: Durability | None) -> ServerFacts:
             raise answer
     if passing is not None and not facts:
         raise passing
-    weakest = min(facts, key=lambda it: it.durability.disk)
+    weakest = min(facts, key=lambda server: server.durability.disk)
     return msgspec.structs.replace(
-        weakest, replicas=min(it.replicas for it in facts), servers=len(facts)
+        weakest, replicas=min(server.replicas for server in facts), servers=len(facts)
     )
 
 

@@ -112,7 +112,9 @@ class Engine(Changing):
             return []
         answers = await self._batcher.submit(name, wanted, durability, call)
         submitted = codec.submitted
-        return [submitted(name, job.id, it) for job, it in zip(wanted, answers, strict=True)]
+        return [
+            submitted(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
+        ]
 
     async def claim(
         self,
@@ -244,12 +246,17 @@ class Engine(Changing):
         if len(settlements) > LARGEST_BATCH:
             raise InvalidOption("settlements", len(settlements), rule=f"at most {LARGEST_BATCH}")
         wish = wish_of(worker, lease, count, None, least=0)
-        for it in settlements:
-            if it.lease.queue != name:
-                raise InvalidOption("settlements", it.lease.job, rule=f"must be of queue {name}")
+        for settlement in settlements:
+            if settlement.lease.queue != name:
+                raise InvalidOption(
+                    "settlements", settlement.lease.job, rule=f"must be of queue {name}"
+                )
 
         def body(options: QueueOptions) -> Any:
-            return [[codec.settlement_item(it, options) for it in settlements], wish]
+            return [
+                [codec.settlement_item(settlement, options) for settlement in settlements],
+                wish,
+            ]
 
         if count:
             answer = await self._claims.ask("exchange", name, worker, body, call)
@@ -263,13 +270,23 @@ class Engine(Changing):
         One round trip per queue, and for what one call carries: 500 of them, about 8 MiB.
         """
         outcomes: dict[int, Outcome] = {}
-        for queue in {it.lease.queue for it in settlements}:
-            mine = [(i, it) for i, it in enumerate(settlements) if it.lease.queue == queue]
+        for queue in {settlement.lease.queue for settlement in settlements}:
+            mine = [
+                (i, settlement)
+                for i, settlement in enumerate(settlements)
+                if settlement.lease.queue == queue
+            ]
             for part in settling(mine, lambda one: one[1]):
                 exchanged = await self.exchange(
-                    queue, [it for _, it in part], worker=_SETTLING, lease=milliseconds(1), count=0
+                    queue,
+                    [settlement for _, settlement in part],
+                    worker=_SETTLING,
+                    lease=milliseconds(1),
+                    count=0,
                 )
-                outcomes |= {i: it for (i, _), it in zip(part, exchanged.outcomes, strict=True)}
+                outcomes |= {
+                    i: outcome for (i, _), outcome in zip(part, exchanged.outcomes, strict=True)
+                }
         return [outcomes[i] for i in range(len(settlements))]
 
     async def cancel(self, job: JobRef, *, call: Call | None = None) -> State:

@@ -49,7 +49,7 @@ def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> l
         name = f"port {server.info.get('tcp_port')}" if len(checkup.servers) > 1 else ""
         told = [_version(server), _durability(server, declared)]
         told += [check(server) for check in _CHECKS]
-        found += [it._replace(server=name) for it in told]
+        found += [finding._replace(server=name) for finding in told]
     return [*found, _tls(url), _write(checkup)]
 
 
@@ -201,16 +201,16 @@ async def of_queues(engine: Engine) -> list[Finding]:
     every = await asyncio.gather(*map(engine.inspect.counts, names))
     counts = dict(zip(names, every, strict=True))
     found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
-    for name, it in counts.items():
-        if it.dead:
-            text = f"{name} has {it.dead} dead"
+    for name, queue in counts.items():
+        if queue.dead:
+            text = f"{name} has {queue.dead} dead"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath dead list --queue {name}"))
         declared, options = await engine.queues.declared(name), await engine.queues.options(name)
         if declared and (changed := differences(options, declared)):
             text = f"{name}, changed since they were declared: {changed}"
             do = f"If that is no longer meant: towpath queues reset {name}"
             found.append(Finding("options", Verdict.OK, text, do))
-        if it.paused:
+        if queue.paused:
             text = f"{name} is paused"
             found.append(Finding("queues", Verdict.WARN, text, f"towpath resume {name}"))
     return found

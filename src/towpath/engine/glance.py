@@ -118,15 +118,17 @@ class Glances:
         """Call who waits for a queue of one server that has a job, or has one soon."""
         # In a cluster a command can't span slots.
         groups = list(_parts(queues, 1 if self._link.in_slots else _AT_ONCE))
-        asked = [("EXISTS", *(key for it in group for key in _keys(it))) for group in groups]
+        asked = [("EXISTS", *(key for queue in group for key in _keys(queue))) for group in groups]
         answers = await self._line.send_all(asked)
-        there = [it for group, some in zip(groups, answers, strict=True) if some for it in group]
+        there = [
+            name for group, some in zip(groups, answers, strict=True) if some for name in group
+        ]
         if not there:
             return
         details: list[tuple[Any, ...]] = []
         for queue in there:
             ready, *times = _keys(queue)
-            details += [("ZCARD", ready), *(("ZRANGE", it, 0, 0, "WITHSCORES") for it in times)]
+            details += [("ZCARD", ready), *(("ZRANGE", key, 0, 0, "WITHSCORES") for key in times)]
         # Their clock is asked where their keys are: in the same packet.
         *told, clock = await self._line.send_all([*details, ("TIME",)])
         stamp = self._clock.stamp()
@@ -153,9 +155,9 @@ def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 def _wait_ms(answer: Sequence[Any], now: int) -> float:
     """Milliseconds until the queue has a job, as far as is known; not above 0 = now."""
-    if any(isinstance(it, Exception) for it in answer):
+    if any(isinstance(reply, Exception) for reply in answer):
         return 0  # broken, or on another server by now: who claims meets it
     ready, *firsts = answer
     if ready:
         return 0
-    return min([float(it[1]) - now for it in firsts if it], default=float("inf"))
+    return min([float(first[1]) - now for first in firsts if first], default=float("inf"))

@@ -80,7 +80,7 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
         for begins, text in zip(flat[::2], flat[1::2], strict=True)
         for row in _ROW.iter_unpack(text[: len(text) - len(text) % _ROW.size])
     }
-    after = [int(it) for it in numbers]
+    after = [int(number) for number in numbers]
     found: list[list[Any]] = []
     for slot in range(asked.slots - 1, -1, -1):
         row = rows.get(slot)
@@ -92,7 +92,7 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
         after = list(row) if row else after
     names = (*TOTALS, *STANDS, "oldest")
     made = dict(zip(names, map(list, zip(*reversed(found), strict=True)), strict=True))
-    made["oldest"] = [it - 1 if it else None for it in made["oldest"]]
+    made["oldest"] = [age - 1 if age else None for age in made["oldest"]]
     return History(begins=instant(first * step), step=milliseconds(step), **made)
 
 
@@ -108,11 +108,13 @@ def summed(parts: Iterable[History]) -> History | None:
     if not found:
         return None
     sums: dict[str, list[int]] = {
-        name: [sum(it) for it in zip(*(getattr(part, name) for part in found), strict=True)]
+        name: [
+            sum(amounts) for amounts in zip(*(getattr(part, name) for part in found), strict=True)
+        ]
         for name in (*TOTALS, *STANDS)
     }
     oldest = [
-        max((it for it in ages if it is not None), default=None)
-        for ages in zip(*(it.oldest for it in found), strict=True)
+        max((age for age in ages if age is not None), default=None)
+        for ages in zip(*(part.oldest for part in found), strict=True)
     ]
     return History(begins=found[0].begins, step=found[0].step, oldest=oldest, **sums)

@@ -233,7 +233,7 @@ class Inspector:
         rows, seen, now = await self._store.read("search", name, _small(wanted), looked, count)
         jobs = [_listed(name, row, now) for row in rows]
         over = seen == 0 or looked + seen >= SEARCHED_MOST
-        return Found([it for it in jobs if it], looked + seen, is_over=over)
+        return Found([job for job in jobs if job], looked + seen, is_over=over)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""

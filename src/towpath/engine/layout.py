@@ -110,7 +110,9 @@ class Sentinels:
 
     async def learn(self) -> None:
         """Ask all sentinels at once; the first that knows a primary is believed."""
-        self._primary = await _first([partial(self._told_by, it) for it in self._sentinels], 0)
+        self._primary = await _first(
+            [partial(self._told_by, sentinel) for sentinel in self._sentinels], 0
+        )
         self._doubted = False
 
     def primaries(self) -> list[Place]:
@@ -154,12 +156,12 @@ class Cluster:
     async def learn(self) -> None:
         """Ask one node, and soon another if that keeps silent: it may be the frozen one."""
         nodes = random.sample(self._nodes, len(self._nodes))
-        nodes += [it for it in self._seeds if it not in self._nodes]
-        node, told = await _first([partial(self._told_by, it) for it in nodes], _NEXT_AFTER)
+        nodes += [seed for seed in self._seeds if seed not in self._nodes]
+        node, told = await _first([partial(self._told_by, place) for place in nodes], _NEXT_AFTER)
         self._believe(told, node)
 
     def primaries(self) -> list[Place]:
-        return list({it: None for it in self._owners if it is not None})
+        return list({owner: None for owner in self._owners if owner is not None})
 
     async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
         told = await self._ask(node, ("CLUSTER", "SLOTS"))
@@ -172,7 +174,9 @@ class Cluster:
         nodes: dict[Place, None] = {}
         for first, last, *servers in told:
             # A node that does not know under which name it is reached tells none.
-            places = [((it[0] or b"").decode() or node[0], int(it[1])) for it in servers]
+            places = [
+                ((server[0] or b"").decode() or node[0], int(server[1])) for server in servers
+            ]
             owners[first : last + 1] = [places[0]] * (last + 1 - first)
             nodes |= dict.fromkeys(places)
         self._owners, self._nodes = owners, list(nodes)

@@ -68,7 +68,7 @@ class Workers:
         few = msgspec.structs.replace(
             doing,
             queues=sorted(doing.queues)[:QUEUES_SHOWN],
-            jobs=sorted(doing.jobs, key=lambda it: it.since_ms)[:JOBS_SHOWN],
+            jobs=sorted(doing.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
         )
         answer = await self._record().run(
             "alive",

@@ -89,7 +89,7 @@ class Plan(
             when=every or Cron(self.cron, self.tz),
             payload=payload,
             options=cast(
-                "JobOptions", {name: _said(name, it) for name, it in self.options.items()}
+                "JobOptions", {name: _said(name, value) for name, value in self.options.items()}
             ),
             missed=self.missed,
         )
@@ -187,5 +187,6 @@ def all_schedules(queue: QueueName, look: RecurringWork) -> list[ScheduleInfo]:
     """All that one look at a queue gave, by name."""
     names = sorted({*look.last, *look.plans, *look.unreadable})
     return [
-        schedule_info(queue, it, look.plans.get(it), look.last.get(it), None)[0] for it in names
+        schedule_info(queue, name, look.plans.get(name), look.last.get(name), None)[0]
+        for name in names
     ]

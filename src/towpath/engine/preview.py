@@ -61,12 +61,12 @@ def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
         return Preview(firings, [])
     zone = ZoneInfo(when.tz)
     changes = list(_changes(when, after, zone))
-    return Preview([it.astimezone(zone) for it in firings], changes)
+    return Preview([firing.astimezone(zone) for firing in firings], changes)
 
 
 def _changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChange]:
     fields = when.expression.split()
-    fixed = len(fields) == 5 and not any(it.startswith("*") for it in fields[:2])
+    fixed = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
     for at in _transitions(after, zone):
         before, since = _offset(at - _SECOND, zone), _offset(at, zone)
         local = at.astimezone(UTC).replace(tzinfo=None)

@@ -150,7 +150,7 @@ class Recurring:
         refusal = _refusal(target, name, instant(upto_ms), answer)
         if refusal is not None:
             raise refusal
-        return [_taken_in(target, job, it) for job, it in zip(jobs, answer, strict=True)]
+        return [_taken_in(target, job, reply) for job, reply in zip(jobs, answer, strict=True)]
 
     async def forget(self, queue: str, name: str, *, call: Call | None = None) -> None:
         """Remove what *queue* knows of the recurring work *name*; its jobs stay.

@@ -67,7 +67,7 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
         def __init__(self, waits: Sequence[DurationLike]) -> None: ...
 
     def __post_init__(self) -> None:
-        _set(self, "waits", tuple(duration("retry.waits", it) for it in self.waits))
+        _set(self, "waits", tuple(duration("retry.waits", wait) for wait in self.waits))
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         """The wait after *attempt* (1 = the first); None = no other."""

@@ -156,7 +156,7 @@ class Schedules(Recurring):
         def decide(found: _Found) -> tuple[Recurrence, bool]:
             info, before = cast("ScheduleInfo", found.info), cast("Recurrence", found.work)
             both = {**before.options, **options}
-            kept = {name: it for name, it in both.items() if it is not None}
+            kept = {name: value for name, value in both.items() if value is not None}
             changed = Recurrence(
                 name=before.name,
                 queue=before.queue,
@@ -231,14 +231,16 @@ class Schedules(Recurring):
         whole("size", size, 1, 1000)
         known = await self._queues() if queues is None else queues
         first, _, begin = (after or "").partition("/")
-        names = [it for it in sorted(map(queue_name, known)) if it >= first]
+        names = [name for name in sorted(map(queue_name, known)) if name >= first]
         found: list[ScheduleInfo] = []
         for at in range(0, len(names), _AT_ONCE):
             part = names[at : at + _AT_ONCE]
             looks = await asyncio.gather(*map(self.recurring, part))
             for queue, look in zip(part, looks, strict=True):
                 found += [
-                    it for it in all_schedules(queue, look) if queue > first or it.name > begin
+                    schedule
+                    for schedule in all_schedules(queue, look)
+                    if queue > first or schedule.name > begin
                 ]
             if len(found) > size:
                 break
@@ -256,7 +258,7 @@ class Schedules(Recurring):
         last, now, flat = await self._index().read("changes", known=known)
         if last.decode() == known:
             return Changes(known, instant(now), None)
-        words = [it.decode(errors="replace") for it in flat]
+        words = [word.decode(errors="replace") for word in flat]
         queues = {
             QueueName(queue): _entry(text)
             for queue, text in zip(words[::2], words[1::2], strict=True)

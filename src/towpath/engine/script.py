@@ -168,7 +168,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         rest,
         "end)()" if short else "",
     ]
-    source = _OPTION.sub(lambda it: f"options[{SCRIPTED.index(it[1]) + 1}]", "\n".join(parts))
+    source = _OPTION.sub(lambda match: f"options[{SCRIPTED.index(match[1]) + 1}]", "\n".join(parts))
     return Script(name, source, _digest(source))
 
 
@@ -194,7 +194,7 @@ class Scripts(dict[str, Script]):
         Raises SpaceInvalid for one that breaks a rule.
         """
         files = folder.iterdir() if folder.is_dir() else ()
-        names = sorted(it.name for it in files if it.name.endswith(".lua"))
+        names = sorted(file.name for file in files if file.name.endswith(".lua"))
         if not names:
             raise SpaceInvalid(str(folder), "has no scripts")
         found = {name[:-4]: _compose_record(folder, name[:-4], self._edit) for name in names}
@@ -322,8 +322,8 @@ def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]
         raise SpaceInvalid(name, "full must be works or refused")
     keys = _typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})
     args = _typed(name, "argument", header.fields["args"], _WORD, _ARGUMENTS.keys())
-    taken = [it for it in keys if it in {"never", "call", "call:"}]
-    if taken := taken + [it for it in args if _TAKEN.fullmatch(it)]:
+    taken = [key for key in keys if key in {"never", "call", "call:"}]
+    if taken := taken + [arg for arg in args if _TAKEN.fullmatch(arg)]:
         raise SpaceInvalid(name, f"the name {taken[0]} is taken")
     return keys, args
 
@@ -353,9 +353,9 @@ def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
     """Whether a script writes. Each of its commands must be for a key of its header, and for the
     type of that key: so it can't leave the slot of its record, and the header does not lie.
     """
-    code = _COMMENT.sub(lambda it: it[1] or "", text)
-    bare = re.sub(_STRING, lambda it: "_" * len(it[0]), code)
-    kinds = {it.upper(): keys[it] for it in keys}
+    code = _COMMENT.sub(lambda match: match[1] or "", text)
+    bare = re.sub(_STRING, lambda match: "_" * len(match[0]), code)
+    kinds = {own.upper(): keys[own] for own in keys}
     names = "|".join(map(_constant, keys)) or "-"
     if found := _FORBIDDEN.search(bare):
         raise SpaceInvalid(name, f"must not use {found[0]}")
@@ -388,7 +388,7 @@ def _arguments(code: str) -> list[str]:
             continue
         depth += (part in "([{") - (part in ")]}")
         found[-1] += part
-    return [it.strip() for it in found]
+    return [argument.strip() for argument in found]
 
 
 if __name__ == "__main__":

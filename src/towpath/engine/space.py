@@ -122,7 +122,9 @@ class Record:
         found = self._scripts.get(name)
         if found is None or found.writes is not writes:
             kind = "writes" if writes else "only reads"
-            fitting = ", ".join(it.name for it in self._scripts.values() if it.writes is writes)
+            fitting = ", ".join(
+                script.name for script in self._scripts.values() if script.writes is writes
+            )
             raise TypeError(f"there is no script {name} that {kind}; there are: {fitting}")
         return found
 

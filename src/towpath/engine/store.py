@@ -211,8 +211,8 @@ class Store:
 
     async def introduce(self, queue: QueueName, wanted: QueueOptions) -> QueueOptions:
         """Declare what *wanted* has beside the defaults; what the queue has."""
-        usual, given = (msgspec.structs.asdict(it) for it in (QueueOptions(), wanted))
-        named = {name: it for name, it in given.items() if it != usual[name]}
+        usual, given = (msgspec.structs.asdict(options) for options in (QueueOptions(), wanted))
+        named = {name: value for name, value in given.items() if value != usual[name]}
         held = self.introduced[queue] = (await self.declare(queue, named)).now
         return held
 

@@ -108,7 +108,7 @@ def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
     query = dict(parse_qsl(text, keep_blank_values=True))
     if unknown := query.keys() - known:
         # What does not look like a name may be a part of a password.
-        names = sorted(it for it in unknown if it.isidentifier() and len(it) <= 32)
+        names = sorted(name for name in unknown if name.isidentifier() and len(name) <= 32)
         without = "" if tls or not PARAMETERS & unknown else "; rediss:// is the scheme for TLS"
         told = ", ".join(names) or "(not shown)"
         raise _wrong(f"has a parameter that Towpath does not know: {told}{without}")

@@ -153,8 +153,12 @@ class Waker:
 
     def hand_on(self, queue: QueueName) -> None:
         """Who was called went away without looking, or can't take a job: another must look."""
-        listeners = [it.waiters for it in (*self._own, *self._shared) if it.listens_for(queue)]
-        if not any(it.call_one(queue) for it in (*listeners, self._unread)):
+        listeners = [
+            listener.waiters
+            for listener in (*self._own, *self._shared)
+            if listener.listens_for(queue)
+        ]
+        if not any(waiters.call_one(queue) for waiters in (*listeners, self._unread)):
             self._pushes.push(keys_of(queue).wake)
 
     async def close(self) -> None:
@@ -173,16 +177,19 @@ class Waker:
 
     def _listener(self, queue: QueueName) -> _Listener | None:
         """Who listens for *queue*, or can; None = there are too many."""
-        mine = next((it for it in (*self._own, *self._shared) if it.listens_for(queue)), None)
+        mine = next(
+            (listener for listener in (*self._own, *self._shared) if listener.listens_for(queue)),
+            None,
+        )
         if mine is not None:
             return mine
-        mine = next((it for it in self._own if it.free), None)
+        mine = next((listener for listener in self._own if listener.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
             mine = self._queue_listener()
             self._own.append(mine)
         if mine is not None or self._link.in_slots:
             return mine
-        fewest = min(self._shared, key=lambda it: len(it.waiters), default=None)
+        fewest = min(self._shared, key=lambda listener: len(listener.waiters), default=None)
         if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
             fewest = self._queue_listener(recall_key(secrets.token_hex(8)))
             self._shared.append(fewest)

@@ -38,7 +38,7 @@ def check_hub_signature(secrets: Sequence[str], headers: Mapping[str, str], body
     given = _given(HUB_SIGNATURE, headers)
     # In one call: several times as quick as an object for each.
     found = [hmac.digest(key.encode(), body, "sha256").hex() for key in keys]
-    _check(HUB_SIGNATURE, given, [f"sha256={it}".encode() for it in found])
+    _check(HUB_SIGNATURE, given, [f"sha256={digest}".encode() for digest in found])
 
 
 def check_gitlab(
@@ -71,5 +71,5 @@ def _given(name: str, headers: Mapping[str, str]) -> bytes:
 
 def _check(name: str, given: bytes, expected: Sequence[bytes]) -> None:
     # All are compared: how long it takes tells nothing about which of them fits.
-    if not sum(hmac.compare_digest(given, it) for it in expected):
+    if not sum(hmac.compare_digest(given, digest) for digest in expected):
         raise SignatureInvalid(name, "matches none of the secrets")

@@ -83,9 +83,15 @@ class Audit:
         def read(connection: Connection) -> list[Action]:
             return [
                 Action(
-                    it.seq, instant(it.at), it.key_id, it.key_name, it.method, it.path, it.status
+                    row.seq,
+                    instant(row.at),
+                    row.key_id,
+                    row.key_name,
+                    row.method,
+                    row.path,
+                    row.status,
                 )
-                for it in connection.execute(query)
+                for row in connection.execute(query)
             ]
 
         found = await self._ledger.read(read)

@@ -199,7 +199,7 @@ class Ledger:
         def noted(connection: Connection) -> Write[tuple[T, bool, list[int]]]:
             self._require_fit(connection)
             write = decide(connection)
-            return lambda it: (write(it), was_put(it), were_made(it))
+            return lambda writer: (write(writer), was_put(writer), were_made(writer))
 
         with self._at_work():
             answer, put, made = await self._store.write(noted)

@@ -175,7 +175,7 @@ class _Said(asyncio.SubprocessProtocol):
     @property
     def complaint(self) -> str:
         words = " ".join(self._complaint.decode(errors="replace").split())
-        shown = "".join(it if it.isprintable() else "·" for it in words)
+        shown = "".join(char if char.isprintable() else "·" for char in words)
         return shown if len(shown) <= _COMPLAINT_SHOWN else "…" + shown[-_COMPLAINT_SHOWN:]
 
 
@@ -240,7 +240,9 @@ def require_script(command: Command) -> None:
     """
     name, *rest = command.argv
     found = find(name, path=command.environment.get("PATH"), directory=command.directory)
-    flags = next((it for kind, it in _INTERPRETERS if kind.fullmatch(Path(name).name)), None)
+    flags = next(
+        (options for kind, options in _INTERPRETERS if kind.fullmatch(Path(name).name)), None
+    )
     if flags is None:
         return
     while rest and flags.fullmatch(rest[0]):

@@ -69,8 +69,8 @@ class Mounted(msgspec.Struct, frozen=True):
     @property
     def listening(self) -> list[Listening]:
         return [
-            Listening(self.application.name, it, getattr(self.options, it.secrets))
-            for it in self.mount.listeners
+            Listening(self.application.name, listener, getattr(self.options, listener.secrets))
+            for listener in self.mount.listeners
         ]
 
 
@@ -79,36 +79,47 @@ class Applications:
 
     def __init__(self, applications: Iterable[Application], options: Mapping[str, Any]) -> None:
         self.mounted = [
-            Mounted.of(it, options[it.name] if it.name in options else it.options())
-            for it in applications
+            Mounted.of(
+                application,
+                options[application.name] if application.name in options else application.options(),
+            )
+            for application in applications
         ]
-        self.listening = [one for it in self.mounted for one in it.listening]
-        self.open = {path for it in self.mounted for path in it.mount.open}
-        self.webhooks = {path_of(it.listener): it.listener for it in self.listening}
+        self.listening = [one for mounted in self.mounted for one in mounted.listening]
+        self.open = {path for mounted in self.mounted for path in mounted.mount.open}
+        self.webhooks = {
+            path_of(listening.listener): listening.listener for listening in self.listening
+        }
         self.configured_webhooks = list(
-            dict.fromkeys(path_of(it.listener) for it in self.listening if it.secrets)
+            dict.fromkeys(
+                path_of(listening.listener) for listening in self.listening if listening.secrets
+            )
         )
         self.schemas = {
-            name: schema for it in self.mounted for name, schema in it.mount.schemas.items()
+            name: schema
+            for mounted in self.mounted
+            for name, schema in mounted.mount.schemas.items()
         }
         self.origins: dict[str, Sequence[str]] = {
             path: origins
-            for it in self.mounted
-            for path, option in it.mount.origins.items()
-            if (origins := getattr(it.options, option))
+            for mounted in self.mounted
+            for path, option in mounted.mount.origins.items()
+            if (origins := getattr(mounted.options, option))
         }
-        self.pages = {it.application.name: it.pages for it in self.mounted if it.pages}
-        self.consumers = [it.consumers for it in self.mounted if it.consumers]
-        self.tools = tools_of(it.application for it in self.mounted)
+        self.pages = {
+            mounted.application.name: mounted.pages for mounted in self.mounted if mounted.pages
+        }
+        self.consumers = [mounted.consumers for mounted in self.mounted if mounted.consumers]
+        self.tools = tools_of(mounted.application for mounted in self.mounted)
         self.tags = [
             {"name": name, "description": about}
-            for it in self.mounted
-            for name, about in it.mount.tags.items()
+            for mounted in self.mounted
+            for name, about in mounted.mount.tags.items()
         ]
         self.probes: dict[str, Probe] = {
-            it.application.name: it.application.load(it.application.probe)
-            for it in self.mounted
-            if it.application.probe
+            mounted.application.name: mounted.application.load(mounted.application.probe)
+            for mounted in self.mounted
+            if mounted.application.probe
         }
 
     def routers(
@@ -121,29 +132,31 @@ class Applications:
         """
         webhooks = router_of(self.listening, self._deliveries(limits))
         claimed = {"/openapi.json": "the server", TOOLS: "the server"}
-        claimed |= dict.fromkeys((it.path for it in _routes("server", webhooks)), "the server")
+        claimed |= dict.fromkeys(
+            (route.path for route in _routes("server", webhooks)), "the server"
+        )
         for router in own:
             _claim(claimed, "the server", _routes("server", router), open=open)
-        for it in self.mounted:
-            name, mount = it.application.name, it.mount
+        for mounted in self.mounted:
+            name, mount = mounted.application.name, mounted.mount
             routes = [route for router in mount.routers for route in _routes(name, router)]
             _claim(claimed, name, routes, open=mount.open)
             if strange := set(mount.open) - {route.path for route in routes}:
                 raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
             _require_own_webhooks(name, [each.path for each in mount.listeners])
-            _claim(claimed, name, _own_pages(name, it.pages), open=())
-        mounts = [it.mount for it in self.mounted]
-        often = [router for it in mounts for router in it.routers[: it.first]]
-        routers = [router for it in mounts for router in it.routers[it.first :]]
+            _claim(claimed, name, _own_pages(name, mounted.pages), open=())
+        mounts = [mounted.mount for mounted in self.mounted]
+        often = [router for theirs in mounts for router in theirs.routers[: theirs.first]]
+        routers = [router for theirs in mounts for router in theirs.routers[theirs.first :]]
         # What is asked for most comes first: paths are tried one after the other.
-        shown = [it.router for it in self.pages.values()]
+        shown = [pages.router for pages in self.pages.values()]
         return [*often, *routers[:1], *own[:1], webhooks, *routers[1:], *own[1:], *shown]
 
     def _deliveries(self, limits: ServerLimits) -> Deliveries:
         sizes = {
-            f"{it.application.name}.{each.largest}": getattr(it.options, each.largest)
-            for it in self.mounted
-            for each in it.mount.listeners
+            f"{mounted.application.name}.{each.largest}": getattr(mounted.options, each.largest)
+            for mounted in self.mounted
+            for each in mounted.mount.listeners
             if each.largest
         }
         largest = max(sizes, key=lambda name: sizes[name], default="http.body")
@@ -156,8 +169,8 @@ class Applications:
         """The services by name, and the tasks of all, while the body runs."""
         services: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
-            for it in self.mounted:
-                application, host = it.application, Host(options=it.options, **given)
+            for mounted in self.mounted:
+                application, host = mounted.application, Host(options=mounted.options, **given)
                 for spec in application.metrics:
                     host.metrics.own(spec)  # told from the start, before anything is counted
                 service = services[application.name] = (
@@ -248,8 +261,8 @@ async def working(
         return
     made = app()
     async with AsyncExitStack() as stack:
-        for it in consumers:
-            await stack.enter_async_context(it.added(made))
+        for consumer in consumers:
+            await stack.enter_async_context(consumer.added(made))
         # The server hears the signals, and stops its workers when it is done itself.
         worker = Worker(made, grace=grace, signals=(), handlers_later=True)
         begin = _FirstHandler(made)

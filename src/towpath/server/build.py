@@ -233,8 +233,8 @@ def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> di
     )
     parts = page["components"]
     schemes = {
-        scheme_of(it): _IN_HEADER | {"name": it.signature, "description": it.signed}
-        for it in mounted.webhooks.values()
+        scheme_of(webhook): _IN_HEADER | {"name": webhook.signature, "description": webhook.signed}
+        for webhook in mounted.webhooks.values()
     }
     parts["securitySchemes"] = _SCHEMES | schemes
     parts["schemas"]["Problem"] = Problem.model_json_schema()
@@ -292,7 +292,7 @@ class Sinks:
         except CallRefused as error:
             raise InvalidOption("outbox.webhook_url", "…", rule=error.reason) from None
         self._caller = Caller(allow=(host, *options.allow), timeout=_WITHIN)
-        secrets = [derived(it, OUTBOX) for it in options.secrets]
+        secrets = [derived(secret, OUTBOX) for secret in options.secrets]
         return WebhookSink(self._caller, url, secrets=secrets, name=WEBHOOK)
 
 

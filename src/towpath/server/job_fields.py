@@ -30,7 +30,9 @@ _UNSAID = msgspec.structs.asdict(Said())
 
 def asking(base: type[M], *, but: Collection[str] = ()) -> type[M]:
     """*base*, and all that may be said about a job; all *but* these."""
-    return _with(base, {name: _asked(name, it) for name, it in FIELDS.items() if name not in but})
+    return _with(
+        base, {name: _asked(name, field) for name, field in FIELDS.items() if name not in but}
+    )
 
 
 def telling(base: type[M]) -> type[M]:
@@ -41,7 +43,11 @@ def telling(base: type[M]) -> type[M]:
 def options_in(body: object) -> JobOptions:
     """What a body says about its job."""
     values = {name: getattr(body, name, None) for name in FIELDS}
-    said = {name: it for name, it in values.items() if it is not None and it != _UNSAID.get(name)}
+    said = {
+        name: value
+        for name, value in values.items()
+        if value is not None and value != _UNSAID.get(name)
+    }
     return with_own_attempts(cast("JobOptions", said))
 
 
@@ -85,11 +91,11 @@ def _answered(name: str) -> tuple[Any, Any]:
     """The same in an answer."""
     kind, usual = FIELDS[name].kind, _UNSAID[name]
     if isinstance(kind, Policy):
-        return Annotated[str | None, BeforeValidator(lambda it: it and written(it))], usual
+        return Annotated[str | None, BeforeValidator(lambda value: value and written(value))], usual
     if isinstance(kind, Pairs):
         return Annotated[dict[str, str], BeforeValidator(dict)], {}
     if isinstance(kind, Span):
-        in_seconds = BeforeValidator(lambda it: it and it.total_seconds())
+        in_seconds = BeforeValidator(lambda duration: duration and duration.total_seconds())
         return Annotated[float | None, in_seconds], usual
     plain = _PLAIN[type(kind)]
     return plain if isinstance(usual, int) else plain | None, usual

@@ -129,8 +129,8 @@ class Settings(Core, frozen=True, kw_only=True):
     def of(self, kind: type[_Kind]) -> _Kind:
         """The options of a group that was handed in. Raises InvalidOption, naming the setting."""
         name = next(name for name, found in self.said.groups.items() if found() is kind)
-        own = {it.field.name: self.value(it.name) for it in leaves_of(kind, name)}
-        shared = {it.name: it.mark.shared for it in fields_of(kind) if it.mark.shared}
+        own = {leaf.field.name: self.value(leaf.name) for leaf in leaves_of(kind, name)}
+        shared = {field.name: field.mark.shared for field in fields_of(kind) if field.mark.shared}
         with named_by_setting(name, kind):
             return kind(**own, **{name: self.value(place) for name, place in shared.items()})
 
@@ -143,7 +143,7 @@ class Settings(Core, frozen=True, kw_only=True):
         if name in self.said.values:
             return self.said.values[name]
         fields = fields_of(self.said.groups[group]())
-        return next(it.default for it in fields if it.name == option)
+        return next(field.default for field in fields if field.name == option)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every setting, in the order of the tree."""
@@ -232,8 +232,8 @@ def load(
     mentioned = {name: kind for name, kind in groups.items() if sources.mention(name)}
     if refused is None:
         sources.refuse_unknown(list(leaves(mentioned)), lambda: leaves(groups))
-    handed = [it for name, kind in mentioned.items() for it in leaves_of(kind(), name)]
-    values = {it.name: value for it in handed if (value := sources.value(it)) is not UNSAID}
+    handed = [leaf for name, kind in mentioned.items() for leaf in leaves_of(kind(), name)]
+    values = {leaf.name: value for leaf in handed if (value := sources.value(leaf)) is not UNSAID}
     said = _Said(groups, values, sources.origins)
     return _settings(core, said)
 
@@ -247,7 +247,9 @@ def load_core() -> Settings:
 
 
 def _settings(core: Core, said: _Said) -> Settings:
-    settings = Settings(**{it.name: getattr(core, it.name) for it in fields_of(Core)}, said=said)
+    settings = Settings(
+        **{field.name: getattr(core, field.name) for field in fields_of(Core)}, said=said
+    )
     parse_url(settings.server)
     return settings
 
@@ -270,7 +272,7 @@ def named_by_setting(group: str, kind: type[Options]) -> Generator[None]:
     try:
         yield
     except InvalidOption as error:
-        field = next((it for it in fields_of(kind) if it.name == error.option), None)
+        field = next((option for option in fields_of(kind) if option.name == error.option), None)
         if field is None:
             raise
         name = field.mark.shared or f"{group}.{field.name}"

@@ -46,13 +46,13 @@ class Leaf(NamedTuple):
     @property
     def variables(self) -> tuple[str, ...]:
         """What sets it, the first that says something; for secrets, each may name a file too."""
-        also = (it if it.isupper() else variable_of(it) for it in self.field.mark.also)
+        also = (other if other.isupper() else variable_of(other) for other in self.field.mark.also)
         return (variable_of(self.name), *also)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Its names in a file."""
-        return (self.name, *(it for it in self.field.mark.also if not it.isupper()))
+        return (self.name, *(other for other in self.field.mark.also if not other.isupper()))
 
 
 def leaves_of(kind: type[Options], group: str = "") -> Iterator[Leaf]:
@@ -113,9 +113,9 @@ class Sources:
 
     def mention(self, group: str) -> bool:
         """Whether anything is said for a group."""
-        variables = any(it.startswith(f"{PREFIX}{group}_".upper()) for it in os.environ)
+        variables = any(variable.startswith(f"{PREFIX}{group}_".upper()) for variable in os.environ)
         keys = [*self._flags, *self._in_file]
-        return variables or any(it == group or it.startswith(f"{group}_") for it in keys)
+        return variables or any(key == group or key.startswith(f"{group}_") for key in keys)
 
     def value(self, leaf: Leaf) -> Any:
         """What was said for a setting, read and checked; UNSAID if nothing was."""
@@ -148,7 +148,7 @@ class Sources:
         """Raises InvalidOption for a variable, a flag or a key that is none of *known*."""
         names = {key for leaf in known for key in leaf.keys}
         tables = {leaf.name.rpartition(".")[0] for leaf in known}
-        variables = {it for leaf in known for it in _settable(leaf)}
+        variables = {variable for leaf in known for variable in _settable(leaf)}
         for variable in sorted(os.environ):
             ours = variable.startswith(PREFIX) and not _LINKED.fullmatch(variable)
             if ours and variable not in variables:

@@ -526,6 +526,6 @@ REPOSITORY_MOVED = LogEvent(
 )
 
 CATALOGUE: tuple[LogEvent, ...] = tuple(
-    it for it in list(globals().values()) if isinstance(it, LogEvent)
+    event for event in list(globals().values()) if isinstance(event, LogEvent)
 )
 """Every event, in the order of this file."""

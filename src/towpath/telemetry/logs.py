@@ -75,7 +75,7 @@ def shown(field: str, value: object) -> Any:
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, (tuple, list)):
-        return [shown(field, it) for it in cast("list[object]", value[:100])]
+        return [shown(field, element) for element in cast("list[object]", value[:100])]
     return _shown_otherwise(value)
 
 
@@ -155,7 +155,7 @@ _encode = msgspec.json.Encoder().encode
 def _as_json(line: dict[str, Any]) -> str:
     text = _encode(line).decode()
     # JSON allows U+2028 and U+0085 as they are, and some readers end a line there.
-    return text if text.isascii() else _CONTROL.sub(lambda it: f"\\u{ord(it[0]):04x}", text)
+    return text if text.isascii() else _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
@@ -167,7 +167,9 @@ def _human(*, colours: bool) -> Callable[[dict[str, Any]], str]:
     console = ConsoleRenderer(
         colors=colours, timestamp_key="time", sort_keys=False, pad_event_to=18
     )
-    return lambda line: console(None, "", {key: _spelled(key, it) for key, it in line.items()})
+    return lambda line: console(
+        None, "", {key: _spelled(key, value) for key, value in line.items()}
+    )
 
 
 def trace_of_line() -> dict[str, str]:
@@ -196,7 +198,7 @@ def _block(text: str) -> str:
 def _spelled(key: str, value: object) -> object:
     """*value* for the terminal: on one line, except for blocks."""
     if isinstance(value, list):
-        value = ",".join(str(it) for it in cast("list[object]", value))
+        value = ",".join(str(element) for element in cast("list[object]", value))
     if not isinstance(value, str):
         return value
     if key in _BLOCKS:

@@ -195,6 +195,6 @@ READABLE = _gauge(
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(
-    it for it in list(globals().values()) if isinstance(it, MetricSpec)
+    spec for spec in list(globals().values()) if isinstance(spec, MetricSpec)
 )
 """Every metric, in the order of this file."""

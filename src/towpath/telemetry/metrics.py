@@ -289,12 +289,12 @@ class Metrics(Collector):
 def _joined(readings: Sequence[Reading]) -> Reading:
     """One reading of several: each queue once, as the last one saw it."""
     queues: dict[str, QueueReading] = {}
-    for it in (queue for reading in readings for queue in reading.queues):
-        before = queues.get(it.queue)
-        leases = it.leases + (before.leases if before else 0)
-        queues[it.queue] = msgspec.structs.replace(it, leases=leases)
-    slots = {state: number for it in readings for state, number in it.slots.items()}
-    sinks = {sink.sink: sink for it in readings for sink in it.sinks}
+    for of_queue in (queue for reading in readings for queue in reading.queues):
+        before = queues.get(of_queue.queue)
+        leases = of_queue.leases + (before.leases if before else 0)
+        queues[of_queue.queue] = msgspec.structs.replace(of_queue, leases=leases)
+    slots = {state: number for reading in readings for state, number in reading.slots.items()}
+    sinks = {sink.sink: sink for reading in readings for sink in reading.sinks}
     return Reading(queues=list(queues.values()), slots=slots, sinks=list(sinks.values()))
 
 
@@ -305,11 +305,11 @@ def _gauges_of(reading: Reading) -> Iterator[Metric]:
         _family(measures.LEASES_ACTIVE),
     )
     slots, sinks = _family(measures.SLOTS), _sink_gauges(reading.sinks)
-    for it in reading.queues:
-        for state, jobs in it.depth.items():
-            depth.add_metric((it.queue, state), jobs)
-        oldest.add_metric((it.queue,), it.oldest)
-        leases.add_metric((it.queue,), it.leases)
+    for queue in reading.queues:
+        for state, jobs in queue.depth.items():
+            depth.add_metric((queue.queue, state), jobs)
+        oldest.add_metric((queue.queue,), queue.oldest)
+        leases.add_metric((queue.queue,), queue.leases)
     for state, number in reading.slots.items():
         slots.add_metric((state,), number)
     yield from (depth, oldest, leases, slots, *sinks)
@@ -317,10 +317,10 @@ def _gauges_of(reading: Reading) -> Iterator[Metric]:
 
 def _sink_gauges(readings: Sequence[SinkReading]) -> tuple[Metric, Metric]:
     events, lag = _family(measures.OUTBOX_EVENTS), _family(measures.OUTBOX_LAG)
-    for it in readings:
-        for state, number in it.events.items():
-            events.add_metric((it.sink, state), number)
-        lag.add_metric((it.sink,), it.lag)
+    for reading in readings:
+        for state, number in reading.events.items():
+            events.add_metric((reading.sink, state), number)
+        lag.add_metric((reading.sink,), reading.lag)
     return events, lag
 
 

@@ -167,9 +167,9 @@ class Bench:
         In order, whatever became of the jobs. Not those that existed already under their id.
         """
         return [
-            handler.payload.decode(it.payload)
-            for it in self._notes.taken_in
-            if (it.queue, it.handler) == (handler.queue, handler.named)
+            handler.payload.decode(note.payload)
+            for note in self._notes.taken_in
+            if (note.queue, note.handler) == (handler.queue, handler.named)
         ]
 
     async def jobs(self, handler: AppHandler[T, R, Any]) -> list[Seen[T, R]]:
@@ -184,7 +184,7 @@ class Bench:
             async for job in self._listed(handler.queue, state)
             if job.headers.get("handler") == handler.named
         ]
-        return sorted(found, key=lambda it: (it.job.submitted_at, it.id))
+        return sorted(found, key=lambda seen: (seen.job.submitted_at, seen.id))
 
     def worker_process(self, app: str, *, lease: DurationLike = DEFAULTS.lease) -> WorkerProcess:
         """A worker of the app at `module:name` in a process of its own, on this bench's clock."""

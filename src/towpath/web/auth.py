@@ -263,7 +263,7 @@ class _Holder:
         self.sessions: dict[Session, Kind] = {}
 
     def count(self, kind: Kind) -> int:
-        return sum(it is kind for it in self.sessions.values())
+        return sum(session is kind for session in self.sessions.values())
 
 
 class Sessions:

@@ -53,13 +53,13 @@ def server_of(
     added = given or {}
 
     async def list_tools(_: Any, __: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[_shown(it, list(added)) for it in tools.values()])
+        return ListToolsResult(tools=[_shown(tool, list(added)) for tool in tools.values()])
 
     async def call_tool(context: Any, params: CallToolRequestParams) -> CallToolResult:
         tool = tools.get(params.name)
         if tool is None:
             return _refused(f"there is no tool {params.name!r}", f"Use one of {', '.join(tools)}.")
-        own = {name: it for name, it in added.items() if name in tool.arguments.model_fields}
+        own = {name: value for name, value in added.items() if name in tool.arguments.model_fields}
         try:
             request = tool.request({**own, **(params.arguments or {})})
             return _result(tool, await ask(request, context))
@@ -105,7 +105,7 @@ def _result(tool: Tool, answered: Answered) -> CallToolResult:
         return CallToolResult(content=[TextContent(text=text)], structured_content=content)
     problem = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     code = str(problem.get("type", "")).rpartition("/")[2] or str(answered.status)
-    more = {name: it for name, it in problem.items() if name not in _FIELDS_OF_PROBLEMS}
+    more = {name: value for name, value in problem.items() if name not in _FIELDS_OF_PROBLEMS}
     told = f"{code}: {problem.get('detail', 'refused')}" + (f" {json.dumps(more)}" if more else "")
     return _refused(told, str(problem.get("remedy") or "Try again later."))
 
@@ -133,10 +133,10 @@ class Endpoint:
         async def ask(request: ToolRequest, context: Any) -> Answered:
             return await _asked(app, request, context.request)
 
-        it = cls(server_of(found, version=version, ask=ask))
-        it._running.start()
-        await it._ready.wait()
-        return it
+        endpoint = cls(server_of(found, version=version, ask=ask))
+        endpoint._running.start()
+        await endpoint._ready.wait()
+        return endpoint
 
     async def close(self) -> None:
         self._stopped.set()

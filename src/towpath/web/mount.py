@@ -216,7 +216,10 @@ class _Webhook:
         return msgspec.json.encode({name: msgspec.Raw(part) for name, part in parts.items()})
 
     def _not_configured(self) -> Refused:
-        names = [f"TOWPATH_{it.application}__{it.listener.secrets}".upper() for it in self._all]
+        names = [
+            f"TOWPATH_{listening.application}__{listening.listener.secrets}".upper()
+            for listening in self._all
+        ]
         return Refused(
             404,
             "webhook_not_configured",

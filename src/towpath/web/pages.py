@@ -70,9 +70,11 @@ class Frame:
 
     def __init__(self, folder: Path, pages: Mapping[str, Pages], *, version: str) -> None:
         self.version = version
-        self.links = [link for it in pages.values() for link in it.links]
+        self.links = [link for added in pages.values() for link in added.links]
         own = FileSystemLoader(folder / "templates")
-        theirs = {name: FileSystemLoader(it.folder / "templates") for name, it in pages.items()}
+        theirs = {
+            name: FileSystemLoader(added.folder / "templates") for name, added in pages.items()
+        }
         self._env = Environment(
             loader=ChoiceLoader([own, PrefixLoader(theirs)]),
             autoescape=True,
@@ -82,8 +84,10 @@ class Frame:
         )
         self._env.filters |= FILTERS
         self.files = _read(folder / "static")
-        for name, it in pages.items():
-            self.files |= {f"{name}/{at}": file for at, file in _read(it.folder / "static").items()}
+        for name, added in pages.items():
+            self.files |= {
+                f"{name}/{at}": file for at, file in _read(added.folder / "static").items()
+            }
         self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- typed as what it has at first
 
     def render(self, template: str, **context: Any) -> str:
@@ -94,9 +98,10 @@ class Frame:
 
 
 def _read(folder: Path) -> dict[str, StaticFile]:
-    files = sorted(it for it in folder.rglob("*") if it.suffix in _TYPES)
+    files = sorted(file for file in folder.rglob("*") if file.suffix in _TYPES)
     found = {
-        it.relative_to(folder).as_posix(): (it.read_bytes(), _TYPES[it.suffix]) for it in files
+        file.relative_to(folder).as_posix(): (file.read_bytes(), _TYPES[file.suffix])
+        for file in files
     }
     return {
         name: StaticFile(content, kind, sha256(content).hexdigest()[:12])
@@ -280,4 +285,4 @@ def as_json(value: Any) -> str:
 
 
 _FILTERS = (visible, short, span, ago, moment, number, as_text, segment, curl, as_json)
-FILTERS: dict[str, Callable[..., Any]] = {it.__name__: it for it in _FILTERS}
+FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FILTERS}

@@ -213,10 +213,13 @@ class Misfits(NamedTuple):
 def misfits(errors: Iterable[Mapping[str, Any]]) -> Misfits:
     """What pydantic found, as far as anybody reads it."""
     found = [
-        {"where": ".".join(str(part)[:100] for part in it["loc"][:10]), "what": _what(it)}
-        for it in islice(errors, 20)
+        {"where": ".".join(str(part)[:100] for part in error["loc"][:10]), "what": _what(error)}
+        for error in islice(errors, 20)
     ]
-    told = (f"{it['where']}: {it['what']}" if it["where"] else it["what"] for it in found[:3])
+    told = (
+        f"{misfit['where']}: {misfit['what']}" if misfit["where"] else misfit["what"]
+        for misfit in found[:3]
+    )
     return Misfits("; ".join(told), found)
 
 

@@ -223,7 +223,7 @@ class _Reader:
     def _flush(self) -> None:
         events, self._pending = self._pending, []
         if events:
-            batch = _Batch(events, b"".join(it.text for it in events))
+            batch = _Batch(events, b"".join(event.text for event in events))
             for client in self.clients:
                 client.put(batch)
 
@@ -266,7 +266,7 @@ async def queue_events(
                     yield (
                         batch.text
                         if whole
-                        else b"".join(it.text for it in batch.events if it.order > after)
+                        else b"".join(event.text for event in batch.events if event.order > after)
                     )
             except FellBehind as behind:
                 yield ServerSentEvent(event="fell_behind", data=str(behind))
@@ -286,7 +286,7 @@ async def _kept(engine: Engine, queue: str, cursor: str, index: int) -> AsyncGen
 
 def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
     return [
-        numbered for _, entry in groupby(events, key=lambda it: it.cursor)
+        numbered for _, entry in groupby(events, key=lambda event: event.cursor)
         for numbered in enumerate(entry)
     ]  # fmt: skip
 

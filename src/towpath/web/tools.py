@@ -72,7 +72,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     def schema(self, given: Sequence[str] = ()) -> dict[str, Any]:
         """The schema of its arguments; those that are *given* need not be sent."""
         schema = self.arguments.model_json_schema()
-        required = [it for it in schema.get("required", []) if it not in given]
+        required = [name for name in schema.get("required", []) if name not in given]
         return {**schema, "required": required} if required else _without_required(schema)
 
     def request(self, arguments: Mapping[str, Any]) -> ToolRequest:
@@ -81,13 +81,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
             found = self.arguments.model_validate(dict(arguments))
         except ValidationError as error:
             faults = [
-                f"{'.'.join(map(str, it['loc'])) or 'arguments'}: {it['msg']}"
-                for it in error.errors(include_url=False, include_input=False)
+                f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}"
+                for fault in error.errors(include_url=False, include_input=False)
             ]
             raise ToolArgumentsInvalid(f"{self.name}: {'; '.join(faults[:5])}") from None
         values = found.model_dump(mode="json", exclude_none=True)
         parts = {name: value for name, value in values.items() if f"{{{name}}}" in self.path}
-        path = self.path.format_map({it: quote(str(parts[it]), safe="") for it in parts})
+        path = self.path.format_map({name: quote(str(parts[name]), safe="") for name in parts})
         rest = {name: value for name, value in values.items() if name not in parts}
         if self.method == "GET":
             return ToolRequest(self.method, path, urlencode(rest, doseq=True), b"")
@@ -119,8 +119,8 @@ class ToolsPath:
 
     def __init__(self, found: Sequence[Tools], *, version: str, limits: ServerLimits) -> None:
         self._found, self._version = found, version
-        self._hosts = {it.lower() for it in limits.mcp_hosts}
-        self._origins = {it.lower().rstrip("/") for it in limits.mcp_origins}
+        self._hosts = {host.lower() for host in limits.mcp_hosts}
+        self._origins = {origin.lower().rstrip("/") for origin in limits.mcp_origins}
         self._starting = asyncio.Lock()
         self._endpoint: Endpoint | None = None
 

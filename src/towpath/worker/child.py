@@ -206,20 +206,20 @@ class _Lines(logging.Handler):
 def _raised(error: BaseException) -> Raised:
     name = type(only_leaf(error)).__qualname__
     match only_leaf(error):
-        case Discard() as it:
-            return Raised("discard", "Discard", words_of(it.reason))
-        case Retry() as it:
-            after = None if it.after is None else duration_ms("after", it.after)
-            return Raised("retry", name, words_of(it.reason), after)
-        case Snooze(until=datetime() as until) as it:
-            return Raised("snooze", name, str(it), instant_ms("until", until), absolute=True)
-        case Snooze() as it:
-            return Raised("snooze", name, str(it), duration_ms("until", it.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
-        case HandOver() as it:
-            return Raised("hand_over", name, str(it), duration_ms("lease", it.lease))
-        case it:
-            name = type(first_leaf(it)[0]).__qualname__
-            return Raised("", name, reason_of(it), trace=_trace(it))
+        case Discard() as discard:
+            return Raised("discard", "Discard", words_of(discard.reason))
+        case Retry() as retry:
+            after = None if retry.after is None else duration_ms("after", retry.after)
+            return Raised("retry", name, words_of(retry.reason), after)
+        case Snooze(until=datetime() as until) as snooze:
+            return Raised("snooze", name, str(snooze), instant_ms("until", until), absolute=True)
+        case Snooze() as snooze:
+            return Raised("snooze", name, str(snooze), duration_ms("until", snooze.until))  # pyright: ignore[reportArgumentType] -- not a datetime, see above
+        case HandOver() as hand_over:
+            return Raised("hand_over", name, str(hand_over), duration_ms("lease", hand_over.lease))
+        case failure:
+            name = type(first_leaf(failure)[0]).__qualname__
+            return Raised("", name, reason_of(failure), trace=_trace(failure))
 
 
 def _trace(error: BaseException) -> str:

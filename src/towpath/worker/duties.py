@@ -34,18 +34,18 @@ async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log)
     from before: their server does not answer, or something about them is broken. Raises what
     waiting can't mend if it is so of all of them.
     """
-    tasks = {asyncio.create_task(_trouble(app, it, log)): it for it in queues}
+    tasks = {asyncio.create_task(_trouble(app, queue, log)): queue for queue in queues}
     if not tasks:
         return []
     done, slow = await asyncio.wait(tasks, timeout=_CONFIGURED_S)
     for task in slow:
         task.cancel()
     await asyncio.gather(*slow, return_exceptions=True)
-    troubles = {tasks[it]: error for it in done if (error := it.result()) is not None}
-    hopeless = [it for it in troubles.values() if it.retry is RetryAdvice.NEVER]
+    troubles = {tasks[task]: error for task in done if (error := task.result()) is not None}
+    hopeless = [trouble for trouble in troubles.values() if trouble.retry is RetryAdvice.NEVER]
     if len(hopeless) == len(tasks):
         raise hopeless[0]
-    return [*troubles, *(tasks[it] for it in slow)]
+    return [*troubles, *(tasks[task] for task in slow)]
 
 
 async def keep_configuring(app: Registry, queue: QueueName, log: Log) -> None:
@@ -68,7 +68,7 @@ async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | N
 
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
-    wanted = _wanted([it for it in app.handlers if it.queue == queue])
+    wanted = _wanted([handler for handler in app.handlers if handler.queue == queue])
     before, now = await app.engine.queues.declare(queue, **wanted)
     if now != before:
         log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(before, now))
@@ -76,7 +76,7 @@ async def _configure(app: Registry, queue: str, log: Log) -> None:
 
 def _wanted(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
     """The handler without a name speaks for its queue; results are kept as long as any asks."""
-    kept = [it.options.keep for it in handlers if it.options.keep is not None]
+    kept = [handler.options.keep for handler in handlers if handler.options.keep is not None]
     wanted: dict[str, Any] = {"keep": max(kept, default=KEEP)}
     for handler in handlers:
         for name in ("retry", "max_attempts"):

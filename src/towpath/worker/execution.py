@@ -143,17 +143,17 @@ class Execution:
         What runs goes on to its end, whatever becomes of its handler.
         """
         known = self._handlers.pop(queue, {})
-        self._gone.update(it for it in known.values() if it not in handlers)
+        self._gone.update(handler for handler in known.values() if handler not in handlers)
         if handlers:
-            self._handlers[queue] = {it.named: it for it in handlers}
-            for it in handlers:
-                if it.options.most:
-                    self._limits.setdefault(it, asyncio.Semaphore(it.options.most))
-            if self._runs is None and any(it.options.record for it in handlers):
+            self._handlers[queue] = {handler.named: handler for handler in handlers}
+            for handler in handlers:
+                if handler.options.most:
+                    self._limits.setdefault(handler, asyncio.Semaphore(handler.options.most))
+            if self._runs is None and any(handler.options.record for handler in handlers):
                 recorder, engine = self._app.recorder, self._app.engine
                 self._runs = RecordedRuns(recorder, engine, self._log, self._runner.run)
-            mosts = [it.options.most for it in handlers]
-            most = None if None in mosts else sum(it for it in mosts if it)
+            mosts = [handler.options.most for handler in handlers]
+            most = None if None in mosts else sum(limit for limit in mosts if limit)
             self.queues.claim(queue, weight=weight, most=most)
         else:
             self.queues.stop(queue)
@@ -170,13 +170,16 @@ class Execution:
         """Let go of what belongs to removed handlers of which nothing runs any more."""
         if not self._gone:
             return
-        left = {it.handler for it in [*self._held, *(it for it, _ in self.queues.unsettled)]}
-        for handler in [it for it in self._gone if it not in left]:
+        left = {
+            attempt.handler
+            for attempt in [*self._held, *(ended for ended, _ in self.queues.unsettled)]
+        }
+        for handler in [gone for gone in self._gone if gone not in left]:
             self._gone.discard(handler)
             self._limits.pop(handler, None)
             self._processes.let_go(handler)
             others = self._handlers.get(handler.queue, {}).values()
-            if handler.name not in [it.name for it in others]:
+            if handler.name not in [other.name for other in others]:
                 self._metrics.forget(handler.queue, handler.name)
 
     def claim_no_more(self) -> None:
@@ -188,7 +191,11 @@ class Execution:
         for attempt in list(self._held):
             self.stop(attempt, Stop.DRAINED)
         await self._have_ended(self._held)
-        left = [it for it in self._held if it.handler and it.handler.place is Place.THREAD]
+        left = [
+            attempt
+            for attempt in self._held
+            if attempt.handler and attempt.handler.place is Place.THREAD
+        ]
         for attempt in left:
             if attempt.task is not None:
                 attempt.task.cancel()
@@ -197,7 +204,7 @@ class Execution:
             self._finish(attempt, Release(attempt.lease))
 
     async def _have_ended(self, attempts: Iterable[Attempt]) -> None:
-        tasks = [it.task for it in attempts if it.task is not None]
+        tasks = [attempt.task for attempt in attempts if attempt.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=PATIENCE)
 

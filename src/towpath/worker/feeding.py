@@ -36,7 +36,7 @@ class Feeding:
     @property
     def unsettled(self) -> list[Ended]:
         """What has ended and is not settled, of all queues. From any thread."""
-        return [it for feeder in self.feeders for it in feeder.unsettled]
+        return [ended for feeder in self.feeders for ended in feeder.unsettled]
 
     @property
     def ending(self) -> bool:

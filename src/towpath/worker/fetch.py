@@ -249,7 +249,7 @@ class Feeder:
             except PayloadTooLarge as error:
                 # The queue's limit was lowered since the result was checked. The name stays: if an
                 # earlier try came through, its answer and its claims are the ones that count.
-                settlements = [_fitting(it, error.limit) for it in settlements]
+                settlements = [_fitting(settlement, error.limit) for settlement in settlements]
             except ServerError as error:
                 self._lend()
                 wait = self._failed(error, sent)

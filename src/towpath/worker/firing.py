@@ -145,29 +145,32 @@ class Firing:
         known = await self._engine.schedules.recurring(self._queue, known=self._change)
         if known.change != self._change:
             self._change = known.change
-            self._stored = {name: stored(self._queue, name, it) for name, it in known.plans.items()}
+            self._stored = {
+                name: stored(self._queue, name, plan) for name, plan in known.plans.items()
+            }
         # In any order: workers that look at the same time then share what is due, instead of
         # racing for each.
         work = self._work()
-        pauses = [await self._see_to(it, known) for it in sample(work, len(work))]
+        pauses = [await self._see_to(planned, known) for planned in sample(work, len(work))]
         # Not all queues at the same moment, though they may have begun together.
         longest = LOOK_EVERY if self._declared else LOOK_AGAIN * uniform(0.8, 1.2)  # noqa: S311 -- no secret
         return min([longest, *pauses])
 
     def _work(self) -> list[_Work]:
         found: list[_Work] = []
-        for it in self._declared:
-            if it.name in self._stored:
-                reason = f"{it.name}: the queue keeps a schedule of that name; rename one of them"
+        for recurrence in self._declared:
+            if recurrence.name in self._stored:
+                name = recurrence.name
+                reason = f"{name}: the queue keeps a schedule of that name; rename one of them"
                 self._teller.trouble("fire", self._queue, "NameTaken", reason)
             else:
-                found.append(_Work(it))
-        for name, it in self._stored.items():
-            if it.work is None:
+                found.append(_Work(recurrence))
+        for name, schedule in self._stored.items():
+            if schedule.work is None:
                 reason = f"{name}: this release can't read its schedule"
                 self._teller.trouble("fire", self._queue, "Unreadable", reason)
-            elif not it.paused:
-                found.append(_Work(it.work, it.version, it.size))
+            elif not schedule.paused:
+                found.append(_Work(schedule.work, schedule.version, schedule.size))
         return found
 
     async def _see_to(self, work: _Work, known: RecurringWork) -> Duration:
@@ -199,16 +202,16 @@ class Firing:
         return ZERO
 
     def _wait(self, work: _Work, last: datetime, now: datetime) -> Duration:
-        it, version = work.what, work.version
-        cached = self._next.get(it.name)
+        recurrence, version = work.what, work.version
+        cached = self._next.get(recurrence.name)
         if cached is None or cached[:2] != (version, last):
-            coming = next(it.when.after(last), None)
-            cached = self._next[it.name] = (version, last, coming)
+            coming = next(recurrence.when.after(last), None)
+            cached = self._next[recurrence.name] = (version, last, coming)
         return LOOK_EVERY if cached[2] is None else max(cached[2] - now, ZERO)
 
     async def _fire_due(self, work: _Work, last: datetime, now: datetime) -> None:
-        it = work.what
-        found = due(it.when, last, now, it.missed)
+        recurrence = work.what
+        found = due(recurrence.when, last, now, recurrence.missed)
         rest, most = found.firings, _most(work)
         while rest:
             part = rest[:most]
@@ -219,23 +222,23 @@ class Firing:
                     raise
                 most = len(part) // 2  # there may be room for some of them
             else:
-                self._teller.fired(it, part, now)
+                self._teller.fired(recurrence, part, now)
                 last, rest = part[-1], rest[most:]
         if last != found.last:
             await self._fire(work, [], after=last, upto=found.last)
-        self._teller.missed(it, found.missed)
+        self._teller.missed(recurrence, found.missed)
 
     async def _fire(
         self, work: _Work, firings: Sequence[datetime], *, after: datetime | None, upto: datetime
     ) -> None:
-        it = work.what
+        recurrence = work.what
         await self._engine.schedules.fire_due(
             self._queue,
-            it.name,
-            [it.job(at) for at in firings],
+            recurrence.name,
+            [recurrence.job(at) for at in firings],
             after=after,
             upto=upto,
-            about=str(it.when),
+            about=str(recurrence.when),
             version=work.version,
         )
 

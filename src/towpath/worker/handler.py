@@ -164,15 +164,22 @@ class _Signature(msgspec.Struct, frozen=True):
         except TypeError as error:
             raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
-        asked = {name for name, it in hints.items() if _asks_for_context(it)}
-        contexts = [it.name for it in parameters if it.name in asked]
-        others = [it for it in parameters if it.name not in contexts]
-        needed = [it for it in others if it.default is it.empty and _one_value(it)]
+        asked = {name for name, hint in hints.items() if _asks_for_context(hint)}
+        contexts = [parameter.name for parameter in parameters if parameter.name in asked]
+        others = [parameter for parameter in parameters if parameter.name not in contexts]
+        needed = [
+            parameter
+            for parameter in others
+            if parameter.default is parameter.empty and _one_value(parameter)
+        ]
         if len(contexts) > 1 or len(needed) > 1:
             raise HandlerInvalid(name, rule="takes one payload and at most one Context")
-        if any(it.kind is it.POSITIONAL_ONLY and it.name in contexts for it in parameters):
+        if any(
+            parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in contexts
+            for parameter in parameters
+        ):
             raise HandlerInvalid(name, rule="takes its Context by name: put no `/` behind it")
-        payload = next((it for it in others if _one_value(it)), None)
+        payload = next((parameter for parameter in others if _one_value(parameter)), None)
         if payload is not None and payload.kind is payload.KEYWORD_ONLY:
             raise HandlerInvalid(name, rule="takes its payload first, not by name only")
         return cls(
@@ -181,7 +188,10 @@ class _Signature(msgspec.Struct, frozen=True):
             default=payload.default if payload else inspect.Parameter.empty,
             context=contexts[0] if contexts else None,
             context_first=bool(contexts) and parameters[0].name in contexts and payload is not None,
-            needs_context=any(it.name in contexts and it.default is it.empty for it in parameters),
+            needs_context=any(
+                parameter.name in contexts and parameter.default is parameter.empty
+                for parameter in parameters
+            ),
             result=hints.get("return", Any),
         )
 

@@ -137,18 +137,22 @@ class Heartbeat:
 
     async def _look(self) -> None:
         now = steady()
-        held = [it for it in self._held() if not it.over]
+        held = [attempt for attempt in self._held() if not attempt.over]
         if now - self._answered >= PATIENCE and self._overdue(now):
             await self._leave_without(held)
-        self._told = {it: at for it, at in self._told.items() if not it.over}
+        self._told = {attempt: at for attempt, at in self._told.items() if not attempt.over}
         for attempt in held:
             if attempt.deadline <= now:
                 self._out_of_time(attempt, now)
-        due = [it for it in held if it.renew_at <= now < it.deadline and it.stop is not Stop.LOST]
+        due = [
+            attempt
+            for attempt in held
+            if attempt.renew_at <= now < attempt.deadline and attempt.stop is not Stop.LOST
+        ]
         # What is done must not be done again because a blocked loop can't say so.
-        due += [it for it, _ in self._unsettled() if it.renew_at <= now]
+        due += [attempt for attempt, _ in self._unsettled() if attempt.renew_at <= now]
         # Each queue by itself: one whose server is away, or slow, costs the others no lease.
-        for queue, attempts in _by_queue(due, lambda it: it.lease).items():
+        for queue, attempts in _by_queue(due, lambda attempt: attempt.lease).items():
             if self._renewing.get(queue, 0.0) <= now:
                 self._renewing[queue] = math.inf
                 task = self._calls.create_task(self._renew(queue, attempts, now))
@@ -157,11 +161,11 @@ class Heartbeat:
     async def _renew(self, queue: QueueName, due: Sequence[Attempt], now: float) -> None:
         again = 0.0
         try:
-            renewals = [Renew(it.lease, milliseconds(it.ttl * 1000)) for it in due]
+            renewals = [Renew(attempt.lease, milliseconds(attempt.ttl * 1000)) for attempt in due]
             outcomes = await self._engine.settle(renewals)
         except ServerError as error:
             self._failed(error, due)
-            again = steady() + min(it.beat for it in due) / 4
+            again = steady() + min(attempt.beat for attempt in due) / 4
         else:
             for attempt, outcome in zip(due, outcomes, strict=True):
                 self._learn(attempt, outcome, now)
@@ -201,7 +205,7 @@ class Heartbeat:
         """End the process in place of a loop that hears no signal, and settle what it can't."""
         for attempt in held:
             attempt.over = True
-        batch = [*self._unsettled(), *((it, Release(it.lease)) for it in held)]
+        batch = [*self._unsettled(), *((attempt, Release(attempt.lease)) for attempt in held)]
         queues = _by_queue(batch, lambda ended: ended[0].lease).values()
         await asyncio.gather(*map(self._settle, queues))
         self._leave()
@@ -211,7 +215,7 @@ class Heartbeat:
         try:
             outcomes = await self._engine.settle([settlement for _, settlement in batch])
         except ServerError as error:
-            self._failed(error, [it for it, _ in batch])
+            self._failed(error, [attempt for attempt, _ in batch])
         else:
             self._report.settled(batch, outcomes)
 
@@ -227,7 +231,7 @@ class Heartbeat:
             silent = steady() - self._answered
             if silent >= _BLOCKED_AFTER and not self._warned:
                 self._warned = True
-                running = sum(not it.over for it in self._held())
+                running = sum(not attempt.over for attempt in self._held())
                 self._log.emit(LOOP_BLOCKED, blocked=silent, running=running)
             self._in_loop(self._pong)
 
@@ -245,7 +249,7 @@ class Heartbeat:
         self._log.emit(
             HEARTBEAT_FAILED,
             leases=len(attempts),
-            silent=max((now - it.renewed_at for it in attempts), default=0.0),
+            silent=max((now - attempt.renewed_at for attempt in attempts), default=0.0),
             error=type(error).__qualname__,
             reason=str(error),
         )

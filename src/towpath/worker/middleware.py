@@ -125,7 +125,7 @@ class Around:
             finally:
                 self._is_over = True
                 chain.cancel()
-                chain.add_done_callback(lambda it: it.cancelled() or it.exception())
+                chain.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         value = None if chain.cancelled() or chain.exception() else chain.result()
         if self._decided is not None:
@@ -139,14 +139,14 @@ class Around:
     async def _from(self, at: int) -> Any:
         if at == len(self._middleware):
             return await self._handled()
-        it = self._middleware[at]
-        inner = Next(it, lambda: self._shown(self._from(at + 1)))
+        middleware = self._middleware[at]
+        inner = Next(middleware, lambda: self._shown(self._from(at + 1)))
         try:
-            value = await it(self._ctx, inner)
-            _require_called(it, inner)
+            value = await middleware(self._ctx, inner)
+            _require_called(middleware, inner)
         except Exception as error:
             if error is not inner.raised and not isinstance(error, Verdict):
-                self._failed(it, error)
+                self._failed(middleware, error)
             raise
         return inner.value if value is None else value
 

@@ -85,14 +85,14 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
     """What *value* is made of, by name; None if it is one piece."""
     match value:
         case BaseModel():
-            own = [(it, getattr(value, it, None)) for it in type(value).model_fields]
+            own = [(name, getattr(value, name, None)) for name in type(value).model_fields]
             return own + list((value.model_extra or {}).items())
         case dict():
             return cast("dict[Any, Any]", value).items()
         case list() | tuple():
             return enumerate(cast("list[Any]", value))
         case _ if is_dataclass(value):
-            return [(it.name, getattr(value, it.name, None)) for it in fields(value)]
+            return [(field.name, getattr(value, field.name, None)) for field in fields(value)]
         case _:
             return None
 

@@ -117,11 +117,13 @@ def _has_model(kind: Any, seen: frozenset[Any] = frozenset()) -> bool:
         return True
     made = get_origin(kind) or kind
     inner = get_args(kind) if made in seen else (*get_args(kind), *_fields(made))
-    return any(_has_model(it, seen | {made}) for it in inner)
+    return any(_has_model(part, seen | {made}) for part in inner)
 
 
 def _fields(kind: Any) -> Iterable[Any]:
-    if not isinstance(kind, type) or not any(hasattr(kind, it) for it in _MADE_OF_FIELDS):
+    if not isinstance(kind, type) or not any(
+        hasattr(kind, attribute) for attribute in _MADE_OF_FIELDS
+    ):
         return ()
     try:
         return get_type_hints(kind).values()

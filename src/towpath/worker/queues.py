@@ -47,14 +47,16 @@ class ServedQueues:
         if chosen is not None:
             weights = cast("Mapping[str, int]", chosen) if isinstance(chosen, Mapping) else None
             self._chosen = {
-                queue_name(it): whole("weight", weights[it], 1, 1_000) if weights else BY_HANDLERS
-                for it in chosen
+                queue_name(queue): whole("weight", weights[queue], 1, 1_000)
+                if weights
+                else BY_HANDLERS
+                for queue in chosen
             }
             if not handlers_later:
                 self._require_handlers(self._chosen)
 
     def _require_handlers(self, chosen: Iterable[QueueName]) -> None:
-        own = {it.queue for it in self._app.handlers}
+        own = {handler.queue for handler in self._app.handlers}
         for name in chosen:
             if name not in own:
                 known = ", ".join(sorted(own))
@@ -77,7 +79,7 @@ class ServedQueues:
 
     def weight(self, queue: QueueName, handlers: Handlers) -> int:
         given = self._chosen[queue] if self._chosen else BY_HANDLERS
-        return given or max(it.options.weight for it in handlers)
+        return given or max(handler.options.weight for handler in handlers)
 
 
 class Following:
@@ -119,7 +121,7 @@ class Following:
     def look(self) -> None:
         """Serve what the app's handlers ask for now. What goes, goes before anything comes."""
         wanted = self._queues.handlers
-        for queue in [it for it in self.served if it not in wanted]:
+        for queue in [served for served in self.served if served not in wanted]:
             self._lose(queue)
         for queue, handlers in wanted.items():
             if self.served.get(queue) != handlers:

@@ -45,8 +45,8 @@ class Recurrences:
 
     def __init__(self, recurrences: Iterable[Recurrence] = ()) -> None:
         self._all: dict[tuple[str, str], Recurrence] = {}
-        for it in recurrences:
-            self.add(it)
+        for recurrence in recurrences:
+            self.add(recurrence)
 
     def add(self, recurrence: Recurrence) -> Recurrence:
         """Raises InvalidOption if its queue has recurring work of that name."""
@@ -62,9 +62,9 @@ class Recurrences:
 
     def remove(self, queue: str, handler: str | None) -> None:
         """Forget those that submit to that handler of *queue*."""
-        for key, it in list(self._all.items()):
-            headers: Mapping[str, str] = it.options.get("headers") or {}
-            if it.queue == queue and headers.get("handler") == handler:
+        for key, recurrence in list(self._all.items()):
+            headers: Mapping[str, str] = recurrence.options.get("headers") or {}
+            if recurrence.queue == queue and headers.get("handler") == handler:
                 del self._all[key]
 
     def __iter__(self) -> Iterator[Recurrence]:
@@ -75,9 +75,9 @@ class Recurrences:
 
     def by_queue(self, queues: Container[str] = EVERY_QUEUE) -> dict[QueueName, list[Recurrence]]:
         found: dict[QueueName, list[Recurrence]] = {}
-        for it in self:
-            if it.queue in queues:
-                found.setdefault(queue_name(it.queue), []).append(it)
+        for recurrence in self:
+            if recurrence.queue in queues:
+                found.setdefault(queue_name(recurrence.queue), []).append(recurrence)
         return found
 
 
@@ -130,10 +130,12 @@ async def fire_due(
     """
     declared = recurrences.by_queue(queues)
     kept = (await engine.schedules.changes()).queues or {}
-    names = declared.keys() | {it for it in kept if it in queues}
+    names = declared.keys() | {queue for queue in kept if queue in queues}
     teller = Teller(log or Log(), Metrics())
-    firing = [Firing(engine, it, declared.get(it, ()), teller) for it in names]
-    outcomes = await asyncio.gather(*(it.fire_due() for it in firing), return_exceptions=True)
+    firing = [Firing(engine, queue, declared.get(queue, ()), teller) for queue in names]
+    outcomes = await asyncio.gather(
+        *(of_queue.fire_due() for of_queue in firing), return_exceptions=True
+    )
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
@@ -194,7 +196,7 @@ class _Watch:
     def _serve(self) -> None:
         """A task for each queue that has something to fire, and none for the others."""
         declared = self._recurrences.by_queue(self._queues)
-        wanted = declared.keys() | {it for it in self._kept if it in self._queues}
+        wanted = declared.keys() | {queue for queue in self._kept if queue in self._queues}
         for queue in self._firing.keys() - wanted:
             self._firing.pop(queue)[1].cancel()
         for queue in wanted:
@@ -208,16 +210,20 @@ class _Watch:
         heard = await self._engine.schedules.changes(self._last)
         self._mind_the_clock(heard.now)
         if heard.queues is not None:
-            lost = [it for it in self._kept if it not in heard.queues and it in self._queues]
+            lost = [
+                queue for queue in self._kept if queue not in heard.queues and queue in self._queues
+            ]
             for queue in lost:  # all its schedules were removed, or the index was lost
                 await self._engine.schedules.mend(queue)
             for queue, entry in heard.queues.items():
                 if self._kept.get(queue) != entry:
                     self._wake(queue)
             self._last, self._kept = heard.last, heard.queues
-            begun = {it: entry.change for it, entry in heard.queues.items() if entry.begun}
+            begun = {queue: entry.change for queue, entry in heard.queues.items() if entry.begun}
             known = {
-                queue: it for queue, it in self._unfinished.items() if it[0] == begun.get(queue)
+                queue: unfinished
+                for queue, unfinished in self._unfinished.items()
+                if unfinished[0] == begun.get(queue)
             }
             self._unfinished = {
                 queue: known.get(queue, (change, 0))

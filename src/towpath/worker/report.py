@@ -92,11 +92,13 @@ class Report:
     def _completed(self, metrics: HandlerMetrics, attempts: list[Attempt]) -> None:
         self.completed += len(attempts)
         metrics.completed.inc(len(attempts))
-        metrics.ran.observe_many([it.ran for it in attempts])
-        metrics.waited.observe_many([it.waited for it in attempts])
+        metrics.ran.observe_many([attempt.ran for attempt in attempts])
+        metrics.waited.observe_many([attempt.waited for attempt in attempts])
         if self.log.wants(events.JOB_COMPLETED):
-            for it in attempts:
-                self.log.emit(events.JOB_COMPLETED, **_named(it), waited=it.waited, ran=it.ran)
+            for attempt in attempts:
+                self.log.emit(
+                    events.JOB_COMPLETED, **_named(attempt), waited=attempt.waited, ran=attempt.ran
+                )
 
     def _refused(self, attempt: Attempt, settlement: Settlement) -> None:
         self._of(attempt).stale_refused.inc()

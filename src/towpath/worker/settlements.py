@@ -222,6 +222,6 @@ def handler_missing(lease: Lease, known: Iterable[Handler[Any, Any, Any]]) -> Se
     """The job names a handler that this worker does not have."""
     wanted = lease.headers.get("handler")
     asked = f"handler {wanted!r}" if wanted else "a handler without a name"
-    names = [it.named or f"{it.name} (without a name)" for it in known]
+    names = [handler.named or f"{handler.name} (without a name)" for handler in known]
     have = ", ".join(names) or "none"
     return Bury(lease, f"HandlerNotFound: the job asks for {asked}; this worker has: {have}")

@@ -42,7 +42,9 @@ class Slots:
     def take(self, share: Share, at_most: int) -> int:
         """As many slots as *share* may have now, up to *at_most*; they are its own from now on."""
         wanted = min(at_most, self.free, share.most - share.held)
-        rivals = [it for it in self._wanting if it is not share and it.held < it.most]
+        rivals = [
+            rival for rival in self._wanting if rival is not share and rival.held < rival.most
+        ]
         # Who comes back from a pause begins where the others are.
         share.turn = max(share.turn, self._turn)
         taken = self._in_turn(share, rivals, wanted) if rivals else max(wanted, 0)
@@ -83,17 +85,20 @@ class Slots:
         thousand queues that all begin to ask, waking each of them each time takes seconds.
         """
         if self.free > 0:
-            able = [it for it in self._wanting if it.held < it.most]
+            able = [share for share in self._wanting if share.held < share.most]
             if len(able) > self.free:
-                able = nsmallest(self.free, able, key=lambda it: it.turn)
-            for it in able:
-                it.wake()
+                able = nsmallest(self.free, able, key=lambda share: share.turn)
+            for share in able:
+                share.wake()
 
     def _in_turn(self, share: Share, rivals: list[Share], wanted: int) -> int:
         """How many of the free slots fall to *share* if everybody who wants takes his turn."""
         # A tie goes to who asks: he is here.
-        turns = [(it.turn, it is not share, n) for n, it in enumerate([share, *rivals])]
-        room = [it.most - it.held for it in [share, *rivals]]
+        turns = [
+            (contender.turn, contender is not share, n)
+            for n, contender in enumerate([share, *rivals])
+        ]
+        room = [contender.most - contender.held for contender in [share, *rivals]]
         heapify(turns)
         mine = 0
         for _ in range(max(self.free, 0)):

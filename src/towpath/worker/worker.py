@@ -202,7 +202,7 @@ class Worker:
                 doing = Doing(
                     host=host, pid=pid, queues=queues, serving=len(queues), slots=self.concurrency,
                     running=execution.running,
-                    jobs=[Running(it.lease.job, it.taken_ms) for it in execution.held],
+                    jobs=[Running(held.lease.job, held.taken_ms) for held in execution.held],
                 )  # fmt: skip
                 with suppress(ServerError):  # what claims says what is wrong
                     await living.tell(self.name, doing)

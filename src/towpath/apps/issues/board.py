@@ -134,10 +134,10 @@ class Board:
             connection: tables.Connection, there: Mapping[str, Issue]
         ) -> dict[str, Issue | None]:
             told = {id: change(there.get(id)) for id, change in wanted.items()}
-            return {id: it and self._judged(connection, it, told) for id, it in told.items()}
+            return {id: new and self._judged(connection, new, told) for id, new in told.items()}
 
         change = changes.changed(list(wanted), judged, self._beside, unless)
-        return [Revised(*it) for it in await self.ledger.decide(change)]
+        return [Revised(*parts) for parts in await self.ledger.decide(change)]
 
     def _judged(
         self, connection: tables.Connection, issue: Issue, told: Mapping[str, Issue | None]
@@ -145,7 +145,7 @@ class Board:
         """*issue* as the policy sees it; *told* are those that change with it."""
         named = self.policy.blockers(issue)
         others = tables.open_among(connection, [id for id in named if id not in told])
-        beside = [it.id for id in named if (it := told.get(id)) and _is_open(it)]
+        beside = [other.id for id in named if (other := told.get(id)) and _is_open(other)]
         blockers = [id for id in named if id in others or id in beside]
         return life.judged(issue, self.policy, now=wall_ms(), open_blockers=blockers)
 
@@ -171,11 +171,12 @@ class Board:
 
     async def _follow_up(self, some: Sequence[Revised], *, settle: bool = True) -> None:
         """Tell the queue, and outsiders, of rows that have changed."""
-        changed = [(it.before, it.after) for it in some if it.changed and it.after is not None]
+        changed = [(row.before, row.after) for row in some if row.changed and row.after is not None]
         if settle:
             with suppress(ServerError):
-                await self.settle(*(it for before, it in changed if not before), new=True)
-                await self.settle(*(it for before, it in changed if before and not _is_settled(it)))
+                await self.settle(*(after for before, after in changed if not before), new=True)
+                old = (after for before, after in changed if before and not _is_settled(after))
+                await self.settle(*old)
         for before, after in changed:
             delay = (before.found, before.pr_number) if before else (0, None)
             if delay != (after.found, after.pr_number):
@@ -188,7 +189,7 @@ class Board:
 
     async def _judge_again(self, ids: list[str]) -> None:
         for at in range(0, len(ids), _SOME):
-            await self.revise_all({id: lambda it: it for id in ids[at : at + _SOME]})
+            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _SOME]})
 
     # ── telling the queue ────────────────────────────────────────────────────────────────
 
@@ -198,12 +199,13 @@ class Board:
         What is to be submitted is noted before, so that whoever changes the row meanwhile knows of
         it (a *new* row was made with that note), and again after: a crash in between is seen.
         """
-        offered = [it for it in issues if it.wanted]
+        offered = [issue for issue in issues if issue.wanted]
         for issue in issues if not new else ():
             told = issue.applied.partition(" ")[0]
             if told != issue.task_id or not issue.wanted:
                 await self.withdraw(told)
-        if not_offered := [it for it in issues if not it.wanted and not (new and it.settled)]:
+        not_offered = [issue for issue in issues if not (issue.wanted or (new and issue.settled))]
+        if not_offered:
             await self.ledger.write(changes.settled(not_offered))
         if offered:
             await self._submit(offered, new=new)
@@ -217,10 +219,10 @@ class Board:
     async def _submit(self, issues: list[Issue], *, new: bool) -> None:
         engine, known = await self.engine(), set[str]()
         if not new:
-            known = {it.id for it in issues if _is_told(it)}
+            known = {issue.id for issue in issues if _is_told(issue)}
             noted = zip(issues, await self.ledger.write(changes.intended(issues)), strict=True)
-            issues = [replace(it, revision=it.revision + 1) for it, is_noted in noted if is_noted]
-        await engine.submit_many(ISSUES, [_job(it) for it in issues if it.id not in known])
+            issues = [replace(issue, revision=issue.revision + 1) for issue, ok in noted if ok]
+        await engine.submit_many(ISSUES, [_job(issue) for issue in issues if issue.id not in known])
         for issue in issues:
             if issue.id in known:
                 # Somebody may have claimed it just now: it is told when that ends.
@@ -239,7 +241,7 @@ class Board:
             if not some:
                 return
             after = some[-1].id
-            waiting = [_job(it) for it in some if it.wanted and not it.held]
+            waiting = [_job(issue) for issue in some if issue.wanted and not issue.held]
             await engine.submit_many(ISSUES, waiting)
             for issue in some:
                 if issue.held:
@@ -272,7 +274,7 @@ class Board:
         digest = self.policy.digest
         await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
         for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
-            revised = await self.revise(issue.id, lambda it: _ready(it, now))
+            revised = await self.revise(issue.id, lambda current: _ready(current, now))
             if revised.after is not None:
                 await self.mirrors.delayed(revised.after)
 
@@ -289,11 +291,11 @@ class Board:
             job = None
         if job is not None and job.state is State.LEASED:
             expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
-            await self.revise(issue.id, lambda it: _expiring(it, issue, expires))
+            await self.revise(issue.id, lambda current: _expiring(current, issue, expires))
             return None
         word, ended = _end_of(job, how)
         told = why[:_OUTCOME_MOST] or ended
-        revised = await self.revise(issue.id, lambda it: _ended(it, issue, job, told))
+        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, told))
         if revised.changed:
             await self._tell_end(issue, word)
         return revised

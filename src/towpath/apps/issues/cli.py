@@ -248,7 +248,7 @@ async def policy(
     async with _ledger(session, database) as ledger:
         issues = await _open_issues(ledger)
     shown = [(before, after) for before, after in _judged(issues, wanted)]
-    differ = [it for it in shown if _sentence(it[0]) != _sentence(it[1])]
+    differ = [pair for pair in shown if _sentence(pair[0]) != _sentence(pair[1])]
     session.out.answers(
         POLICY_COLUMNS, differ[:limit], _difference, _compared, none="nothing would be different"
     )
@@ -308,14 +308,14 @@ async def _open_issues(ledger: Ledger) -> list[Issue]:
         partial(tables.everything, after=found[-1].id if found else "", size=_LARGEST_PAGE)
     ):
         found += some
-    return [it for it in found if it.state == "open"]
+    return [issue for issue in found if issue.state == "open"]
 
 
 def _judged(issues: list[Issue], wanted: Policy) -> Iterator[tuple[Issue, Issue]]:
     from towpath.apps.issues.life import judged  # noqa: PLC0415 -- slow to import
     from towpath.clock import wall_ms  # noqa: PLC0415 -- the same
 
-    known = {it.id for it in issues}
+    known = {issue.id for issue in issues}
     for issue in issues:
         blocking = [id for id in wanted.blockers(issue) if id in known]
         yield issue, judged(issue, wanted, now=wall_ms(), open_blockers=blocking)

@@ -102,8 +102,8 @@ class GitHub:
                 yield Page([], before, changed=False)
                 path = before.next
                 continue
-            found = [it for entry in page.entries if (it := _found(entry, repository))]
-            numbers = frozenset(it.facts.number for it in found)
+            found = [listed for entry in page.entries if (listed := _found(entry, repository))]
+            numbers = frozenset(issue.facts.number for issue in found)
             yield Page(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
 
@@ -213,7 +213,7 @@ def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
 def caller_of(options: IssuesOptions) -> Caller:
     """Calls that reach GitHub: the address is the operator's own, and may be a private one."""
     hosts = [options.github_host, *([options.github_api] if options.github_api else [])]
-    allow = (*(parse_target(it).host for it in hosts), *options.allow)
+    allow = (*(parse_target(host).host for host in hosts), *options.allow)
     return Caller(allow=allow, timeout=WITHIN, largest_answer=_LARGEST_ANSWER)
 
 

@@ -101,7 +101,7 @@ class Handing:
     async def full(self, issue: Issue) -> tuple[str, int] | None:
         """Whose limit keeps *issue* from being handed out, and that limit."""
         limits, place = self._board.policy.limits, issue.repository.lower()
-        held = await self._board.ledger.read(lambda it: tables.held_in(it, place))
+        held = await self._board.ledger.read(lambda connection: tables.held_in(connection, place))
         is_full = limits.repository and held >= limits.repository
         return (issue.repository, limits.repository) if is_full else None
 
@@ -144,13 +144,13 @@ class Handing:
         board, only = self._board, self._board.policy.only_highest
         if not (wish.chooses or avoided or only):
             return None
-        places = [it.lower() for it in wish.repositories] or None
+        places = [repository.lower() for repository in wish.repositories] or None
         if wish.roles and places and len(wish.roles) * len(places) <= SELECTORS_MOST:
             some = [selector_of(place, role) for place in places for role in wish.roles]
         else:
             query = tables.selectors_of(places, wish.roles or None)
             some = await board.ledger.read(query)
-        some = [it for it in some if it.partition("|")[0] not in avoided]
+        some = [selector for selector in some if selector.partition("|")[0] not in avoided]
         if only or len(some) > SELECTORS_MOST:
             highest = await board.ledger.read(tables.highest) if only else None
             best = tables.best_selectors(some, SELECTORS_MOST, priority=highest)

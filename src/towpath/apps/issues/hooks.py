@@ -179,7 +179,9 @@ class Intake:
         ids = await ledger.read(tables.labelled(fact.repository, old))
         changed: list[str] = []
         for id in ids:
-            revised = await self._board.revise(id, lambda it: it and _relabelled(it, old, new))
+            revised = await self._board.revise(
+                id, lambda current: current and _relabelled(current, old, new)
+            )
             if revised.changed:
                 changed.append(id)
         return changed
@@ -193,7 +195,7 @@ class Intake:
 
 
 def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
-    kept = {it for it in issue.labels if it.lower() != old.lower()}
+    kept = {label for label in issue.labels if label.lower() != old.lower()}
     if len(kept) == len(issue.labels):
         return issue
     return replace(issue, labels=tuple(sorted({*kept, new} if new else kept)))

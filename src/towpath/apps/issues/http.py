@@ -66,7 +66,7 @@ async def put(body: IssueIn, issues: TheIssues, _: CanSubmit) -> IssueOut:
 async def list_issues(issues: TheIssues, _: CanRead, which: Annotated[Which, Query()]) -> IssuesOut:
     """A page of issues, by repository and number: what is handed out, and who holds what."""
     page = await issues.list(**which.model_dump())
-    return IssuesOut(issues=[IssueOut.of(it) for it in page.issues], after=page.after)
+    return IssuesOut(issues=[IssueOut.of(issue) for issue in page.issues], after=page.after)
 
 
 @router.get("/issues/{repository}/{number}", response_model=IssueOut, responses=documented(404))

@@ -68,7 +68,7 @@ def judged(issue: Issue, policy: Policy, *, now: int, open_blockers: list[str]) 
     the holder is asked to stop.
     """
     kind = policy.task_type(issue.labels)
-    done = tuple(it for it in issue.done if it in (TaskType.DEVELOPMENT, kind))
+    done = tuple(task for task in issue.done if task in (TaskType.DEVELOPMENT, kind))
     issue = _delayed(replace(issue, done=done, policy=policy.digest), kind, policy, now)
     if issue.held:
         reason = policy.withdrawn(issue)

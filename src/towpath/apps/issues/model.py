@@ -111,8 +111,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def _texts(some: tuple[str, ...]) -> tuple[str, ...]:
     """Labels and logins: one line each, no two alike, in one order whoever tells of them."""
-    lines = (one_line(it, most=LABEL_MOST) for it in some[:LABELS_MOST])
-    return tuple(sorted({it for it in lines if it}))
+    lines = (one_line(text, most=LABEL_MOST) for text in some[:LABELS_MOST])
+    return tuple(sorted({line for line in lines if line}))
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ class Moving:
             for issue in some:
                 other = await board.ledger.decide(changes.moved(issue, new))
                 await board.withdraw(other)
-                revised = await board.revise(issue_id(new, issue.number), lambda it: it)
+                revised = await board.revise(issue_id(new, issue.number), lambda current: current)
                 ids += [revised.after.id] if revised.after else []
         await board.ledger.decide(changes.repository_renamed(old, new))
         if ids:

@@ -66,7 +66,7 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
 
     def takes(self, repository: str) -> bool:
         """Whether issues of *repository* are handed out."""
-        named = {it.lower() for it in self.repositories}
+        named = {name.lower() for name in self.repositories}
         return not named or repository.lower() in named
 
 

@@ -145,7 +145,7 @@ class Policy(_Part, frozen=True, kw_only=True):
 
     def urgency(self, issue: Issue) -> int:
         by_label = {label.lower(): number for label, number in self.priorities.items()}
-        found = [by_label[it] for it in map(str.lower, issue.labels) if it in by_label]
+        found = [by_label[label] for label in map(str.lower, issue.labels) if label in by_label]
         return max(found, default=self.priority)
 
     def withheld(self, issue: Issue, kind: TaskType, open_blockers: list[str]) -> Withheld | None:
@@ -170,7 +170,11 @@ class Policy(_Part, frozen=True, kw_only=True):
         for label in issue.labels:
             if label.lower() in _lower(self.never):
                 return Withheld("never", f"issues with the label {label} are never handed out")
-        people = [it for it in issue.assignees if it.lower() not in _lower(self.ignored_assignees)]
+        people = [
+            person
+            for person in issue.assignees
+            if person.lower() not in _lower(self.ignored_assignees)
+        ]
         if people:
             return Withheld("assigned", f"it is assigned to {', '.join(people[:5])}")
         return None
@@ -189,7 +193,7 @@ class Policy(_Part, frozen=True, kw_only=True):
     def shown_labels(self, agent: str) -> tuple[str, ...]:
         """The labels that say who holds an issue."""
         of_agent = self.show.agent_label.replace("{agent}", agent)[:_LABEL_LONGEST]
-        return tuple(it for it in (self.show.label, of_agent) if it)
+        return tuple(label for label in (self.show.label, of_agent) if label)
 
     def branch(self, issue: Issue) -> str:
         """The branch for *issue*: by its number, never by a text of its author."""
@@ -204,7 +208,7 @@ class Withheld(NamedTuple):
 
 
 def _lower(some: tuple[str, ...]) -> set[str]:
-    return {it.lower() for it in some}
+    return {text.lower() for text in some}
 
 
 def _is_role(name: str) -> bool:

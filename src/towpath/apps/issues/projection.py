@@ -72,14 +72,16 @@ class Projector:
     async def _show(self, issue: Issue) -> None:
         policy = self._board.policy
         wanted = policy.shown_labels(issue.agent)
-        noted = await self._board.revise(issue.id, lambda it: _about_to_show(it, issue, wanted))
+        noted = await self._board.revise(
+            issue.id, lambda current: _about_to_show(current, issue, wanted)
+        )
         now = noted.after
         if now is None or (now.agent, now.token) != (issue.agent, issue.token):
             return  # another job comes for what it is now
         found = await self._found(issue)
-        there = {it.lower() for it in found.facts.labels}
-        missing = [it for it in wanted if it.lower() not in there]
-        strange = [it for it in now.shown if it not in wanted and it.lower() in there]
+        there = {label.lower() for label in found.facts.labels}
+        missing = [label for label in wanted if label.lower() not in there]
+        strange = [label for label in now.shown if label not in wanted and label.lower() in there]
         for label in strange:
             await self._github.remove_label(issue.repository, issue.number, label)
         if missing:
@@ -92,7 +94,7 @@ class Projector:
         if missing or strange:
             found = await self._found(issue)
         await self._board.revise(
-            issue.id, lambda it: _after(it, found, issue, shown=wanted, branch=branch)
+            issue.id, lambda current: _after(current, found, issue, shown=wanted, branch=branch)
         )
         self._count("shown")
 
@@ -104,7 +106,9 @@ class Projector:
     async def _found(self, issue: Issue) -> Found:
         found = await self._github.issue(issue.repository, issue.number)
         if found is None:
-            await self._board.revise(issue.id, lambda it: it and replace(it, state=IssueState.GONE))
+            await self._board.revise(
+                issue.id, lambda current: current and replace(current, state=IssueState.GONE)
+            )
             raise Discard("GitHub does not have the issue any more")
         return found
 
@@ -113,11 +117,11 @@ class Projector:
     async def _undo(self, issue: Issue) -> None:
         if not issue.shown:
             return
-        await self._board.revise(issue.id, lambda it: _about_to_undo(it, issue))
+        await self._board.revise(issue.id, lambda current: _about_to_undo(current, issue))
         for label in issue.shown:
             await self._github.remove_label(issue.repository, issue.number, label)
         found = await self._github.issue(issue.repository, issue.number)
-        await self._board.revise(issue.id, lambda it: _after(it, found, issue, shown=()))
+        await self._board.revise(issue.id, lambda current: _after(current, found, issue, shown=()))
         self._count("undone")
 
     async def _refused(self, issue: Issue, reason: str) -> None:

@@ -294,7 +294,9 @@ class Issues:
         return held, job
 
     async def _offer(self, issue: Issue) -> Issue:
-        revised = await self.board.revise(issue.id, lambda it: it and life.offered_anew(it))
+        revised = await self.board.revise(
+            issue.id, lambda current: current and life.offered_anew(current)
+        )
         return revised.after or issue
 
     async def _stale(self, task_id: str) -> TaskStale | TaskNotFound:

@@ -78,7 +78,7 @@ class Reconciler:
         if options.repositories:
             return list(options.repositories)
         known = await self._board.ledger.read(tables.repository_facts)
-        return [it["name"] for it in known if it["source"] == Source.GITHUB]
+        return [repository["name"] for repository in known if repository["source"] == Source.GITHUB]
 
     async def compare(self, name: str) -> Synced:
         """Compare one repository with GitHub. Raises what `calls` raises, LedgerError."""
@@ -139,19 +139,23 @@ class Reconciler:
     async def _page(self, page: Page) -> int:
         """Take in what a page tells; how many rows were not as it says."""
         board = self._board
-        ids = [it.facts.id for it in page.issues]
+        ids = [issue.facts.id for issue in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
         now = wall_ms()
 
         def told(found: Found) -> Change:
-            return lambda it: _told(it, found, now)
+            return lambda current: _told(current, found, now)
 
         differ = {
-            it.facts.id: told(it)
-            for it in page.issues
-            if told(it)(known.get(it.facts.id)) != known.get(it.facts.id)
+            issue.facts.id: told(issue)
+            for issue in page.issues
+            if told(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
         }
-        changed = [it.after for it in await board.revise_all(differ) if it.changed and it.after]
+        changed = [
+            revised.after
+            for revised in await board.revise_all(differ)
+            if revised.changed and revised.after
+        ]
         for issue in changed:
             if issue.id in known and not _only_read(known[issue.id], issue):
                 self._repaired(issue.id, "issue")
@@ -191,15 +195,17 @@ class Reconciler:
             for id in linked_issues(pull, self._board):
                 linked[id] = max(pull.number, linked.get(id) or 0)
         for id, number in linked.items():
-            await self._board.revise(id, lambda it, number=number: it and _linked(it, number))
+            await self._board.revise(
+                id, lambda current, number=number: current and _linked(current, number)
+            )
 
     async def _drifted(self, repository: str) -> int:
         """Have GitHub show who holds what, where it does not."""
         board, count = self._board, 0
         for issue in await board.ledger.read(tables.shown_otherwise(repository)):
             wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
-            has = {it.lower() for it in issue.labels}
-            right = wanted == set(issue.shown) and all(it.lower() in has for it in wanted)
+            has = {label.lower() for label in issue.labels}
+            right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
             if not right and issue.source is Source.GITHUB:
                 await board.show(issue.id)
                 self._repaired(issue.id, "label")
@@ -245,7 +251,7 @@ def _linked(issue: Issue, number: int | None) -> Issue:
 def _only_read(before: Issue, after: Issue) -> bool:
     """Whether GitHub says what we knew: only that we asked for it is new."""
     names = ("title", "body", "labels", "assignees", "state", "version")
-    return all(getattr(before, it) == getattr(after, it) for it in names)
+    return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 async def submit_sync(engine: Engine, repository: str | None, *, anew: bool = False) -> str:

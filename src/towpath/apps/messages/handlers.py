@@ -79,7 +79,7 @@ def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
 class _Pusher:
     def __init__(self, post: Post, options: MessagesOptions) -> None:
         self._post = post
-        self._secrets = tuple(derived(it, PUSH) for it in options.secrets)
+        self._secrets = tuple(derived(secret, PUSH) for secret in options.secrets)
         self._url = options.worker_url or ""
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
@@ -94,7 +94,7 @@ class _Pusher:
 class _Courier:
     def __init__(self, app: Towpath, post: Post, options: MessagesOptions) -> None:
         self._app, self._post = app, post
-        self._secrets = tuple(derived(it, CALLBACK) for it in options.secrets)
+        self._secrets = tuple(derived(secret, CALLBACK) for secret in options.secrets)
 
     async def look(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else look again later, and later."""
@@ -154,7 +154,7 @@ _RETURNED = ("user_id", "org_id", "client_id", "client_message_id", "metadata")
 
 def _delivered(job: JobInfo, fields: dict[str, Any]) -> dict[str, Any]:
     state = STATES[job.state]
-    data = {"message_id": job.id, **{it: fields[it] for it in _RETURNED if it in fields}}
+    data = {"message_id": job.id, **{name: fields[name] for name in _RETURNED if name in fields}}
     if state is MessageState.ANSWERED:
         data["answer"] = msgspec.Raw(_as_json(job.result or b""))
     if state is MessageState.FAILED:

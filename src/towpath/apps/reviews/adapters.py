@@ -92,7 +92,7 @@ class Outgoing:
             return FunctionReviewer.at(options.reviewer_function)
         if options.reviewer_url is not None:
             caller = self._caller(options, options.reviewer_url, within=options.within)
-            secrets = [derived(it, REVIEWER) for it in options.secrets]
+            secrets = [derived(secret, REVIEWER) for secret in options.secrets]
             return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 

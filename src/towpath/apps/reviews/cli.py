@@ -321,6 +321,6 @@ def _show(session: Session, view: ReviewView) -> None:
     )
     if view.review is not None:
         session.out.line(f"\n{view.review.summary}")
-        for it in view.review.comments:
-            place = it.path if it.line is None else f"{it.path}:{it.line}"
-            session.out.line(f"\n{place}  {it.severity}\n{it.body}")
+        for comment in view.review.comments:
+            place = comment.path if comment.line is None else f"{comment.path}:{comment.line}"
+            session.out.line(f"\n{place}  {comment.severity}\n{comment.body}")

@@ -148,18 +148,18 @@ class Reviews:
             raise InvalidOption("size", size, rule=f"must be from 1 to {LARGEST_PAGE}")
         # How subjects begin: with a forge, and a repository whose name ends at one of the marks.
         forges = list(Forge) if forge is None else [forge]
-        places = [f"{it}:{repository or ''}" for it in forges]
+        places = [f"{named}:{repository or ''}" for named in forges]
         marks = "#@" if repository else ("",)
         some = number is None and (forge or repository)
         page = await self._jobs.list(
             REVIEWS,
             state=None if state is None else RecordState(state.lower()),
-            subject=[f"{it}#{number}" for it in places] if number is not None else None,
-            prefix=[f"{it}{mark}" for it in places for mark in marks] if some else None,
+            subject=[f"{place}#{number}" for place in places] if number is not None else None,
+            prefix=[f"{place}{mark}" for place in places for mark in marks] if some else None,
             after=after,
             size=size,
         )
-        return ReviewPage([as_view(it) for it in page.records], page.after)
+        return ReviewPage([as_view(record) for record in page.records], page.after)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
@@ -180,13 +180,13 @@ def _in_its_words() -> Generator[None]:
     """What the ledger refuses, told as of a review: its states in capitals, its ways out."""
     try:
         yield
-    except RecordNotFound as it:
-        raise ReviewNotFound(it.queue, it.id) from it
-    except RecordEnded as it:
-        raise ReviewEnded(it.queue, it.id, ReviewState.of(it.state)) from it
-    except RecordNotDead as it:
-        kind = ReviewOver if it.state in _OVER else ReviewNotDead
-        raise kind(it.queue, it.id, ReviewState.of(it.state)) from it
+    except RecordNotFound as error:
+        raise ReviewNotFound(error.queue, error.id) from error
+    except RecordEnded as error:
+        raise ReviewEnded(error.queue, error.id, ReviewState.of(error.state)) from error
+    except RecordNotDead as error:
+        kind = ReviewOver if error.state in _OVER else ReviewNotDead
+        raise kind(error.queue, error.id, ReviewState.of(error.state)) from error
 
 
 def _taken(recorded: Recorded) -> Taken:

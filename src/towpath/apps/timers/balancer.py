@@ -119,23 +119,27 @@ class Balancer:
         """One that may be called and has the fewest calls under way for its weight; of several,
         one by chance, by weight. None where none may be called.
         """
-        fit = [it for it in instances if it.id not in without and self.permits(it, task_type)]
+        fit = [
+            instance
+            for instance in instances
+            if instance.id not in without and self.permits(instance, task_type)
+        ]
         if not fit:
             return None
-        load = {it.id: self._calls.get(it.id, 0) / it.weight for it in fit}
+        load = {instance.id: self._calls.get(instance.id, 0) / instance.weight for instance in fit}
         least = min(load.values())
-        idle = [it for it in fit if load[it.id] == least]
-        return random.choices(idle, [it.weight for it in idle])[0]  # noqa: S311 -- no secret
+        idle = [instance for instance in fit if load[instance.id] == least]
+        return random.choices(idle, [instance.weight for instance in idle])[0]  # noqa: S311 -- no secret
 
     def permits(self, instance: Instance, task_type: str) -> bool:
         """Whether a call for that type may begin."""
         now = self._clock()
-        return all(it.permits(now) for it in self._of(instance, task_type))
+        return all(breaker.permits(now) for breaker in self._of(instance, task_type))
 
     def wait(self, instances: Iterable[Instance], task_type: str) -> float:
         """Seconds until one of them may be called; 0 without any."""
         now = self._clock()
-        waits = [max(b.wait(now) for b in self._of(it, task_type)) for it in instances]
+        waits = [max(b.wait(now) for b in self._of(instance, task_type)) for instance in instances]
         return min(waits, default=0.0)
 
     @contextmanager
@@ -173,14 +177,16 @@ class Balancer:
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget all other instances."""
-        self._breakers = {key: it for key, it in self._breakers.items() if key[0] in ids}
+        self._breakers = {key: breaker for key, breaker in self._breakers.items() if key[0] in ids}
         self._calls = {id: n for id, n in self._calls.items() if n or id in ids}
 
     def open(self) -> set[str]:
         """The instances that are not called for a type or for all."""
         now = self._clock()
         return {
-            id for (id, _), it in self._breakers.items() if it.state(now) is not BreakerState.CLOSED
+            id
+            for (id, _), breaker in self._breakers.items()
+            if breaker.state(now) is not BreakerState.CLOSED
         }
 
     def _of(self, instance: Instance, task_type: str) -> tuple[Breaker, Breaker]:

@@ -340,7 +340,7 @@ class TimerClient:
             def stop(_signal: int, _frame: object) -> None:
                 stopping.set()
 
-            before = {it: signal.signal(it, stop) for it in _STOPPING}
+            before = {number: signal.signal(number, stop) for number in _STOPPING}
             thread = threading.Thread(target=server.serve_forever, daemon=True)
             thread.start()
             try:

@@ -189,7 +189,7 @@ class Roster:
 
     def alive(self) -> list[Instance]:
         """Those that are alive now."""
-        return [it for it in self.all() if self.is_alive(it)]
+        return [instance for instance in self.all() if self.is_alive(instance)]
 
     def is_alive(self, instance: Instance) -> bool:
         now_ms = self._now_ms + (steady() - self._read_at) * 1000
@@ -198,4 +198,6 @@ class Roster:
 
 def serving(instances: Iterable[Instance], app: str, task_type: str) -> list[Instance]:
     """Those of *instances* that the app has for that type."""
-    return [it for it in instances if it.app == app and task_type in it.types]
+    return [
+        instance for instance in instances if instance.app == app and task_type in instance.types
+    ]

@@ -147,8 +147,8 @@ async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWo
 @instances_router.get("", response_model=InstancesOut, responses=documented())
 async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
     """The instances of the app; one that is not alive any more is listed for ten minutes."""
-    found = [it for it in await timers.instances.all(app) if _covers(key, it.instance)]
-    return InstancesOut(instances=[InstanceOut.of(it) for it in found])
+    found = [info for info in await timers.instances.all(app) if _covers(key, info.instance)]
+    return InstancesOut(instances=[InstanceOut.of(info) for info in found])
 
 
 def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
@@ -161,7 +161,9 @@ def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
 
 
 def _covers(key: KeyInfo, instance: Instance) -> bool:
-    return all(key.covers(queue_of(TypeKey(it, instance.app))) for it in instance.types)
+    return all(
+        key.covers(queue_of(TypeKey(task_type, instance.app))) for task_type in instance.types
+    )
 
 
 async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:

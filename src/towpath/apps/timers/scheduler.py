@@ -115,7 +115,7 @@ class _Served:
                         await roster.refresh()
                         await self._refresh_owned(types)
                         self._alive = roster.alive()
-                        self._balancer.keep({it.id for it in roster.all()})
+                        self._balancer.keep({instance.id for instance in roster.all()})
                     self._serve()
                     await asyncio.sleep(LOOK_EVERY)
             finally:
@@ -126,19 +126,19 @@ class _Served:
         if version != self._version:
             found = await types.all()
             self._owned = {
-                it.key: it.owner.app
-                for it in found
-                if it.key.app is None and it.owner is not None and it.owner.app is not None
+                info.key: info.owner.app
+                for info in found
+                if info.key.app is None and info.owner is not None and info.owner.app is not None
             }
             self._version = version
 
     def _serve(self) -> None:
         """A handler for each type that somebody would take now, and for no other."""
         wanted = {
-            TypeKey(task_type, it.app)
-            for it in self._alive
-            for task_type in it.types
-            if self._balancer.permits(it, task_type)
+            TypeKey(task_type, instance.app)
+            for instance in self._alive
+            for task_type in instance.types
+            if self._balancer.permits(instance, task_type)
         }
         wanted |= {
             bare for bare, app in self._owned.items() if TypeKey(bare.task_type, app) in wanted
@@ -191,9 +191,11 @@ class _Served:
             if refusal is None:
                 return
             refusals[instance.id] = refusal
-        if any(it.sent for it in refusals.values()):
-            after = max(it.after for it in refusals.values())
-            raise Retry("; ".join(it.reason for it in refusals.values()), after=after or None)
+        if any(refused.sent for refused in refusals.values()):
+            after = max(refused.after for refused in refusals.values())
+            raise Retry(
+                "; ".join(refused.reason for refused in refusals.values()), after=after or None
+            )
         # What reached nobody is no attempt.
         wait = self._balancer.wait(self._able(call), call.task_type)
         raise Snooze(seconds(max(wait, LOOK_EVERY)))

@@ -57,7 +57,7 @@ def secrets_of(app: str, secrets: Sequence[str]) -> tuple[str, ...]:
 
     Nothing of it is stored, and who has one app's knows no other's.
     """
-    return tuple(derived(it, f"timers {app}") for it in secrets)
+    return tuple(derived(secret, f"timers {app}") for secret in secrets)
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,19 +165,23 @@ class ServiceMode:
         roster, avoided = await instances.roster(), await instances.breakers()
         return [
             InstanceInfo(
-                instance=it,
-                alive=roster.is_alive(it),
-                breaker=BreakerState.OPEN if it.id in avoided else BreakerState.CLOSED,
-                avoided_by=tuple(avoided.get(it.id, ())),
+                instance=instance,
+                alive=roster.is_alive(instance),
+                breaker=BreakerState.OPEN if instance.id in avoided else BreakerState.CLOSED,
+                avoided_by=tuple(avoided.get(instance.id, ())),
             )
-            for it in sorted(roster.all(), key=lambda it: (it.app, it.address))
-            if app is None or it.app == app
+            for instance in sorted(
+                roster.all(), key=lambda instance: (instance.app, instance.address)
+            )
+            if app is None or instance.app == app
         ]
 
     async def avoided(self, app: str, task_type: str) -> bool:
         """Whether there are live instances for a type, and calls to all of them fail."""
-        found = [it for it in await self.all(app) if it.alive and task_type in it.instance.types]
-        return bool(found) and all(it.breaker is BreakerState.OPEN for it in found)
+        found = [
+            info for info in await self.all(app) if info.alive and task_type in info.instance.types
+        ]
+        return bool(found) and all(info.breaker is BreakerState.OPEN for info in found)
 
     @property
     def _instances(self) -> Instances:

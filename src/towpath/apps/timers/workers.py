@@ -144,7 +144,7 @@ class Dispatch:
                 await self._note(ctx, done)
         if failed:
             # What can still be mended is tried again, whatever another worker has given up.
-            raise next((it for it in failed if not isinstance(it, Discard)), failed[0])
+            raise next((error for error in failed if not isinstance(error, Discard)), failed[0])
 
     async def _invoked(self, ctx: Context) -> list[str]:
         """Those that have done this timer before, in an attempt that did not end well."""

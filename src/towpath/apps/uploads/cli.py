@@ -217,7 +217,7 @@ def _described(view: View, missing: list[Range] | None) -> dict[str, Any]:
     counts = {name: int(view.fields[name]) for name in _COUNTS}
     told = {**row, **counts, "status": view.status.value}
     if missing is not None:
-        told["missing"] = [[it.first, it.last] for it in missing]
+        told["missing"] = [[gap.first, gap.last] for gap in missing]
     return {name: value for name, value in told.items() if value not in (None, "")}
 
 
@@ -232,7 +232,7 @@ def _facts(view: View, missing: list[Range] | None) -> dict[str, object]:
         "chunks": f"{fields['received_chunks']} of {fields['total_chunks']} received, "
         f"{fields['uploaded_chunks']} in the store",
         "chunk size": upload.chunk_size,
-        "missing": ", ".join(f"{it.first}-{it.last}" for it in missing) if missing else None,
+        "missing": ", ".join(f"{gap.first}-{gap.last}" for gap in missing) if missing else None,
         "object": upload.s3_key,
         "etag": upload.etag,
         "error": upload.error,

@@ -183,7 +183,7 @@ class UploadIncomplete(UploadConflict):
 
     @property
     def told(self) -> Mapping[str, Any]:
-        return {"missing": [[it.first, it.last] for it in self.missing]}
+        return {"missing": [[gap.first, gap.last] for gap in self.missing]}
 
 
 class ChunkDiffers(UploadConflict):
@@ -281,7 +281,7 @@ class BudgetFull(UploadError):
 
     @property
     def told(self) -> Mapping[str, Any]:
-        return {"missing": [[it.first, it.last] for it in self.missing]}
+        return {"missing": [[gap.first, gap.last] for gap in self.missing]}
 
 
 class ShareFull(BudgetFull):

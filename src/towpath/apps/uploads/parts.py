@@ -263,7 +263,9 @@ class Storing:
         Until then this is looked at again and again: nobody holds a place of a worker's meanwhile.
         """
         pieces = [await self._own.row(id) for id in upload.sources]
-        if lacking := next((it for it in pieces if not (it.status.open or complete(it))), None):
+        if lacking := next(
+            (piece for piece in pieces if not (piece.status.open or complete(piece))), None
+        ):
             reason = f"its piece {lacking.upload_id} is {lacking.status}"
             await self._own.fail(upload.upload_id, upload.generation, reason)
             return

@@ -124,7 +124,7 @@ class Chunks:
             for start in range(0, len(placed), at_once):
                 numbers = placed[start : start + at_once]
                 values = await self._record.values([f"chunks:{number}" for number in numbers])
-                found |= {n: [it] for n, it in zip(numbers, values, strict=True) if it}
+                found |= {n: [value] for n, value in zip(numbers, values, strict=True) if value}
         else:
             for number in placed:
                 found[number] = await self._placed_pieces(number)

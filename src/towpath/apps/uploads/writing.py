@@ -82,7 +82,7 @@ class Steps:
             )
             if refusal is not None:
                 begun = writing.plan.part_of(writing.number) if writing.inside else -1
-                await budget.release(writing.upload_id, [it for it in got if it != begun])
+                await budget.release(writing.upload_id, [other for other in got if other != begun])
                 return refusal
             got.append(part)
         return None

@@ -64,7 +64,11 @@ class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
 def _words(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
     column, *parameters = element.clauses
     told = cast("Column[str]", column)
-    return told.table.name, told.name, *(compiler.process(it, **how) for it in parameters)
+    return (
+        told.table.name,
+        told.name,
+        *(compiler.process(parameter, **how) for parameter in parameters),
+    )
 
 
 @compiles(named, "postgresql")

@@ -40,7 +40,7 @@ async def migrate(store: Store, lines: Sequence[Tables]) -> list[Migration]:
 
     Whoever comes second waits, and finds nothing to do. Raises LedgerAhead, MigrationFailed.
     """
-    return await store.alone(lambda connection: [_upgrade(connection, it) for it in lines])
+    return await store.alone(lambda connection: [_upgrade(connection, line) for line in lines])
 
 
 def _upgrade(connection: Connection, line: Tables) -> Migration:
@@ -58,7 +58,9 @@ def _upgrade(connection: Connection, line: Tables) -> Migration:
         columns = _columns(connection)
         for step in missing:
             columns = _run(connection, line, step, columns)
-    oldest = max((it for it, step in steps.items() if not _is_additive(step)), default="0001")
+    oldest = max(
+        (revision for revision, step in steps.items() if not _is_additive(step)), default="0001"
+    )
     connection.execute(delete(line.versions))
     connection.execute(insert(line.versions).values(version_num=line.version, oldest=oldest))
     return Migration(line.name, before, line.version)
@@ -68,9 +70,11 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
     """The steps of *line* by their numbers, the first one first. Raises MigrationFailed."""
     try:
         package = import_module(line.steps)
-        names = sorted(it.name for it in iter_modules(package.__path__) if _STEP.match(it.name))
+        names = sorted(
+            module.name for module in iter_modules(package.__path__) if _STEP.match(module.name)
+        )
         modules = [import_module(f"{line.steps}.{name}") for name in names]
-        steps = {str(it.revision): it for it in modules}
+        steps = {str(module.revision): module for module in modules}
     except Exception as error:
         raise MigrationFailed(line.name, f"its steps can't be loaded: {_told(error)}") from error
     wanted = [f"{number:04}" for number in range(1, int(line.version) + 1)]
@@ -114,7 +118,7 @@ def _has_versions(op: Operations, connection: Connection, line: Tables) -> bool:
     if not inspected(connection).has_table(name):
         line.versions.create(connection)
         return False
-    if any(it["name"] == "oldest" for it in inspected(connection).get_columns(name)):
+    if any(column["name"] == "oldest" for column in inspected(connection).get_columns(name)):
         return True
     op.add_column(name, Column("oldest", String(32)))  # made before there was such a column
     return False

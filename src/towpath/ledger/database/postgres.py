@@ -88,7 +88,7 @@ class PostgresStore:
 
     async def _write(self, decide: Decide[T]) -> T:
         async with self._engine.begin() as connection:
-            return await connection.run_sync(lambda it: decide(it)(it))
+            return await connection.run_sync(lambda sync: decide(sync)(sync))
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
         """Do *change* while nobody else does anything alone, however long that takes to come."""

@@ -78,7 +78,7 @@ class Tables:
 
     def _oldest(self, connection: Connection, found: str) -> str:
         columns = inspected(connection).get_columns(self.versions.name)
-        if all(it["name"] != "oldest" for it in columns):
+        if all(column["name"] != "oldest" for column in columns):
             return found
         return connection.scalar(select(self.versions.c.oldest)) or found
 

@@ -161,7 +161,7 @@ def _bits(secret: str) -> float:
     many go on as those before did (`aaaa`, `1234`, `abcabc`): chance does that now and then.
     """
     found = set(secret)
-    size = next((len(it) for it in _ALPHABETS if found <= set(it)), _ALL)
+    size = next((len(alphabet) for alphabet in _ALPHABETS if found <= set(alphabet)), _ALL)
     steps = [ord(b) - ord(a) for a, b in pairwise(secret)]
     goes_on = sum(a == b for a, b in pairwise(steps))
     repeats = sum(secret[at : at + 3] in secret[: at + 2] for at in range(len(secret) - 2))
@@ -182,7 +182,7 @@ def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
     given = [scopes] if isinstance(scopes, str) else list(scopes)
     known = set(Scope)
     if not given or any(scope not in known for scope in given):
-        shown = ", ".join(str(it) for it in given)
+        shown = ", ".join(str(scope) for scope in given)
         raise InvalidOption("scopes", shown, rule=f"one or more of {', '.join(Scope)}")
     return frozenset(Scope(scope) for scope in given)
 

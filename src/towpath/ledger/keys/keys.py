@@ -103,7 +103,7 @@ class Keys:
         wanted = digest(checked_secret(secret))
         while (found := await self._find(wanted)) is None:
             row = self._row(new_id(), secret, name=name, scopes=scopes, queues=queues)
-            await self._ledger.write(lambda it, row=row: _insert_once(it, row))
+            await self._ledger.write(lambda connection, row=row: _insert_once(connection, row))
         self._forget(wanted)
         if found.ended(instant(self._wall())):
             raise KeyEnded(found.id)
@@ -199,7 +199,9 @@ class Keys:
 
     async def _find(self, wanted: bytes) -> KeyInfo | None:
         query = select(api_keys).where(api_keys.c.digest == wanted)
-        row = await self._ledger.read(lambda it: it.execute(query).mappings().first())
+        row = await self._ledger.read(
+            lambda connection: connection.execute(query).mappings().first()
+        )
         return None if row is None else _info(row)
 
     # ── when they were used ──────────────────────────────────────────────────────────────

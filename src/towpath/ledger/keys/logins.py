@@ -125,7 +125,7 @@ class Logins:
             .join(api_keys, api_keys.c.id == logins.c.key_id)
             .where(logins.c.digest == wanted, logins.c.kind == _SESSION)
         )
-        row = await self._ledger.read(lambda it: it.execute(query).first())
+        row = await self._ledger.read(lambda connection: connection.execute(query).first())
         self._known.pop(wanted, None)
         if row is None:
             return None

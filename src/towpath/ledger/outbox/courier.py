@@ -105,13 +105,17 @@ class Route:
         name, size, without = self._name, self._options.batch, self._patience.waiting()
         crowded = len(without) >= MOST_WAITING
         # Looked at before anything is written: a courier that has nothing to do writes nothing.
-        if crowded or not await self._ledger.read(lambda it: has_pending(it, name, without)):
+        if crowded or not await self._ledger.read(
+            lambda connection: has_pending(connection, name, without)
+        ):
             await self._leave()
             return await _wait(self._called, self._options.look_every)
         if not self._held and not await self._hold():
             # Another courier sends: these too. So a call is no reason to look again.
             return await _wait(self._closing, self._options.look_every)
-        events = await self._ledger.read(lambda it: next_batch(it, name, without, size=size))
+        events = await self._ledger.read(
+            lambda connection: next_batch(connection, name, without, size=size)
+        )
         if not events:  # whoever held the lease before has sent them
             return await self._leave()
         return await self._carry(events)
@@ -141,7 +145,9 @@ class Route:
         if self._held:
             self._held_until = 0.0
             with suppress(LedgerError):
-                await self._ledger.write(lambda it: let_go(it, self._name, self._holder))
+                await self._ledger.write(
+                    lambda connection: let_go(connection, self._name, self._holder)
+                )
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
@@ -286,15 +292,15 @@ class Courier:
     async def __aexit__(self, *_: object) -> None:
         self._ledger.outbox.call_no_more(self._call)
         running, self._running = self._running, []
-        for it in running:
-            it.retire()
+        for task in running:
+            task.retire()
         for route in self._routes:
             route.close()
         if running:
             reading, *routes = running
             await reading.stop()
             # What is under way after the grace is sent again.
-            await asyncio.gather(*(it.stop(grace=self._options.grace) for it in routes))
+            await asyncio.gather(*(route.stop(grace=self._options.grace) for route in routes))
         for sink in self._sinks:
             await sink.close()
 
@@ -312,10 +318,10 @@ class Courier:
             sinks=[
                 SinkReading(
                     sink,
-                    {"pending": it.pending, "refused": it.refused},
-                    it.lag(now).total_seconds(),
+                    {"pending": counts.pending, "refused": counts.refused},
+                    counts.lag(now).total_seconds(),
                 )
-                for sink, it in self._counts.items()
+                for sink, counts in self._counts.items()
             ]
         )
 

@@ -179,7 +179,7 @@ def as_event(row: RowMapping) -> Event:
 def _names(sinks: Iterable[str]) -> tuple[str, ...]:
     if isinstance(sinks, str):
         raise InvalidOption("sinks", sinks, rule="must be a list of names")
-    names = tuple(sink_name(it) for it in sinks)
+    names = tuple(sink_name(sink) for sink in sinks)
     if len(set(names)) < len(names):
         raise InvalidOption("sinks", list(names), rule="each name once")
     return names

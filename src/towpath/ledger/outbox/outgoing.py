@@ -135,13 +135,15 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], *, attempts: int
     later = [(event, outcome) for event, outcome in answered if isinstance(outcome, Later)]
     if not taken and not refused:
         reason = later[0][1].reason if later else "nothing was sent"
-        return Verdict(reason=reason, after=max((it.after for _, it in later), default=ZERO))
+        return Verdict(
+            reason=reason, after=max((outcome.after for _, outcome in later), default=ZERO)
+        )
     delayed: list[tuple[Event, Later]] = []
-    for event, it in later:
+    for event, outcome in later:
         if event.attempts + 1 < attempts:
-            delayed.append((event, it))
+            delayed.append((event, outcome))
         else:
-            given_up = f"not taken in {attempts} attempts: {it.reason}"
+            given_up = f"not taken in {attempts} attempts: {outcome.reason}"
             refused.append((event, Refusal(given_up)))
     return Verdict(taken=taken, refused=refused, delayed=delayed)
 
@@ -208,8 +210,8 @@ def settle(verdict: Verdict) -> list[tuple[Delete | Update, list[dict[str, Any]]
     gone = [event.seq for event in verdict.taken]
     # PostgreSQL takes no NUL in text.
     aside = [
-        {"row": it.seq, "why": why.reason.replace("\0", "")[:_REASON_MOST]}
-        for it, why in verdict.refused
+        {"row": event.seq, "why": why.reason.replace("\0", "")[:_REASON_MOST]}
+        for event, why in verdict.refused
     ]
     tried = [event.seq for event, _ in verdict.delayed]
     once_more = {"attempts": outbox.c.attempts + 1}

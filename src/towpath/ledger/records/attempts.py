@@ -107,8 +107,8 @@ def begin(
     over, now = _outdated(connection, rows)
     if over:
         again = partial(begin, leases=leases, tell=tell, holding=holding, timely=timely)
-        return lambda it: (supersede(it, over, now, tell), again(it)(it))[1]
-    renamed = _renamed(connection, {(it.queue, it.id) for it in leases} - rows.keys())
+        return lambda writer: (supersede(writer, over, now, tell), again(writer)(writer))[1]
+    renamed = _renamed(connection, {(lease.queue, lease.id) for lease in leases} - rows.keys())
     changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
     answers: list[Beginning] = []
     for lease in leases:
@@ -216,7 +216,7 @@ def end(
 
     Repeated after a lost answer it changes nothing and answers the same. Two statements in all.
     """
-    rows = _locked(connection, [it.lease.job for it in endings], lambda _: _held)
+    rows = _locked(connection, [ending.lease.job for ending in endings], lambda _: _held)
     changes: list[tuple[Row, Row]] = []
     answers: list[RecordState | None] = []
     for ending in endings:
@@ -360,7 +360,9 @@ def _change(names: tuple[str, ...]) -> Update:
 def _changes(names: tuple[str, ...]) -> Update:
     """All rows that are given."""
     rows = given(jobs, "seq", *names)
-    return update(jobs).where(jobs.c.seq == rows.c.seq).values({it: rows.c[it] for it in names})
+    return (
+        update(jobs).where(jobs.c.seq == rows.c.seq).values({name: rows.c[name] for name in names})
+    )
 
 
 def _differing(change: tuple[Row, Row]) -> tuple[str, ...]:

@@ -149,7 +149,7 @@ def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
     name = next_name(row["id"], row["job"])
     # The token of the last attempt stays: those to come must be higher, whatever Redis loses.
     write = _changed(row, values | {"job": name})
-    return lambda it: (row, write(it))
+    return lambda writer: (row, write(writer))
 
 
 def _changed(

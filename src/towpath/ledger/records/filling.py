@@ -127,10 +127,12 @@ class Filling:
     async def _reconcile(self, *, renewed: bool) -> Found:
         """Go through all open records, in bounded steps."""
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
-        floor = await self._ledger.read(lambda it: highest_fence(it, self.queue))
+        floor = await self._ledger.read(lambda connection: highest_fence(connection, self.queue))
         life = await self._anchor(floor)
         found, after = Found(), 0
-        while rows := await self._ledger.read(lambda it, seq=after: page_of(it, self.queue, seq)):
+        while rows := await self._ledger.read(
+            lambda connection, seq=after: page_of(connection, self.queue, seq)
+        ):
             began = steady()
             found = found.and_(await self._queue(rows))
             after = rows[-1].record.seq
@@ -151,13 +153,13 @@ class Filling:
         """Queue the records whose maker did not; *early*: those too whose maker still might."""
         found, within = Found(), NUDGED_WITHIN if early else 0
         while rows := as_read(
-            await self._ledger.write(lambda it: take_due(it, self.queue, within))
+            await self._ledger.write(lambda connection: take_due(connection, self.queue, within))
         ):
             try:
                 found = found.and_(await self._queue(rows))
             except ServerError:
                 seqs = [at.record.seq for at in rows]
-                await self._ledger.write(lambda it, seqs=seqs: give_back(it, seqs))
+                await self._ledger.write(lambda connection, seqs=seqs: give_back(connection, seqs))
                 raise
             if len(rows) < LARGEST_BATCH:
                 break
@@ -183,8 +185,8 @@ class Filling:
         while named:
             answers = await self._submit(named)
             changes = [(at, await self._change(at.record, answer)) for at, answer in answers]
-            submitted = [it for _, it in answers if isinstance(it, Submitted)]
-            brought = sum(not it.existed for it in submitted)
+            submitted = [answer for _, answer in answers if isinstance(answer, Submitted)]
+            brought = sum(not answer.existed for answer in submitted)
             ended = sum("finished_at" in change for _, change in changes if change)
             found = found.and_(Found(brought=brought, ended=ended))
             named = await self._note(changes, seen=seen)
@@ -223,7 +225,11 @@ class Filling:
         if not there and not others:
             return []
         tell = self._ledger.jobs.tell
-        return as_read(await self._ledger.decide(lambda it: write_down(it, there, others, tell)))
+        return as_read(
+            await self._ledger.decide(
+                lambda connection: write_down(connection, there, others, tell)
+            )
+        )
 
     async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
         """What the answer means for the row, times as from now; None = it is queued."""

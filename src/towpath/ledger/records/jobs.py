@@ -106,7 +106,7 @@ class Jobs:
         self.begin = Joined(self._begin_many)
         """Begin an attempt with the token of a lease. Joined with others that come now."""
         self.end = Joined[Ending, RecordState | None](
-            lambda endings: ledger.decide(lambda it: end(it, endings, self.tell))
+            lambda endings: ledger.decide(lambda connection: end(connection, endings, self.tell))
         )
         """End an attempt; None if it is no longer this one's. Joined with others that come now."""
         self._nudges: set[asyncio.Task[None]] = set()
@@ -195,7 +195,9 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        record = as_record(await self._ledger.decide(lambda it: cancel(it, *ref, self.tell)))
+        record = as_record(
+            await self._ledger.decide(lambda connection: cancel(connection, *ref, self.tell))
+        )
         if self.fastpath is not None:
             await _a_moment(self._nudge(self.fastpath.stop(record)))
         return record
@@ -207,7 +209,7 @@ class Jobs:
         """
         ref = queue_name(queue), job_id(id)
 
-        rows = await self._ledger.decide(lambda it: retry(it, *ref))
+        rows = await self._ledger.decide(lambda connection: retry(connection, *ref))
         return await self._queued_anew(*map(as_record, rows))
 
     async def move(
@@ -220,7 +222,9 @@ class Jobs:
         RecordNotWaiting for one that runs or has ended.
         """
         ref, at, nudged = (queue_name(queue), job_id(id)), when(due, delay), bool(self.fastpath)
-        rows = await self._ledger.decide(lambda it: move(it, *ref, *at, nudged=nudged))
+        rows = await self._ledger.decide(
+            lambda connection: move(connection, *ref, *at, nudged=nudged)
+        )
         return await self._queued_anew(*map(as_record, rows))
 
     async def set(
@@ -238,7 +242,9 @@ class Jobs:
         if subject is not None:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
         new, nudged = self._checked(queue, payload, options), self.fastpath is not None
-        told = await self._ledger.decide(lambda it: replace(it, new, self.tell, nudged=nudged))
+        told = await self._ledger.decide(
+            lambda connection: replace(connection, new, self.tell, nudged=nudged)
+        )
         before, record = told()
         await self._queued_anew(before, record)
         return PlacedRecord(record, before is not None and before.state in RESTING)
@@ -273,7 +279,9 @@ class Jobs:
         large, are left out. Raises InvalidOption.
         """
         query = newest(queue, state=state, subject=subject, prefix=prefix, after=after, size=size)
-        found = await self._ledger.read(lambda it: it.execute(query).mappings().all())
+        found = await self._ledger.read(
+            lambda connection: connection.execute(query).mappings().all()
+        )
         return page([as_record(row) for row in found], size)
 
     async def counts(self, queue: str) -> dict[RecordState, int]:
@@ -293,7 +301,7 @@ class Jobs:
             # In two steps: in one, PostgreSQL may read the whole table for the second.
             found = list(connection.scalars(old))
             gone = delete(jobs).where(jobs.c.seq.in_(found), jobs.c.state.not_in(OPEN))
-            return lambda it: it.execute(gone).rowcount if found else 0
+            return lambda writer: writer.execute(gone).rowcount if found else 0
 
         return await self._ledger.decide(decide)
 
@@ -302,15 +310,17 @@ class Jobs:
     async def _take_many(
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
-        tell_of_them = await self._ledger.decide(lambda it: take(it, wanted, self.tell))
+        tell_of_them = await self._ledger.decide(
+            lambda connection: take(connection, wanted, self.tell)
+        )
         made = tell_of_them()
         # Each queue by itself: nobody waits for the server of another. One that existed too:
         # whoever sends it again may be the one who finds Redis back.
         by_queue: dict[QueueName, list[Recorded]] = {}
-        for it in made:
-            by_queue.setdefault(it.record.queue, []).append(it)
+        for recorded in made:
+            by_queue.setdefault(recorded.record.queue, []).append(recorded)
         nudges = {queue: self._brought(some) for queue, some in by_queue.items()}
-        return [(it, nudges[it.record.queue]) for it in made]
+        return [(recorded, nudges[recorded.record.queue]) for recorded in made]
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
         queues = {lease.queue for lease in leases}
@@ -319,12 +329,12 @@ class Jobs:
             self.fastpath.watch(queues)
             holding, timely = await self.fastpath.holding(queues), self.fastpath.timely
         begun = await self._ledger.decide(
-            lambda it: begin(it, leases, self.tell, holding=holding, timely=timely)
+            lambda connection: begin(connection, leases, self.tell, holding=holding, timely=timely)
         )
         early = {
             lease.queue
-            for lease, it in zip(leases, begun, strict=True)
-            if it.standing is Standing.EARLY
+            for lease, beginning in zip(leases, begun, strict=True)
+            if beginning.standing is Standing.EARLY
         }
         if early and self.fastpath is not None:
             self._nudge(self.fastpath.catch_up(early))
@@ -336,8 +346,12 @@ class Jobs:
 
     def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
         """Those of *made* that are open, on their way to Redis."""
-        new = [it.record for it in made if it.record.open and not it.existed]
-        again = [it.record.seq for it in made if it.record.open and it.existed]
+        new = [
+            recorded.record for recorded in made if recorded.record.open and not recorded.existed
+        ]
+        again = [
+            recorded.record.seq for recorded in made if recorded.record.open and recorded.existed
+        ]
         if self.fastpath is None or not (new or again):
             return None
         return self._nudge(_bring(self.fastpath, new, again))

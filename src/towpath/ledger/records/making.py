@@ -57,7 +57,7 @@ def take(
     queue where some were there before. What the write answers tells of them, in its own time.
     """
     now, there = _time(connection, wanted)
-    subjects = {(it.queue, it.subject) for it in wanted if it.subject}
+    subjects = {(record.queue, record.subject) for record in wanted if record.subject}
     # On PostgreSQL they are locked.
     last = connection.scalar(_last) if subjects and not has_arrays(connection) else None
     known = histories(connection, subjects)
@@ -82,7 +82,7 @@ def take(
         found.update({_key(row): row for row in others})
         over: list[Row] = []
         if subjects:
-            told = {it: _as_made(it, known[it], found) for it in known}
+            told = {key: _as_made(key, known[key], found) for key in known}
             over = supersede(connection, outdated(told, more), now, tell)
             revive(connection, told, now)
         return lambda: _answers(wanted, answering, found, set(made), over)
@@ -202,7 +202,7 @@ _MADE = (
     "revision", "follows", "attempts", "max_attempts", "fence", "created_at", "due_at", "relay_at",
     "cancel_requested",
 )  # fmt: skip
-NOT_YET: dict[str, Any] = {it.name: None for it in jobs.c if it.name not in _MADE}
+NOT_YET: dict[str, Any] = {column.name: None for column in jobs.c if column.name not in _MADE}
 """What a new record does not have."""
 _PLACE = jobs.c.queue, jobs.c.id, jobs.c.seq
 _made_each = (
@@ -238,7 +238,11 @@ def _time(connection: Connection, wanted: Sequence[NewRecord]) -> tuple[int, dic
     number of records in one transaction, and a server has a few thousand locks in all.
     """
     if has_arrays(connection):
-        names = sorted({f"{it.queue}/{it.subject}" for it in wanted if it.subject is not None})
+        names = sorted(
+            {f"{record.queue}/{record.subject}" for record in wanted if record.subject is not None}
+        )
         return connection.execute(_locked_and_now, {"names": names}).one().now, {}
-    rows = _rows(connection, _now_and_known, {(it.queue, str(it.job.id)) for it in wanted})
+    rows = _rows(
+        connection, _now_and_known, {(record.queue, str(record.job.id)) for record in wanted}
+    )
     return rows[0]["now"] if rows else 0, {_key(row): row for row in rows if row["seq"] is not None}

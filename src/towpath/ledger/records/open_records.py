@@ -83,7 +83,10 @@ def open_queues(connection: Connection) -> list[QueueName]:
 # ── reading ──────────────────────────────────────────────────────────────────────────────
 
 _LEFT_OUT = {"payload": literal(b"", LargeBinary), "result": null()}
-_bare = [_LEFT_OUT[it.name].label(it.name) if it.name in _LEFT_OUT else it for it in jobs.c]
+_bare = [
+    _LEFT_OUT[column.name].label(column.name) if column.name in _LEFT_OUT else column
+    for column in jobs.c
+]
 """A record without what may be large in it: Redis is not told of that."""
 _page = union_all(
     *(
@@ -205,8 +208,8 @@ def write_down(
 
     Times in *changes* are milliseconds from now. A row that moved on meanwhile is left alone.
     """
-    seen = [{name: getattr(it, name) for name in _SEEN} for it in there]
-    each = [{f"at_{name}": value for name, value in it.items()} for it in seen]
+    seen = [{name: getattr(record, name) for name in _SEEN} for record in there]
+    each = [{f"at_{name}": value for name, value in values.items()} for values in seen]
     wanted = {(record.seq, record.job): change for record, change in changes}
     pairs: list[tuple[Row, Row]] = []
     if wanted:
@@ -227,7 +230,7 @@ def write_down(
 
 
 def _changed(row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    later = {it: row["now"] + change[it] for it in _TIMES if change.get(it) is not None}
+    later = {name: row["now"] + change[name] for name in _TIMES if change.get(name) is not None}
     return {**row, **change, **later}
 
 
@@ -236,7 +239,7 @@ def _changed(row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 # Read by an index, state by state: the rows of a whole queue would have to be sorted.
 
 LARGEST_PAGE = 1000
-_brief = [it if it.name != "result" else null().label("result") for it in jobs.c]
+_brief = [column if column.name != "result" else null().label("result") for column in jobs.c]
 _counts = select(
     *(
         select(func.count())
@@ -261,7 +264,7 @@ def newest(
     wanted: list[ColumnElement[bool]] = [jobs.c.queue == name]
     if prefix is not None:
         # Not LIKE: it would not tell capitals from small letters on SQLite, and would elsewhere.
-        begins = (func.substr(jobs.c.subject, 1, len(it)) == it for it in _several(prefix))
+        begins = (func.substr(jobs.c.subject, 1, len(start)) == start for start in _several(prefix))
         wanted.append(or_(*begins))
     if after is not None:
         wanted.append(jobs.c.seq < _place(after))

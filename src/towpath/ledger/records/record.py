@@ -163,7 +163,7 @@ def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> 
     if subject is not None:
         subject = job_id(subject)  # the same rule: text of a bounded length
         version = None if version is None else whole("version", version, 0, _LATEST_VERSION)
-    revision, follows = (None if it is None else _revision(it) for it in about)
+    revision, follows = (None if named is None else _revision(named) for named in about)
     job = new_job(payload, **cast("JobOptions", given))
     if _AGAIN.search(job.id):
         raise InvalidName("job id", job.id, rule="no ~ and digits at its end: records use that")

@@ -144,13 +144,17 @@ class Relay:
 
     async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
         """Rows for places: those that come later wait for those before, so that none overtakes."""
-        places = [it for some in several for it in some if isinstance(it, int)]
+        places = [place for some in several for place in some if isinstance(place, int)]
         found: dict[int, At] = {}
         if places:
-            rows = await self._ledger.read(lambda it: rows_of_places(it, places))
+            rows = await self._ledger.read(lambda connection: rows_of_places(connection, places))
             found = {at.record.seq: at for at in rows}
         return [
-            [at for it in some if (at := found.get(it) if isinstance(it, int) else it) is not None]
+            [
+                at
+                for asked in some
+                if (at := found.get(asked) if isinstance(asked, int) else asked) is not None
+            ]
             for some in several
         ]
 
@@ -201,7 +205,7 @@ class Relay:
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
         await self._prune()
-        return sum(it.brought for it in found if isinstance(it, Found))
+        return sum(outcome.brought for outcome in found if isinstance(outcome, Found))
 
     async def reconcile(self) -> dict[QueueName, Found | TowpathError]:
         """Go through all open records now; what was found in each queue, or why it could not be."""
@@ -210,10 +214,10 @@ class Relay:
         looks = [filling.look(whole=True) for filling in fillings]
         found = await asyncio.gather(*looks, return_exceptions=True)
         told: dict[QueueName, Found | TowpathError] = {}
-        for filling, it in zip(fillings, found, strict=True):
-            if not isinstance(it, Found | TowpathError):
-                raise it
-            told[filling.queue] = it
+        for filling, outcome in zip(fillings, found, strict=True):
+            if not isinstance(outcome, Found | TowpathError):
+                raise outcome
+            told[filling.queue] = outcome
         return told
 
     async def _to_look_at(self) -> list[tuple[Filling, bool]]:
@@ -223,7 +227,9 @@ class Relay:
         if whole:
             self.watch(await self._ledger.read(open_queues))
             period = duration_ms("reconcile_every", self._reconcile_every)
-            whole = await self._ledger.write(lambda it: hold(it, _TURN, self._me, period))
+            whole = await self._ledger.write(
+                lambda connection: hold(connection, _TURN, self._me, period)
+            )
             self._reconciled_at = steady()
         return [(filling, whole) for filling in self._fillings.values()]
 
@@ -242,8 +248,8 @@ class Relay:
     @staticmethod
     def _raise_first(found: Iterable[Found | BaseException | None]) -> None:
         """All queues have had their turn: the first trouble is told. A defect comes first."""
-        troubles = [it for it in found if isinstance(it, BaseException)]
-        troubles.sort(key=lambda it: isinstance(it, ServerError | LedgerError))
+        troubles = [trouble for trouble in found if isinstance(trouble, BaseException)]
+        troubles.sort(key=lambda trouble: isinstance(trouble, ServerError | LedgerError))
         if troubles:
             raise troubles[0]
 

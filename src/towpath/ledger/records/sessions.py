@@ -123,7 +123,7 @@ class Transactions:
         if loop is not None:
             with suppress(RuntimeError):  # closed meanwhile
                 loop.call_soon_threadsafe(
-                    self._ledger.jobs.committed, [it.record.seq for it in recorded]
+                    self._ledger.jobs.committed, [entry.record.seq for entry in recorded]
                 )
 
 
@@ -188,13 +188,13 @@ class _Pending:
         for _, recorded, told in made:
             told(recorded)
         # In one piece and in the order they were made: lanes go by that.
-        together = [it for _, recorded, _ in made for it in recorded]
+        together = [entry for _, recorded, _ in made for entry in recorded]
         for nudge in self._nudges if together else ():
             nudge(together)
 
     def _undone(self, _: Session, transaction: SessionTransaction) -> None:
         """Forget what was made inside of it. What was made before a savepoint stays."""
-        self._made = [it for it in self._made if not _is_within(it[0], transaction)]
+        self._made = [made for made in self._made if not _is_within(made[0], transaction)]
 
     def _ended(self, _: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:

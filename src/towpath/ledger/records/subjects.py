@@ -71,12 +71,12 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
     def place(row: Row) -> None:
         begun.add(row["id"])
         before = row["follows"]
-        if before is not None and all(it["revision"] != before for it in ordered):
-            for it in rows:
+        if before is not None and all(other["revision"] != before for other in ordered):
+            for other in rows:
                 # One that goes back to there is later, not earlier.
-                is_back = it["follows"] == row["revision"]
-                if it["revision"] == before and it["id"] not in begun and not is_back:
-                    place(it)
+                is_back = other["follows"] == row["revision"]
+                if other["revision"] == before and other["id"] not in begun and not is_back:
+                    place(other)
                     break
         ordered.append(row)
 
@@ -113,7 +113,7 @@ def told_before(
             follows is None or row["follows"] is None or row["follows"] == follows
         ):
             since = ordered[place + 1 :]
-            is_back = follows is not None and any(it["revision"] == follows for it in since)
+            is_back = follows is not None and any(other["revision"] == follows for other in since)
             return None if is_back else row
     return None
 

@@ -58,9 +58,9 @@ class _Seen(Collector):
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
             family.samples = [
-                it
-                for it in family.samples
-                if not (queue := it.labels.get("queue")) or self._key.covers(queue)
+                sample
+                for sample in family.samples
+                if not (queue := sample.labels.get("queue")) or self._key.covers(queue)
             ]
             yield family
 
@@ -120,7 +120,7 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
     probes |= {name: probe(state.services[name]) for name, probe in state.probes.items()}
     found = await asyncio.gather(*map(checked, probes.values()))
-    works = [it.ok for it in found]
+    works = [check.ok for check in found]
     ended = {
         task: PartOut(ok=False, error=error, remedy=_RESTARTED)
         for task, error in troubles().items()

@@ -79,7 +79,7 @@ async def submit(
     taken in is answered with its error, and the others are in.
     """
     if isinstance(body, list):
-        return ManyOut(jobs=[_listed(it) for it in await _submit_all(engine, queue, body, named)])
+        return ManyOut(jobs=[_listed(job) for job in await _submit_all(engine, queue, body, named)])
     if named is not None:
         [answer] = await _submit_all(engine, queue, [body], named)
     else:

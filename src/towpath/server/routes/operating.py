@@ -66,13 +66,13 @@ async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
         durability=str(declared),
         findings=[
             FindingOut(
-                check=it.check,
-                verdict=it.verdict.name.lower(),
-                found=it.found,
-                do=it.do or None,
-                server=it.server or None,
+                check=finding.check,
+                verdict=finding.verdict.name.lower(),
+                found=finding.found,
+                do=finding.do or None,
+                server=finding.server or None,
             )
-            for it in found
+            for finding in found
         ],
     )
 
@@ -116,18 +116,18 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
     Those that serve a queue which the key is for, at most 1,000.
     """
     told: list[WorkerOut] = []
-    for name, since, it in await engine.workers.list():
-        queues = [queue for queue in it.queues if key.covers(queue)]
+    for name, since, doing in await engine.workers.list():
+        queues = [queue for queue in doing.queues if key.covers(queue)]
         jobs = [
             RunningOut(queue=one.job.queue, id=one.job.id, since=one.since)
-            for one in it.jobs
+            for one in doing.jobs
             if key.covers(one.job.queue)
         ]
         if queues:
             told.append(
                 WorkerOut(
-                    name=name, host=it.host, pid=it.pid, since=since, queues=queues,
-                    serving=it.serving, slots=it.slots, running=it.running, jobs=jobs,
+                    name=name, host=doing.host, pid=doing.pid, since=since, queues=queues,
+                    serving=doing.serving, slots=doing.slots, running=doing.running, jobs=jobs,
                 )
             )  # fmt: skip
     return WorkersOut(workers=told)
@@ -205,7 +205,7 @@ async def keys(request: Request, key: CanAdmin) -> KeysOut:
     """All keys, also those that have ended. Needs an admin key for all queues."""
     _require_all(key)
     ledger: Ledger = request.app.state.ledger
-    return KeysOut(keys=[KeyOut.of(it) for it in await ledger.keys.list()])
+    return KeysOut(keys=[KeyOut.of(info) for info in await ledger.keys.list()])
 
 
 @router.post("/keys", status_code=201, response_model=NewKeyOut, responses=documented())
@@ -268,5 +268,5 @@ async def actions(
     _require_all(key)
     ledger: Ledger = request.app.state.ledger
     page = await ledger.audit.list(after=after, size=size)
-    found = [ActionOut.model_validate(it) for it in page.actions]
+    found = [ActionOut.model_validate(action) for action in page.actions]
     return ActionsOut(actions=found, after=page.after)

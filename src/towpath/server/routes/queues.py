@@ -38,7 +38,7 @@ async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
     names = sorted(name for name in known if key.covers(name))
     counts = await asyncio.gather(*(engine.inspect.counts(name) for name in names))
     return QueuesOut(
-        queues=[CountsOut.of(name, it) for name, it in zip(names, counts, strict=True)]
+        queues=[CountsOut.of(name, count) for name, count in zip(names, counts, strict=True)]
     )
 
 
@@ -156,7 +156,7 @@ class GroupsOut(Answer):
 async def groups(queue: Queue, engine: TheEngine, _: CanRead) -> GroupsOut:
     """Count the dead jobs by their errors."""
     found = await engine.inspect.dead_groups(queue)
-    made = [GroupOut(**msgspec.structs.asdict(it)) for it in found.groups]
+    made = [GroupOut(**msgspec.structs.asdict(group)) for group in found.groups]
     return GroupsOut(groups=made, ungrouped=found.ungrouped)
 
 
@@ -288,8 +288,8 @@ async def lanes(
     names = list(dict.fromkeys(job.lane for job in page.jobs if job.lane is not None))
     found = await asyncio.gather(*(engine.inspect.lane(queue, name) for name in names))
     made = [
-        LaneOut(lane=name, head=it.head, head_state=it.head_state, behind=it.behind)
-        for name, it in zip(names, found, strict=True)
+        LaneOut(lane=name, head=lane.head, head_state=lane.head_state, behind=lane.behind)
+        for name, lane in zip(names, found, strict=True)
     ]
     return LanesOut(lanes=made, after=page.after)
 

@@ -38,6 +38,7 @@ router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=B
 
 _DECIDED = ("id", "delay", "due")
 Interval = Seconds | Annotated[str, Field(max_length=100)]
+_InSeconds = Annotated[float | None, BeforeValidator(lambda span: span and span.total_seconds())]
 
 
 class _When(Body):
@@ -147,7 +148,8 @@ class PreviewOut(Answer):
     @classmethod
     def of(cls, when: Schedule, seen: Preview) -> PreviewOut:
         changes = [
-            ClockChangeOut(at=it.at, effect=it.effect, text=it.text) for it in seen.clock_changes
+            ClockChangeOut(at=shift.at, effect=shift.effect, text=shift.text)
+            for shift in seen.clock_changes
         ]
         return cls(schedule=str(when), firings=seen.firings, clock_changes=changes)
 
@@ -175,8 +177,8 @@ class _ScheduleHead(Answer):
     payload: Json = None
     """Left out in lists."""
     payload_base64: str | None = None
-    lease: Annotated[float | None, BeforeValidator(lambda it: it and it.total_seconds())] = None
-    keep: Annotated[float | None, BeforeValidator(lambda it: it and it.total_seconds())] = None
+    lease: _InSeconds = None
+    keep: _InSeconds = None
 
 
 class ScheduleOut(telling(_ScheduleHead)):
@@ -241,7 +243,9 @@ async def list_schedules(
     page = await engine.schedules.list(
         queues=[name for name in names if key.covers(name)], after=after, size=size
     )
-    return SchedulesOut(schedules=[ScheduleOut.of(it) for it in page.schedules], after=page.after)
+    return SchedulesOut(
+        schedules=[ScheduleOut.of(info) for info in page.schedules], after=page.after
+    )
 
 
 @router.post("/preview", response_model=PreviewOut, responses=documented())

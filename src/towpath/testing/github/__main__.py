@@ -25,7 +25,7 @@ def main() -> None:
     said = words.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     github = GitHubDouble(port=said.port, limit=said.limit)
-    for place, _, number in (it.partition("=") for it in said.fill):
+    for place, _, number in (filling.partition("=") for filling in said.fill):
         people = github.at(place)
         for at in range(int(number)):
             labels = [f"P{at % 5}", f"role:r{at % said.roles}"]

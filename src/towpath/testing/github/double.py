@@ -145,7 +145,7 @@ class GitHubDouble:
         """Let requests that fit fail; the first trouble that fits counts."""
         with self._lock:
             self.troubles += troubles
-            self._waited_for += [it.until for it in troubles if it.until is not None]
+            self._waited_for += [trouble.until for trouble in troubles if trouble.until is not None]
 
     def calm(self) -> None:
         """No trouble any more."""
@@ -167,7 +167,7 @@ class GitHubDouble:
     def requests(self) -> list[str]:
         """What was asked, in short: `GET /repos/octo/repo/issues`."""
         with self._lock:
-            return [f"{it.method} {it.path}" for it in self.asked]
+            return [f"{asked.method} {asked.path}" for asked in self.asked]
 
     # ── webhooks ─────────────────────────────────────────────────────────────────────────
 

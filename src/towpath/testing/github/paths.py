@@ -54,9 +54,9 @@ class Api:
     # ── what requests are about ──────────────────────────────────────────────────────────
 
     def _by_id(self, id: int) -> str:
-        for it in self._repositories.values():
-            if it.id == id:
-                return it.full_name
+        for repository in self._repositories.values():
+            if repository.id == id:
+                return repository.full_name
         raise refused(404, "Not Found")
 
     def _repository(self, asked: Asked, name: str) -> Repository:
@@ -73,7 +73,9 @@ class Api:
     def _elsewhere(self, asked: Asked, path: str) -> Answered:
         url = self._shown.api + path
         if asked.query:
-            url += "?" + urlencode([(name, it) for name, all in asked.query.items() for it in all])
+            url += "?" + urlencode(
+                [(name, value) for name, all in asked.query.items() for value in all]
+            )
         status, message = (301, "Moved Permanently") if asked.method == "GET" else (
             307,
             "Temporary Redirect",
@@ -106,7 +108,9 @@ class Api:
         last = max(1, -(-len(entries) // size))
         links = {"prev": page - 1, "next": page + 1, "last": last, "first": 1}
         shown = {"prev": page > 1, "next": page < last, "last": page < last, "first": page > 1}
-        kept = [(name, it) for name, all in asked.query.items() for it in all if name != "page"]
+        kept = [
+            (name, value) for name, all in asked.query.items() for value in all if name != "page"
+        ]
         at = self._shown.api + asked.path
         found = [
             f'<{at}?{urlencode([*kept, ("page", links[name])])}>; rel="{name}"'
@@ -114,7 +118,9 @@ class Api:
             if shown[name]
         ]
         headers = {"link": ", ".join(found)} if found else {}
-        return Reply(200, [show(it) for it in entries[size * (page - 1) : size * page]], headers)
+        return Reply(
+            200, [show(entry) for entry in entries[size * (page - 1) : size * page]], headers
+        )
 
     # ── repositories and branches ────────────────────────────────────────────────────────
 
@@ -161,60 +167,60 @@ class Api:
                 repository.revision,
                 _selected(asked, repository.issues.values()),
             )
-        return self._page(asked, made[1], lambda it: self._shown.issue(repository, it))
+        return self._page(asked, made[1], lambda issue: self._shown.issue(repository, issue))
 
     def issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
         found = self._issue(asked, repository, number)
         return Reply(200, self._shown.issue(repository, found))
 
     def change_issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it, wish = self._issue(asked, repository, number), _fields(asked)
+        issue, wish = self._issue(asked, repository, number), _fields(asked)
         for name in ("title", "body"):
-            if name in wish and wish[name] != getattr(it, name):
-                setattr(it, name, wish[name])
-                repository.changed(it)
-                self._happened("issues", "edited", repository, it, sender=ROBOT)
+            if name in wish and wish[name] != getattr(issue, name):
+                setattr(issue, name, wish[name])
+                repository.changed(issue)
+                self._happened("issues", "edited", repository, issue, sender=ROBOT)
         if "labels" in wish:
-            self._set_labels(repository, it, _names(wish["labels"]))
-        if "state" in wish and repository.set_open(it, is_open=wish["state"] == "open"):
-            action = "closed" if it.closed_at else "reopened"
-            self._happened("issues", action, repository, it, sender=ROBOT)
-        return Reply(200, self._shown.issue(repository, it))
+            self._set_labels(repository, issue, _names(wish["labels"]))
+        if "state" in wish and repository.set_open(issue, is_open=wish["state"] == "open"):
+            action = "closed" if issue.closed_at else "reopened"
+            self._happened("issues", action, repository, issue, sender=ROBOT)
+        return Reply(200, self._shown.issue(repository, issue))
 
     # ── labels ───────────────────────────────────────────────────────────────────────────
 
     def issue_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it = self._issue(asked, repository, number)
-        return self._page(asked, it.labels, lambda name: self._shown.label(repository, name))
+        issue = self._issue(asked, repository, number)
+        return self._page(asked, issue.labels, lambda name: self._shown.label(repository, name))
 
     def add_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it = self._issue(asked, repository, number)
-        for name in repository.add_labels(it, _names(asked.content)):
-            self._happened("issues", "labeled", repository, it, label=name, sender=ROBOT)
-        return Reply(200, self._shown.labels(repository, it))
+        issue = self._issue(asked, repository, number)
+        for name in repository.add_labels(issue, _names(asked.content)):
+            self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
+        return Reply(200, self._shown.labels(repository, issue))
 
     def set_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it = self._issue(asked, repository, number)
-        self._set_labels(repository, it, _names(asked.content))
-        return Reply(200, self._shown.labels(repository, it))
+        issue = self._issue(asked, repository, number)
+        self._set_labels(repository, issue, _names(asked.content))
+        return Reply(200, self._shown.labels(repository, issue))
 
     def take_label(self, asked: Asked, repository: Repository, number: str, label: str) -> Reply:
-        it = self._issue(asked, repository, number)
-        if not repository.take_labels(it, [label]):
+        issue = self._issue(asked, repository, number)
+        if not repository.take_labels(issue, [label]):
             raise refused(404, "Label does not exist")
-        self._happened("issues", "unlabeled", repository, it, label=label, sender=ROBOT)
-        return Reply(200, self._shown.labels(repository, it))
+        self._happened("issues", "unlabeled", repository, issue, label=label, sender=ROBOT)
+        return Reply(200, self._shown.labels(repository, issue))
 
-    def _set_labels(self, repository: Repository, it: Issue, names: list[str]) -> None:
+    def _set_labels(self, repository: Repository, issue: Issue, names: list[str]) -> None:
         kept = {name.lower() for name in names}
-        gone = [name for name in it.labels if name.lower() not in kept]
-        for name in repository.take_labels(it, gone):
-            self._happened("issues", "unlabeled", repository, it, label=name, sender=ROBOT)
-        for name in repository.add_labels(it, names):
-            self._happened("issues", "labeled", repository, it, label=name, sender=ROBOT)
+        gone = [name for name in issue.labels if name.lower() not in kept]
+        for name in repository.take_labels(issue, gone):
+            self._happened("issues", "unlabeled", repository, issue, label=name, sender=ROBOT)
+        for name in repository.add_labels(issue, names):
+            self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
 
     def labels(self, asked: Asked, repository: Repository) -> Reply:
-        names = [it.name for it in repository.labels.values()]
+        names = [label.name for label in repository.labels.values()]
         return self._page(asked, names, lambda name: self._shown.label(repository, name))
 
     def label(self, _: Asked, repository: Repository, label: str) -> Reply:
@@ -233,33 +239,33 @@ class Api:
     # ── comments ─────────────────────────────────────────────────────────────────────────
 
     def comments(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it = self._issue(asked, repository, number)
+        issue = self._issue(asked, repository, number)
         return self._page(
-            asked, it.comments, lambda each: self._shown.comment(repository, it, each)
+            asked, issue.comments, lambda each: self._shown.comment(repository, issue, each)
         )
 
     def make_comment(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it = self._issue(asked, repository, number)
-        made = repository.comment(it, str(asked.content["body"]), ROBOT)
-        self._happened("issue_comment", "created", repository, it, comment=made, sender=ROBOT)
-        return Reply(201, self._shown.comment(repository, it, made))
+        issue = self._issue(asked, repository, number)
+        made = repository.comment(issue, str(asked.content["body"]), ROBOT)
+        self._happened("issue_comment", "created", repository, issue, comment=made, sender=ROBOT)
+        return Reply(201, self._shown.comment(repository, issue, made))
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
     def pulls(self, asked: Asked, repository: Repository) -> Reply:
         state = asked.one("state", "open")
         found = [
-            it
-            for it in sorted(repository.issues.values(), key=lambda it: -it.number)
-            if it.pull
-            and state in ("all", it.state)
-            and asked.one("head", "") in ("", it.pull.head)
+            issue
+            for issue in sorted(repository.issues.values(), key=lambda issue: -issue.number)
+            if issue.pull
+            and state in ("all", issue.state)
+            and asked.one("head", "") in ("", issue.pull.head)
         ]
-        return self._page(asked, found, lambda it: self._shown.pull(repository, it))
+        return self._page(asked, found, lambda issue: self._shown.pull(repository, issue))
 
     def pull(self, _: Asked, repository: Repository, number: str) -> Reply:
-        it, _pull = self._pull(repository, number)
-        return Reply(200, self._shown.pull(repository, it))
+        issue, _pull = self._pull(repository, number)
+        return Reply(200, self._shown.pull(repository, issue))
 
     def make_pull(self, asked: Asked, repository: Repository) -> Reply:
         wish = asked.content
@@ -272,13 +278,13 @@ class Api:
         return Reply(201, self._shown.pull(repository, made))
 
     def reviews(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it, pull = self._pull(repository, number)
+        issue, pull = self._pull(repository, number)
         return self._page(
-            asked, pull.reviews, lambda each: self._shown.review(repository, it, each)
+            asked, pull.reviews, lambda each: self._shown.review(repository, issue, each)
         )
 
     def make_review(self, asked: Asked, repository: Repository, number: str) -> Reply:
-        it, pull = self._pull(repository, number)
+        issue, pull = self._pull(repository, number)
         wish = _fields(asked)
         state = {
             "APPROVE": "APPROVED",
@@ -293,11 +299,11 @@ class Api:
             wish.get("commit_id", pull.sha),
         )
         pull.reviews.append(made)
-        repository.changed(it)
+        repository.changed(issue)
         self._happened(
-            "pull_request_review", "submitted", repository, it, review=made, sender=ROBOT
+            "pull_request_review", "submitted", repository, issue, review=made, sender=ROBOT
         )
-        return Reply(200, self._shown.review(repository, it, made))
+        return Reply(200, self._shown.review(repository, issue, made))
 
     def make_status(self, asked: Asked, repository: Repository, sha: str) -> Reply:
         wish, id = asked.content, repository.next_id()
@@ -326,25 +332,25 @@ def _fields(asked: Asked) -> dict[str, Any]:
 def _names(wish: Any) -> list[str]:
     """Labels as people write them: a list, or an object with one; of texts, or of objects."""
     given = cast("dict[str, Any]", wish)["labels"] if isinstance(wish, dict) else wish
-    return [it if isinstance(it, str) else it["name"] for it in given]
+    return [label if isinstance(label, str) else label["name"] for label in given]
 
 
 def _selected(asked: Asked, issues: Iterable[Issue]) -> list[Issue]:
     """The list of issues that a query asks for, in its order."""
     state, since = asked.one("state", "open"), asked.one("since")
-    labels = {it.lower() for it in asked.one("labels").split(",") if it}
+    labels = {label.lower() for label in asked.one("labels").split(",") if label}
     found = [
-        it
-        for it in issues
-        if it.moved is None
-        and state in ("all", it.state)
-        and it.updated_at >= since
-        and labels <= {name.lower() for name in it.labels}
+        issue
+        for issue in issues
+        if issue.moved is None
+        and state in ("all", issue.state)
+        and issue.updated_at >= since
+        and labels <= {name.lower() for name in issue.labels}
     ]
     by: dict[str, Callable[[Issue], Any]] = {
-        "created": lambda it: it.number,
-        "updated": lambda it: (it.updated_at, it.number),
-        "comments": lambda it: len(it.comments),
+        "created": lambda issue: issue.number,
+        "updated": lambda issue: (issue.updated_at, issue.number),
+        "comments": lambda issue: len(issue.comments),
     }
     key = by[asked.one("sort", "created")]
     return sorted(found, key=key, reverse=asked.one("direction", "desc") == "desc")

@@ -72,16 +72,16 @@ class Shown:
             "site_admin": False,
         }
 
-    def repository(self, it: Repository) -> Json:
-        url = f"{self.api}/repos/{it.full_name}"
-        html = f"{self.page}/{it.full_name}"
-        opened = sum(each.closed_at is None for each in it.issues.values())
+    def repository(self, repository: Repository) -> Json:
+        url = f"{self.api}/repos/{repository.full_name}"
+        html = f"{self.page}/{repository.full_name}"
+        opened = sum(each.closed_at is None for each in repository.issues.values())
         return {
-            "id": it.id,
-            "node_id": node("R", it.id),
-            "name": it.name,
-            "full_name": it.full_name,
-            "owner": self.user(it.owner),
+            "id": repository.id,
+            "node_id": node("R", repository.id),
+            "name": repository.name,
+            "full_name": repository.full_name,
+            "owner": self.user(repository.owner),
             "html_url": html,
             "url": url,
             **{f"{name}_url": f"{url}/{name}" for name in _OF_REPOSITORY},
@@ -89,88 +89,88 @@ class Shown:
             **dict.fromkeys(_NONE, 0),
             **dict.fromkeys(_NOT, False),
             **dict.fromkeys(_UNKNOWN),
-            "default_branch": it.default_branch,
+            "default_branch": repository.default_branch,
             "open_issues": opened,
             "open_issues_count": opened,
             "has_issues": True,
             "topics": [],
             "visibility": "public",
-            **dict.fromkeys(("pushed_at", "created_at", "updated_at"), it.created_at),
+            **dict.fromkeys(("pushed_at", "created_at", "updated_at"), repository.created_at),
         }
 
     def label(self, repository: Repository, name: str) -> Json:
-        it = repository.label(name)
+        label = repository.label(name)
         return {
-            "id": it.id,
-            "node_id": node("LA", it.id),
-            "url": f"{self.api}/repos/{repository.full_name}/labels/{it.name}",
-            "name": it.name,
-            "color": it.color,
+            "id": label.id,
+            "node_id": node("LA", label.id),
+            "url": f"{self.api}/repos/{repository.full_name}/labels/{label.name}",
+            "name": label.name,
+            "color": label.color,
             "default": False,
-            "description": it.description,
+            "description": label.description,
         }
 
     def labels(self, repository: Repository, issue: Issue) -> list[Json]:
         return [self.label(repository, name) for name in issue.labels]
 
-    def issue(self, repository: Repository, it: Issue) -> Json:
+    def issue(self, repository: Repository, issue: Issue) -> Json:
         url = f"{self.api}/repos/{repository.full_name}"
         html = f"{self.page}/{repository.full_name}"
-        own = f"{url}/issues/{it.number}"
-        assignees = [self.user(login) for login in it.assignees]
-        kind = "pull" if it.pull else "issues"
+        own = f"{url}/issues/{issue.number}"
+        assignees = [self.user(login) for login in issue.assignees]
+        kind = "pull" if issue.pull else "issues"
         shown = {
             "url": own,
             "repository_url": url,
             "labels_url": f"{own}/labels{{/name}}",
             "comments_url": f"{own}/comments",
             "events_url": f"{own}/events",
-            "html_url": f"{html}/{kind}/{it.number}",
-            "id": it.id,
-            "node_id": node("I", it.id),
-            "number": it.number,
-            "title": it.title,
-            "user": self.user(it.author),
-            "labels": self.labels(repository, it),
-            "state": it.state,
+            "html_url": f"{html}/{kind}/{issue.number}",
+            "id": issue.id,
+            "node_id": node("I", issue.id),
+            "number": issue.number,
+            "title": issue.title,
+            "user": self.user(issue.author),
+            "labels": self.labels(repository, issue),
+            "state": issue.state,
             "locked": False,
             "assignee": assignees[0] if assignees else None,
             "assignees": assignees,
             **dict.fromkeys(("milestone", "active_lock_reason", "performed_via_github_app")),
-            "comments": len(it.comments),
-            "created_at": it.created_at,
-            "updated_at": it.updated_at,
-            "closed_at": it.closed_at,
+            "comments": len(issue.comments),
+            "created_at": issue.created_at,
+            "updated_at": issue.updated_at,
+            "closed_at": issue.closed_at,
             "author_association": "MEMBER",
-            "body": it.body,
-            "state_reason": "completed" if it.closed_at else None,
+            "body": issue.body,
+            "state_reason": "completed" if issue.closed_at else None,
             "reactions": self._reactions(own),
         }
-        if it.pull:
-            pull, page = f"{url}/pulls/{it.number}", f"{html}/pull/{it.number}"
+        if issue.pull:
+            pull, page = f"{url}/pulls/{issue.number}", f"{html}/pull/{issue.number}"
             links = {"url": pull, "html_url": page, "diff_url": f"{page}.diff"}
             shown["pull_request"] = {**links, "patch_url": f"{page}.patch"}
-            shown["draft"] = it.pull.draft
+            shown["draft"] = issue.pull.draft
         return shown
 
     def _reactions(self, own: str) -> Json:
         kinds = ("+1", "-1", "laugh", "confused", "heart", "hooray", "eyes", "rocket")
         return {"url": f"{own}/reactions", "total_count": 0, **dict.fromkeys(kinds, 0)}
 
-    def comment(self, repository: Repository, issue: Issue, it: Comment) -> Json:
+    def comment(self, repository: Repository, issue: Issue, comment: Comment) -> Json:
         url = f"{self.api}/repos/{repository.full_name}/issues"
         html = f"{self.page}/{repository.full_name}/issues/{issue.number}"
-        own = f"{url}/comments/{it.id}"
+        own = f"{url}/comments/{comment.id}"
         return {
-            "id": it.id,
-            "node_id": node("IC", it.id),
+            "id": comment.id,
+            "node_id": node("IC", comment.id),
             "url": own,
-            "html_url": f"{html}#issuecomment-{it.id}",
+            "html_url": f"{html}#issuecomment-{comment.id}",
             "issue_url": f"{url}/{issue.number}",
-            "body": it.body,
-            "user": self.user(it.author),
-            "created_at": it.at,
-            "updated_at": it.at,
+            "body": comment.body,
+            "user": self.user(comment.author),
+            "created_at": comment.at,
+            "updated_at": comment.at,
             "author_association": "MEMBER",
             "performed_via_github_app": None,
             "reactions": self._reactions(own),
@@ -221,20 +221,20 @@ class Shown:
             "parents": [],
         }
 
-    def pull(self, repository: Repository, it: Issue) -> Json:
-        assert it.pull is not None  # noqa: S101 -- whoever asks has looked
-        plain, places = self.issue(repository, it), self._places(repository, it, it.pull)
+    def pull(self, repository: Repository, issue: Issue) -> Json:
+        assert issue.pull is not None  # noqa: S101 -- whoever asks has looked
+        plain, places = self.issue(repository, issue), self._places(repository, issue, issue.pull)
         return {
             **{name: plain[name] for name in _OF_ISSUE},
-            "node_id": node("PR", it.id),
+            "node_id": node("PR", issue.id),
             "url": places["self"],
             **{f"{name}_url": place for name, place in places.items() if name != "self"},
             "diff_url": f"{places['html']}.diff",
             "patch_url": f"{places['html']}.patch",
             "_links": {name: {"href": place} for name, place in places.items()},
-            "merged_at": it.pull.merged_at,
-            "merged": it.pull.merged_at is not None,
-            "draft": it.pull.draft,
+            "merged_at": issue.pull.merged_at,
+            "merged": issue.pull.merged_at is not None,
+            "draft": issue.pull.draft,
             **dict.fromkeys(("merge_commit_sha", "auto_merge", "merged_by")),
             "requested_reviewers": [],
             "requested_teams": [],
@@ -244,17 +244,17 @@ class Shown:
             "maintainer_can_modify": False,
             **dict.fromkeys(("comments", "review_comments", "deletions"), 0),
             **dict.fromkeys(("commits", "additions", "changed_files"), 1),
-            **self._sides(repository, it.pull),
+            **self._sides(repository, issue.pull),
         }
 
-    def _places(self, repository: Repository, it: Issue, pull: Pull) -> dict[str, str]:
+    def _places(self, repository: Repository, issue: Issue, pull: Pull) -> dict[str, str]:
         url = f"{self.api}/repos/{repository.full_name}"
-        own, issue = f"{url}/pulls/{it.number}", f"{url}/issues/{it.number}"
+        own, plain = f"{url}/pulls/{issue.number}", f"{url}/issues/{issue.number}"
         return {
             "self": own,
-            "html": f"{self.page}/{repository.full_name}/pull/{it.number}",
-            "issue": issue,
-            "comments": f"{issue}/comments",
+            "html": f"{self.page}/{repository.full_name}/pull/{issue.number}",
+            "issue": plain,
+            "comments": f"{plain}/comments",
             "review_comments": f"{own}/comments",
             "review_comment": f"{url}/pulls/comments{{/number}}",
             "commits": f"{own}/commits",
@@ -269,19 +269,21 @@ class Shown:
             for side, (ref, sha) in sides.items()
         }
 
-    def review(self, repository: Repository, issue: Issue, it: Review) -> Json:
+    def review(self, repository: Repository, issue: Issue, review: Review) -> Json:
         url = f"{self.api}/repos/{repository.full_name}/pulls/{issue.number}"
-        html = f"{self.page}/{repository.full_name}/pull/{issue.number}#pullrequestreview-{it.id}"
+        html = (
+            f"{self.page}/{repository.full_name}/pull/{issue.number}#pullrequestreview-{review.id}"
+        )
         return {
-            "id": it.id,
-            "node_id": node("PRR", it.id),
-            "user": self.user(it.author),
-            "body": it.body,
-            "state": it.state,
+            "id": review.id,
+            "node_id": node("PRR", review.id),
+            "user": self.user(review.author),
+            "body": review.body,
+            "state": review.state,
             "html_url": html,
             "pull_request_url": url,
             "author_association": "MEMBER",
             "_links": {"html": {"href": html}, "pull_request": {"href": url}},
-            "submitted_at": it.at,
-            "commit_id": it.commit,
+            "submitted_at": review.at,
+            "commit_id": review.commit,
         }

@@ -115,7 +115,9 @@ class Repository:
 
     @property
     def branches(self) -> list[str]:
-        return [it.removeprefix("refs/heads/") for it in self.refs if it.startswith("refs/heads/")]
+        return [
+            ref.removeprefix("refs/heads/") for ref in self.refs if ref.startswith("refs/heads/")
+        ]
 
     def next_id(self) -> int:
         """An id that no other thing here has."""
@@ -142,7 +144,7 @@ class Repository:
         self.numbers += 1
         issue = Issue(self.next_id(), self.numbers, title, body, author, pull=pull)
         self.issues[issue.number] = issue
-        issue.labels = [self.label(it).name for it in dict.fromkeys(labels)]
+        issue.labels = [self.label(name).name for name in dict.fromkeys(labels)]
         self.changed(issue)
         return issue
 
@@ -156,7 +158,7 @@ class Repository:
 
     def add_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
         """Those that the issue did not have."""
-        new = [name for it in names if (name := self.label(it).name) not in issue.labels]
+        new = [name for wanted in names if (name := self.label(wanted).name) not in issue.labels]
         new = list(dict.fromkeys(new))
         if new:
             issue.labels += new
@@ -165,10 +167,10 @@ class Repository:
 
     def take_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
         """Those that the issue had."""
-        gone = {it.lower() for it in names}
-        old = [it for it in issue.labels if it.lower() in gone]
+        gone = {name.lower() for name in names}
+        old = [label for label in issue.labels if label.lower() in gone]
         if old:
-            issue.labels = [it for it in issue.labels if it not in old]
+            issue.labels = [label for label in issue.labels if label not in old]
             self.changed(issue)
         return old
 

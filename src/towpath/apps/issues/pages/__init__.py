@@ -30,9 +30,9 @@ async def issue(
     repository: Repository, number: InPath, page: ThePage, service: TheIssues, _: CanRead
 ) -> Response:
     """An issue, who holds it, or why nobody does."""
-    it = await service.get(repository, number)
+    found = await service.get(repository, number)
     why = await service.explain(repository, number)
-    return page.show("issues/issue.html", it=it, why=why, at=instant, live=ISSUES)
+    return page.show("issues/issue.html", issue=found, why=why, at=instant, live=ISSUES)
 
 
 PAGES = Pages(router=router, links=(("Issues", "/ui/issues"),), folder=Path(__file__).parent)

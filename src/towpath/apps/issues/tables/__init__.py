@@ -89,7 +89,7 @@ def of_task(task_id: str) -> Callable[[Connection], Issue | None]:
 def among(ids: Sequence[str]) -> Callable[[Connection], dict[str, Issue]]:
     """Those of these issues that are known, by id."""
     query = _some(select(issues).where(_i.id.in_(ids)))
-    return lambda connection: {it.id: it for it in query(connection)}
+    return lambda connection: {issue.id: issue for issue in query(connection)}
 
 
 def of_repository(
@@ -202,7 +202,7 @@ def best_selectors(
     def look(connection: Connection) -> list[str]:
         wanted = set(some)
         found = (f"{place}|{role}" for place, role in connection.execute(query))
-        return [it for it in found if it in wanted][:most]
+        return [selector for selector in found if selector in wanted][:most]
 
     return look
 
@@ -250,10 +250,10 @@ def pages_of(repository: str) -> Callable[[Connection], dict[str, KnownPage]]:
     def look(connection: Connection) -> dict[str, KnownPage]:
         some = connection.execute(query).mappings()
         return {
-            it["path"]: KnownPage(
-                it["path"], it["etag"], _numbers.decode(it["numbers"]), it["following"]
+            row["path"]: KnownPage(
+                row["path"], row["etag"], _numbers.decode(row["numbers"]), row["following"]
             )
-            for it in some
+            for row in some
         }
 
     return look

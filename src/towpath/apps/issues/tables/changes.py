@@ -72,7 +72,7 @@ def _locked(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
     named = _i.id == ids[0] if len(ids) == 1 else _i.id.in_(ids)
     query = select(issues).where(named).order_by(_i.id).with_for_update()
     found = (issue_of(row) for row in connection.execute(query).mappings())
-    return {it.id: it for it in found}
+    return {issue.id: issue for issue in found}
 
 
 def _pair(before: Issue | None, after: Issue | None) -> Pair:
@@ -99,14 +99,14 @@ def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> 
 
 def _unknown(connection: Connection, some: Sequence[Issue]) -> list[tuple[Table, dict[str, Any]]]:
     """What makes their repositories and their selectors known, where they are not."""
-    places = {it.repository.lower(): it for it in some}
-    kinds = {it.selector: it for it in some if it.role}
+    places = {issue.repository.lower(): issue for issue in some}
+    kinds = {issue.selector: issue for issue in some if issue.role}
     new = [
-        (repositories, _new_repository(it.repository, it.source))
-        for it in _lacking(connection, _r.place, places)
+        (repositories, _new_repository(issue.repository, issue.source))
+        for issue in _lacking(connection, _r.place, places)
     ]
-    for it in _lacking(connection, _s.selector, kinds):
-        kind = {"selector": it.selector, "place": it.repository.lower(), "role": it.role}
+    for issue in _lacking(connection, _s.selector, kinds):
+        kind = {"selector": issue.selector, "place": issue.repository.lower(), "role": issue.role}
         new.append((selectors, kind))
     return new
 
@@ -120,7 +120,7 @@ def _lacking(
     names = list(wanted)
     named = column == names[0] if len(names) == 1 else column.in_(names)
     there = set(connection.scalars(select(column).where(named)))
-    return [it for name, it in wanted.items() if name not in there]
+    return [issue for name, issue in wanted.items() if name not in there]
 
 
 def _new_repository(name: str, source: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ _TOLD = (
 
 def settled(some: Sequence[Issue]) -> Write[None]:
     """Note that the queue knows what each issue says, unless its row has changed since."""
-    told = [{"which": it.id, "seen": it.revision, "told": it.wanted} for it in some]
+    told = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
     return lambda connection: connection.execute(_TOLD, told) and None
 
 
@@ -243,16 +243,16 @@ def repository_renamed(old: str, new: str) -> Decide[None]:
 
 def pages_kept(repository: str, some: Sequence[KnownPage]) -> Write[None]:
     """Note how pages were read, in place of what was known of them."""
-    place, paths = repository.lower(), [it.path for it in some]
+    place, paths = repository.lower(), [page.path for page in some]
     rows = [
         {
-            "path": it.path,
+            "path": page.path,
             "place": place,
-            "etag": it.etag,
-            "numbers": msgspec.json.encode(sorted(it.numbers)).decode(),
-            "following": it.next,
+            "etag": page.etag,
+            "numbers": msgspec.json.encode(sorted(page.numbers)).decode(),
+            "following": page.next,
         }
-        for it in some
+        for page in some
     ]
 
     def write(connection: Connection) -> None:

@@ -33,7 +33,7 @@ async def reviews(
 @router.get("/ui/reviews/{id}")
 async def review(id: Id, page: ThePage, service: TheReviews, _: CanRead) -> Response:
     """A review as it is now."""
-    return page.show("reviews/review.html", it=await service.get(id), live=REVIEWS)
+    return page.show("reviews/review.html", review=await service.get(id), live=REVIEWS)
 
 
 PAGES = Pages(router=router, links=(("Reviews", "/ui/reviews"),), folder=Path(__file__).parent)

@@ -82,12 +82,14 @@ class GitHubPoster:
         event = _EVENTS[review.verdict]
         if event == "APPROVE" and not self._may_approve:
             event = "COMMENT"
-        placed = [it for it in review.comments if it.line is not None][:_MOST_AT_LINES]
-        other = [it for it in review.comments if it not in placed]
+        placed = [comment for comment in review.comments if comment.line is not None][
+            :_MOST_AT_LINES
+        ]
+        other = [comment for comment in review.comments if comment not in placed]
         everything = body(task, review, review.comments, mark=mark)
         at_commit = {"commit_id": task.head, "event": event}
         if placed:
-            lines = [_at_line(it) for it in placed]
+            lines = [_at_line(comment) for comment in placed]
             yield at_commit | {"body": body(task, review, other, mark=mark), "comments": lines}
         yield at_commit | {"body": everything}
         yield {"event": "COMMENT", "body": everything}

@@ -164,9 +164,9 @@ def _fields(task: ReviewTask) -> dict[str, str]:
 
 
 def _checked(argv: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(argv, str) or not argv or not all(isinstance(it, str) for it in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+    if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("command", argv, rule="must be a list: the program, its arguments")
-    if not argv[0] or any("\0" in it for it in argv):
+    if not argv[0] or any("\0" in arg for arg in argv):
         raise InvalidOption("command", argv, rule="must name a program, and have no NUL in it")
     return tuple(argv)
 

@@ -181,8 +181,8 @@ class _Uploads:
     def run(self, items: Sequence[Item]) -> int:
         """Send all; the exit code is that of the first that could not be sent."""
         sizes = [item.file.stat().st_size for item in items]
-        small = [it for it, size in zip(items, sizes, strict=True) if size <= _SMALL]
-        large = [it for it, size in zip(items, sizes, strict=True) if size > _SMALL]
+        small = [item for item, size in zip(items, sizes, strict=True) if size <= _SMALL]
+        large = [item for item, size in zip(items, sizes, strict=True) if size > _SMALL]
         doing = items[0].told if len(items) == 1 else f"{len(items)} files"
         try:
             with self._session.out.transfer(doing, sum(sizes)) as sent:

@@ -130,7 +130,7 @@ class Sending:
             missing = list(_numbers(self._missing(upload))) if look else []
             looked = steady() if look else looked
             if first:
-                before = self._size - sum(self._length(upload, it) for it in missing)
+                before = self._size - sum(self._length(upload, gap) for gap in missing)
                 sent(before)
                 first = False
             if missing:

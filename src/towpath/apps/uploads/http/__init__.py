@@ -152,7 +152,7 @@ async def list_uploads(
     """A page of uploads, newest first."""
     page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)
     after = page[-1].upload_id if len(page) == wish.size else None
-    return UploadsOut(uploads=[SummaryOut.of(it) for it in page], after=after)
+    return UploadsOut(uploads=[SummaryOut.of(summary) for summary in page], after=after)
 
 
 @router.get("/{id}", response_model=UploadOut, responses=documented(404))
@@ -168,7 +168,7 @@ async def missing(id: Id, uploads: TheUploads, _: CanRead) -> MissingOut:
 
 
 def _pairs(ranges: list[Range]) -> list[list[int]]:
-    return [[it.first, it.last] for it in ranges]
+    return [[span.first, span.last] for span in ranges]
 
 
 @router.get(

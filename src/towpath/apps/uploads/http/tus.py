@@ -114,7 +114,10 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
     named = request.headers.get("Idempotency-Key")
     if asked.pieces:
         view, _ = await Appending(uploads).join(
-            asked.new(), [_id_of(it) for it in asked.pieces], owner=key.id, idempotency_key=named
+            asked.new(),
+            [_id_of(piece) for piece in asked.pieces],
+            owner=key.id,
+            idempotency_key=named,
         )
         return _created(view.upload.upload_id)
     view, _ = await uploads.start(asked.new(), owner=key.id, idempotency_key=named)
@@ -205,7 +208,7 @@ async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
     if metadata := told_metadata(upload):
         headers["Upload-Metadata"] = metadata
     if upload.sources:
-        urls = " ".join(f"{PREFIX}/{it}" for it in upload.sources)
+        urls = " ".join(f"{PREFIX}/{source}" for source in upload.sources)
         headers["Upload-Concat"] = f"{FINAL};{urls}"
     elif upload.concat:
         headers["Upload-Concat"] = upload.concat

@@ -89,12 +89,12 @@ class Creation(msgspec.Struct, frozen=True):
         """The upload to be. Raises InvalidInput."""
         given = self.metadata
         own: dict[str, Any] = {name: given[name] for name in _OWN if given.get(name)}
-        kind = next((given[it] for it in _TYPES if given.get(it)), "")
+        kind = next((given[name] for name in _TYPES if given.get(name)), "")
         if _TYPE.fullmatch(kind):  # a browser may know none, or one of its own making
             own["mime_type"] = kind
         return NewUpload(
             **own,
-            name=next((given[it] for it in _NAMES if given.get(it)), "file"),
+            name=next((given[name] for name in _NAMES if given.get(name)), "file"),
             size=self.length,
             custom_metadata=dict(given),
             concat=PARTIAL if self.partial else None,
@@ -114,7 +114,7 @@ def length_of(headers: Mapping[str, str], name: str) -> int | None:
 def metadata_of(header: str) -> dict[str, str]:
     """What Upload-Metadata says. 400."""
     found: dict[str, str] = {}
-    for pair in filter(None, (it.strip() for it in header.split(","))):
+    for pair in filter(None, (part.strip() for part in header.split(","))):
         name, _, value = pair.partition(" ")
         try:
             text = base64.b64decode(value, validate=True).decode()

@@ -93,7 +93,7 @@ class KafkaSink:
             self._producer = None  # a new one knows nothing of what went wrong
         if not round_.outcomes:
             raise SinkUnreachable(self.name, self._heard.word or round_.trouble)
-        return [round_.outcomes.get(it.seq, Behind()) for it in events]
+        return [round_.outcomes.get(event.seq, Behind()) for event in events]
 
     async def close(self) -> None:
         """End the connections. Nothing is under way between two sends."""

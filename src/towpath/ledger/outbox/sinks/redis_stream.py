@@ -36,7 +36,9 @@ class RedisStreamSink:
 
     async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
         """Append all of *events*. Raises SinkUnreachable; whatever Redis says may pass."""
-        entries = [{"id": it.id, "type": it.type, "event": it.encoded()} for it in events]
+        entries = [
+            {"id": event.id, "type": event.type, "event": event.encoded()} for event in events
+        ]
         try:
             engine = self._engine if isinstance(self._engine, Engine) else self._engine()
             await engine.publish(self._stream, entries, cap=self._kept)

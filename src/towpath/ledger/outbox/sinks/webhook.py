@@ -50,7 +50,7 @@ class WebhookSink:
         async with asyncio.TaskGroup() as calls:
             for _ in range(min(self._at_once, len(round_.keys))):
                 calls.create_task(self._walk(round_))
-        return [round_.outcomes.get(it.seq, Behind()) for it in events]
+        return [round_.outcomes.get(event.seq, Behind()) for event in events]
 
     async def close(self) -> None:
         """Nothing to close: the caller is its owner's."""
