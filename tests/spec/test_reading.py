@@ -8,10 +8,12 @@ import pytest
 from tests.spec.deployment import Deployment
 from towpath.clock import milliseconds
 from towpath.engine.engine import Engine
-from towpath.engine.model import job_ref
+from towpath.engine.keys import keys_of
+from towpath.engine.model import job_ref, new_job
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import JobNotFound, ScheduleNotFound, StillOpen
+from towpath.errors import JobNotFound, ScheduleNotFound, StillOpen, TowpathError
+from towpath.ids import queue_name
 
 NOWHERE = "nowhere"
 JOB = job_ref(NOWHERE, "nobody")
@@ -34,7 +36,9 @@ LOOKS: dict[str, Look] = {
     "search_dead": lambda engine: engine.inspect.search_dead(NOWHERE, "disk"),
     "dead_groups": lambda engine: engine.inspect.dead_groups(NOWHERE),
     "history": lambda engine: engine.inspect.history(NOWHERE),
+    "histories": lambda engine: engine.inspect.histories([NOWHERE, "elsewhere"]),
     "counts": lambda engine: engine.inspect.counts(NOWHERE),
+    "counts_of": lambda engine: engine.inspect.counts_of([NOWHERE, "elsewhere"]),
     "options": lambda engine: engine.queues.options(NOWHERE),
     "known_options": lambda engine: engine.queues.known_options(NOWHERE),
     "events": lambda engine: engine.events.list(NOWHERE),
@@ -65,3 +69,46 @@ async def test_tells_the_options_of_one_that_another_process_made(
     await other_engine.queues.configure(NOWHERE, chosen)
     assert await engine.queues.options(NOWHERE) == chosen
     assert await engine.queues.known_options(NOWHERE) == chosen
+
+
+class TestManyQueuesAtOnce:
+    """In few messages, and answered as if each had been asked about alone."""
+
+    async def test_are_counted(self, engine: Engine, other_engine: Engine) -> None:
+        names = [f"queue-{n}" for n in range(120)]
+        for n, name in enumerate(names[::10]):
+            await engine.submit_many(name, [new_job(b"x") for _ in range(n + 1)])
+        found = await other_engine.inspect.counts_of([*names, names[0]])
+        assert list(found) == names
+        assert [it.ready for it in found.values() if it.ready] == list(range(1, 13))
+        assert found == {name: await other_engine.inspect.counts(name) for name in names}
+        assert await engine.inspect.counts_of([]) == {}
+
+    async def test_have_their_histories(self, engine: Engine) -> None:
+        await engine.submit("a", b"x")
+        found = await engine.inspect.histories(["a", "b"])
+        assert [found[name].ready[-1] for name in ("a", "b")] == [1, 0]
+        assert found["a"] == await engine.inspect.history("a")
+
+    async def test_by_a_server_that_has_forgotten_the_scripts(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.submit("a", b"x")
+        await engine.inspect.counts_of(["a", "b"])
+        for master in deployment.masters:
+            master.ask("SCRIPT", "FLUSH")
+        found = await engine.inspect.counts_of(["a", "b"])
+        assert [it.ready for it in found.values()] == [1, 0]
+
+    async def test_are_refused_where_one_is_spoilt_as_that_one_is(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        for name in ("a", "b", "c"):
+            await engine.submit(name, b"x")
+        deployment.ask("DEL", keys_of(queue_name("b")).queue)
+        deployment.ask("SET", keys_of(queue_name("b")).queue, "spoilt")
+        with pytest.raises(TowpathError) as alone:
+            await engine.inspect.counts("b")
+        with pytest.raises(type(alone.value)):
+            await engine.inspect.counts_of(["a", "b", "c"])
+        assert (await engine.inspect.counts_of(["a", "c"]))["c"].ready == 1

@@ -74,10 +74,8 @@ async def queues(
 
 
 async def all_counts(engine: Engine) -> dict[str, Counts]:
-    """The counts of every queue, by name in order. One round trip each."""
-    names = sorted(await engine.queues.list())
-    found = await asyncio.gather(*(engine.inspect.counts(name) for name in names))
-    return dict(zip(names, found, strict=True))
+    """The counts of every queue, by name in order. One round trip for fifty."""
+    return await engine.inspect.counts_of(sorted(await engine.queues.list()))
 
 
 def rate(before: Counts | None, now: Counts, span: Duration | None) -> float | None:

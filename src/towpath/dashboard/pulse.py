@@ -113,10 +113,7 @@ class Pulse:
         try:
             names = sorted(await engine.queues.names())[:QUEUES_MOST]
             for start in range(0, len(names), _AT_ONCE):
-                part = names[start : start + _AT_ONCE]
-                found |= zip(
-                    part, await asyncio.gather(*map(engine.inspect.history, part)), strict=True
-                )
+                found |= await engine.inspect.histories(names[start : start + _AT_ONCE])
         except TowpathError:
             return  # whoever opens the page is told by its counts
         self._past = found
@@ -126,12 +123,7 @@ class Pulse:
 
     async def _read(self) -> Snapshot:
         engine, at = self._engine(), steady()
-        names = sorted(await engine.queues.names())
-        found: dict[str, Counts] = {}
-        for start in range(0, len(names), _AT_ONCE):
-            part = names[start : start + _AT_ONCE]
-            counts = await asyncio.gather(*map(engine.inspect.counts, part))
-            found |= dict(zip(part, counts, strict=True))
+        found = await engine.inspect.counts_of(sorted(await engine.queues.names()))
         while self._before and at - self._before[0].at > _RATE_OVER:
             self._before.popleft()
         rates = _rates(self._before[0], found, at) if self._before else {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -169,6 +169,14 @@ class Channels:
     async def clocked(self, script: Script, keys: Declared, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
         return await self.read(script, keys, self._clock.stamp(), *args)
+
+    async def clocked_each(
+        self, script: Script, every: Sequence[Declared], *args: Any
+    ) -> list[Any]:
+        """The same about each, in one message to the first one's server; errors in their places."""
+        stamp = self._clock.stamp()
+        asked = [("EVALSHA", script.sha, KEYS, it.first, it.never, stamp, *args) for it in every]
+        return await self.ask(every[0].first, lambda it: partial(it.line.send_all, asked))
 
     async def command(self, *command: Any, behind: tuple[Any, ...] | None = None) -> Any:
         """The answer to a plain command that may be repeated; *behind* another about the same key,

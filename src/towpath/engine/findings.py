@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -197,9 +196,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
     """What is in the queues that somebody may want to look at."""
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
-    names = sorted(await engine.queues.list())
-    every = await asyncio.gather(*map(engine.inspect.counts, names))
-    counts = dict(zip(names, every, strict=True))
+    counts = await engine.inspect.counts_of(sorted(await engine.queues.list()))
     found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
     for name, queue in counts.items():
         if queue.dead:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
+from redis.exceptions import NoScriptError
 
 from towpath.clock import Clock
 from towpath.engine.channel import Channels, Limits, Prepare
@@ -18,6 +19,7 @@ from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.history import QUEUES_MOST
 from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.keys import Declared as KeysDeclared
+from towpath.engine.layout import Place
 from towpath.engine.model import Call
 from towpath.engine.options import Declared, InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
@@ -52,6 +54,8 @@ _NONE, _ANY = "none", "any"
 _CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
 _LISTED_S = 1.0
+_AT_ONCE = 50
+"""Queues that one message asks about: a server does nothing else until it has answered."""
 _NO_HISTORY = 10**17
 """When the next row of a queue's history is due, if none is to be written."""
 
@@ -69,7 +73,7 @@ class Store:
         declared: Durability | None,
         log: Log,
     ) -> None:
-        self._scripts = scripts
+        self._scripts, self._place_of = scripts, link.target
         self.channels = Channels(link, clock, limits, declared=declared, log=log)
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._log, self._unreadable = log, set[str]()
@@ -165,6 +169,34 @@ class Store:
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
         return await self.channels.clocked(self._scripts[verb], keys_of(queue), *args)
+
+    async def read_each(self, verb: str, queues: Sequence[QueueName], *args: Any) -> list[Any]:
+        """The same of several queues: those of one server in one message, up to fifty."""
+        parts: dict[Place | None, list[QueueName]] = {}
+        for queue in queues:
+            parts.setdefault(self._place_of(keys_of(queue).first), []).append(queue)
+        asked = [
+            part[at : at + _AT_ONCE]
+            for part in parts.values()
+            for at in range(0, len(part), _AT_ONCE)
+        ]
+        answers: dict[QueueName, Any] = {}
+        for some in asked:
+            answers |= zip(some, await self._read_some(verb, some, args), strict=True)
+        return [answers[queue] for queue in queues]
+
+    async def _read_some(
+        self, verb: str, queues: Sequence[QueueName], args: tuple[Any, ...]
+    ) -> list[Any]:
+        keys, script = [keys_of(queue) for queue in queues], self._scripts[verb]
+        answers = await self.channels.clocked_each(script, keys, *args)
+        if isinstance(answers[0], NoScriptError):
+            await self.read(verb, queues[0], *args)  # a new or restarted server: it learns it so
+            answers = await self.channels.clocked_each(script, keys, *args)
+        for at, answer in enumerate(answers):
+            if isinstance(answer, Exception):  # asked alone, it is redirected or refused
+                answers[at] = await self.read(verb, queues[at], *args)
+        return answers
 
     async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that is safe to repeat and asks for no clock."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
@@ -22,7 +21,6 @@ from towpath.errors import InvalidOption
 LARGEST_PAGE = 1000
 LISTED = (State.DELAYED, State.READY, State.LEASED, State.DEAD, State.DONE, State.CANCELLED)
 """In the order in which they are shown, of each type."""
-_AT_ONCE = 50
 _LOOKED_AT_MOST = 10_000
 """Timers that one page is looked for among; then it is handed out as it is, with its `after`."""
 
@@ -210,12 +208,8 @@ async def views_of(
 ) -> list[TypeView]:
     """The types whose queues are covered."""
     chosen = [info for info in infos if covers(info.queue)]
-    views: list[TypeView] = []
-    for at in range(0, len(chosen), _AT_ONCE):
-        some = chosen[at : at + _AT_ONCE]
-        counts = await asyncio.gather(*(engine.inspect.counts(info.queue) for info in some))
-        views += [_view(info, counted) for info, counted in zip(some, counts, strict=True)]
-    return views
+    counts = await engine.inspect.counts_of(info.queue for info in chosen)
+    return [_view(info, counts[info.queue]) for info in chosen]
 
 
 def _view(info: TypeInfo, counts: Counts) -> TypeView:

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from towpath.engine.engine import Engine
 from towpath.ledger.keys.key import KeyInfo
 from towpath.supervise import troubles
-from towpath.telemetry.metrics import QueueReading, Reading
+from towpath.telemetry.metrics import Reading
 from towpath.web.auth import CanRead
 from towpath.web.fields import Answer, example
 from towpath.web.parts import PartOut, TheEngine, checked
@@ -24,11 +24,10 @@ from towpath.worker.fetch import queue_reading
 
 PLACE = "server"
 _WITHIN = 2.0
-_AT_ONCE = 16
 
 
 class QueueReadings:
-    """Answers a scrape, from the scraper's own thread. One round trip per queue."""
+    """Answers a scrape, from the scraper's own thread. One round trip for fifty queues."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._loop = engine, asyncio.get_running_loop()
@@ -43,12 +42,8 @@ class QueueReadings:
 
     async def _read(self) -> Reading:
         names = sorted(await self._engine.queues.list())
-        found: list[QueueReading] = []
-        for start in range(0, len(names), _AT_ONCE):
-            part = names[start : start + _AT_ONCE]
-            counts = await asyncio.gather(*map(self._engine.inspect.counts, part))
-            found += map(queue_reading, part, counts)
-        return Reading(queues=found)
+        found = await self._engine.inspect.counts_of(names)
+        return Reading(queues=[queue_reading(name, counts) for name, counts in found.items()])
 
 
 class _Seen(Collector):

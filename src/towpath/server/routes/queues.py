@@ -36,10 +36,8 @@ async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
     """Every queue that the key may see, with its counts."""
     known = await engine.queues.list()
     names = sorted(name for name in known if key.covers(name))
-    counts = await asyncio.gather(*(engine.inspect.counts(name) for name in names))
-    return QueuesOut(
-        queues=[CountsOut.of(name, count) for name, count in zip(names, counts, strict=True)]
-    )
+    found = await engine.inspect.counts_of(names)
+    return QueuesOut(queues=[CountsOut.of(name, counts) for name, counts in found.items()])
 
 
 @router.get("/{queue}", response_model=CountsOut, responses=documented())
