@@ -175,8 +175,8 @@ class Channels:
     ) -> list[Any]:
         """The same about each, in one message to the first one's server; errors in their places."""
         stamp = self._clock.stamp()
-        asked = [("EVALSHA", script.sha, KEYS, it.first, it.never, stamp, *args) for it in every]
-        return await self.ask(every[0].first, lambda it: partial(it.line.send_all, asked))
+        asked = [("EVALSHA", script.sha, KEYS, k.first, k.never, stamp, *args) for k in every]
+        return await self.ask(every[0].first, lambda to: partial(to.line.send_all, asked))
 
     async def command(self, *command: Any, behind: tuple[Any, ...] | None = None) -> Any:
         """The answer to a plain command that may be repeated; *behind* another about the same key,
