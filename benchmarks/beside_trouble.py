@@ -26,8 +26,8 @@ SECONDS, ROUNDS, AT_ONCE, BATCH = 0.5, 15, 20, 100
 async def main() -> None:
     with EmbeddedCluster(masters=3, options={"cluster-require-full-coverage": "no"}) as cluster:
         async with Engine(cluster.url) as engine:
-            bad, frozen = "q0", next(it for it in cluster.masters if _serves(it, "q0"))
-            healthy = next(it for n in range(1, 100) if not _serves(frozen, it := f"q{n}"))
+            bad, frozen = "q0", next(master for master in cluster.masters if _serves(master, "q0"))
+            healthy = next(queue for n in range(1, 100) if not _serves(frozen, queue := f"q{n}"))
             await report(
                 "a frozen shard", engine, healthy=healthy, bad=bad,
                 begin=frozen.pause, end=frozen.unpause,
@@ -74,7 +74,7 @@ async def rate(engine: Engine, queue: str) -> float:
     while steady() - began < SECONDS:
         await engine.submit_many(queue, [new_job(b"x") for _ in range(BATCH)])
         leases = await engine.claim(queue, worker="w", lease=minutes(1), count=BATCH)
-        await engine.settle([Complete(it) for it in leases])
+        await engine.settle([Complete(lease) for lease in leases])
         done += len(leases)
     return done / (steady() - began)
 

@@ -32,18 +32,18 @@ _PATIENCE = 120.0
 
 
 async def main(jobs: int, queues: int, lanes: int) -> None:
-    async with bench() as it:
+    async with bench() as workbench:
         began = perf_counter()
-        await _fill(it, jobs, queues, lanes)
+        await _fill(workbench, jobs, queues, lanes)
         _say(f"{jobs:,} jobs in {queues:,} queues and {lanes:,} lanes", began)
-        async with served(it) as (serving, _), _visitor(*serving.place) as visitor:
-            await _pages(it, serving, visitor)
+        async with served(workbench) as (serving, _), _visitor(*serving.place) as visitor:
+            await _pages(workbench, serving, visitor)
             for pages in (1, 50):
-                asked = await _open_pages(it, visitor, pages)
+                asked = await _open_pages(workbench, visitor, pages)
                 _tell(f"commands a second with {pages} open pages", f"{asked:,.0f}")
 
 
-async def _fill(it: Bench, jobs: int, queues: int, lanes: int) -> None:
+async def _fill(workbench: Bench, jobs: int, queues: int, lanes: int) -> None:
     """Half of the jobs are in lanes, so that most of those wait."""
     each, of_queue = jobs // queues, max(lanes // queues, 1)
     for queue in range(queues):
@@ -52,7 +52,7 @@ async def _fill(it: Bench, jobs: int, queues: int, lanes: int) -> None:
                 new_job(b"x" * 100, lane=f"lane-{n % of_queue}") if n % 2 else new_job(b"x" * 100)
                 for n in range(start, min(start + _BATCH, each))
             ]
-            await it.engine.submit_many(f"queue-{queue:03}", some)
+            await workbench.engine.submit_many(f"queue-{queue:03}", some)
 
 
 @asynccontextmanager
@@ -66,15 +66,15 @@ async def _visitor(host: str, port: int) -> AsyncGenerator[httpx.AsyncClient]:
         yield client
 
 
-async def _pages(it: Bench, serving: Serving, visitor: httpx.AsyncClient) -> None:
+async def _pages(workbench: Bench, serving: Serving, visitor: httpx.AsyncClient) -> None:
     anew, shared, asked, spent = list[float](), list[float](), list[int](), list[float]()
     first = await _load(visitor)
     for _ in range(_LOADS):
         await asyncio.sleep(2.0)  # until what was read is too old to be shown again
-        before, used = _commands(it), _cpu(it, serving)
+        before, used = _commands(workbench), _cpu(workbench, serving)
         anew.append(await _load(visitor))
-        asked.append(_commands(it) - before)
-        spent.append(_cpu(it, serving) - used)
+        asked.append(_commands(workbench) - before)
+        spent.append(_cpu(workbench, serving) - used)
         shared.append(await _load(visitor))
     _tell("the first overview of all", f"{first * 1000:,.0f} ms")
     for name, took in (("read anew", anew), ("shared", shared)):
@@ -91,23 +91,23 @@ async def _load(visitor: httpx.AsyncClient) -> float:
     return perf_counter() - began
 
 
-async def _open_pages(it: Bench, visitor: httpx.AsyncClient, pages: int) -> float:
+async def _open_pages(workbench: Bench, visitor: httpx.AsyncClient, pages: int) -> float:
     async with AsyncExitStack() as stack:
         for _ in range(pages):
             stream = await stack.enter_async_context(visitor.stream("GET", "/ui/live"))
             assert stream.status_code == 200
-        before, began = _commands(it), perf_counter()
+        before, began = _commands(workbench), perf_counter()
         await asyncio.sleep(_WATCHED_S)
-        return (_commands(it) - before) / (perf_counter() - began)
+        return (_commands(workbench) - before) / (perf_counter() - began)
 
 
-def _cpu(it: Bench, serving: Serving) -> float:
-    info = it.meter.info("cpu")
+def _cpu(workbench: Bench, serving: Serving) -> float:
+    info = workbench.meter.info("cpu")
     return serving.cpu() + float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
-def _commands(it: Bench) -> int:
-    return int(it.meter.info("stats")["total_commands_processed"])
+def _commands(workbench: Bench) -> int:
+    return int(workbench.meter.info("stats")["total_commands_processed"])
 
 
 def _say(what: str, began: float) -> None:

@@ -12,12 +12,12 @@ from benchmarks.submit_bulk import BATCH, POOL
 
 async def run(plan: Plan) -> list[Figure]:
     jobs = plan.count(20_000, 5_000)
-    async with bench() as it, Raw(it) as raw:
+    async with bench() as workbench, Raw(workbench) as raw:
         costs = await in_turns(
             plan.rounds,
             {
                 "raw": lambda: raw.pooled(plan.count(4_000, 1_500)),
-                "ours": lambda: _drain(it, jobs),
+                "ours": lambda: _drain(workbench, jobs),
             },
         )
     return [
@@ -31,7 +31,7 @@ async def run(plan: Plan) -> list[Figure]:
     ]
 
 
-async def _drain(it: Bench, jobs: int) -> Cost:
-    await it.clear()
-    await it.fill(jobs)
-    return await it.meter.cost(jobs, exchange_all(it, jobs, BATCH))
+async def _drain(workbench: Bench, jobs: int) -> Cost:
+    await workbench.clear()
+    await workbench.fill(jobs)
+    return await workbench.meter.cost(jobs, exchange_all(workbench, jobs, BATCH))

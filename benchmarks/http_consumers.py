@@ -73,9 +73,9 @@ def _figures(size: Size, costs: list[Cost], accounts: list[Account]) -> list[Fig
 async def crowd(size: Size, *, seed: int) -> tuple[Cost, Account]:
     """Send and consume all at once on a new server. Raises Violation."""
     account = Account(size.users, size.each)
-    async with bench() as it, served(it) as (serving, _):
-        it_all = _Crowd(serving.place, account, Random(seed))
-        cost = await it.meter.cost(account.total, it_all.work(size))
+    async with bench() as workbench, served(workbench) as (serving, _):
+        everybody = _Crowd(serving.place, account, Random(seed))
+        cost = await workbench.meter.cost(account.total, everybody.work(size))
         account.check(await _totals(serving.place))
     return cost, account
 
@@ -138,22 +138,22 @@ class _Crowd:
             if status == 204:
                 continue
             [job] = msgspec.json.decode(answer)["jobs"]
-            it = _given(job)
-            self._account.given(it)
+            given = _given(job)
+            self._account.given(given)
             if self._dies():
                 return
             if self._dies():
                 await asyncio.sleep(LATE_S)
-                await self._complete(consumer, job["id"], it)
+                await self._complete(consumer, job["id"], given)
                 return
-            await self._complete(consumer, job["id"], it)
+            await self._complete(consumer, job["id"], given)
 
-    async def _complete(self, consumer: Client, id: str, it: Given) -> None:
-        self._account.completing(it)
+    async def _complete(self, consumer: Client, id: str, given: Given) -> None:
+        self._account.completing(given)
         path = f"{_QUEUE}/jobs/{id}/complete"
-        status, _ = await _told(consumer, path, {"token": it.token}, 200, 404, 409)
+        status, _ = await _told(consumer, path, {"token": given.token}, 200, 404, 409)
         if status == 200:
-            self._account.completed(it)
+            self._account.completed(given)
         else:
             self._account.refused += 1
         if self._account.done == self._account.total:

@@ -21,16 +21,20 @@ _WARM = 200
 async def run(plan: Plan) -> list[Figure]:
     messages = plan.count(4_000, 320)
     trials: dict[str, list[Trial]] = {"empty": [], "ours": [], "behind": []}
-    async with bench() as it, served(it) as (ours, database), empty(database) as nothing:
+    async with (
+        bench() as workbench,
+        served(workbench) as (ours, database),
+        empty(database) as nothing,
+    ):
 
         def contender(name: str, serving: Serving, each: int) -> Callable[[], Awaitable[Cost]]:
             async def work() -> Cost:
-                trials[name].append(await load(it, serving, bodies(messages, each=each)))
+                trials[name].append(await load(workbench, serving, bodies(messages, each=each)))
                 return trials[name][-1].cost
 
             return work
 
-        await _warm(it, ours, nothing)
+        await _warm(workbench, ours, nothing)
         contenders = {
             "empty": contender("empty", nothing, 1),
             "ours": contender("ours", ours, 1),
@@ -85,8 +89,10 @@ def _of(
     *,
     beside: list[Trial] | None = None,
 ) -> Figure:
-    aside = Beside(f"{unit}, empty endpoint", [value(it) for it in beside]) if beside else None
-    return measured(name, what, unit, [value(it) for it in trials], beside=aside)
+    aside = (
+        Beside(f"{unit}, empty endpoint", [value(trial) for trial in beside]) if beside else None
+    )
+    return measured(name, what, unit, [value(trial) for trial in trials], beside=aside)
 
 
 def _web(trial: Trial) -> float:
@@ -129,6 +135,6 @@ def bodies(messages: int, *, each: int) -> list[bytes]:
     ]
 
 
-async def _warm(it: Bench, *servers: Serving) -> None:
+async def _warm(workbench: Bench, *servers: Serving) -> None:
     for serving in servers:
-        await load(it, serving, bodies(_WARM, each=1))
+        await load(workbench, serving, bodies(_WARM, each=1))

@@ -54,47 +54,50 @@ def _figures(clients: int, seen: Sequence[Seen]) -> list[Figure]:
             name,
             f"{everybody}: memory of the server process",
             "kB/client",
-            [it.bytes_each / 1000 for it in seen],
+            [round_.bytes_each / 1000 for round_ in seen],
         ),
         measured(
             f"{name}.connections",
             f"{everybody}: connections to the store",
             "connections",
-            [it.all for it in seen],
+            [round_.all for round_ in seen],
             at_most(1, f"{FEW} clients"),
-            beside=Beside(f"with {FEW} clients", [it.few for it in seen]),
+            beside=Beside(f"with {FEW} clients", [round_.few for round_ in seen]),
             bound=grown,
         ),
         measured(
-            f"{name}.idle", "the same without clients", "connections", [it.idle for it in seen]
+            f"{name}.idle",
+            "the same without clients",
+            "connections",
+            [round_.idle for round_ in seen],
         ),
         measured(
             f"{name}.answers",
             f"{everybody}: from the first completion to the last answer",
             "s",
-            [it.answers_s for it in seen],
+            [round_.answers_s for round_ in seen],
         ),
     ]
 
 
 async def _round(clients: int) -> Seen:
-    async with bench() as it:
-        await it.clear()
-        own = _connections(it)
-        async with served(it) as (serving, _), Listeners(serving.place) as listeners:
+    async with bench() as workbench:
+        await workbench.clear()
+        own = _connections(workbench)
+        async with served(workbench) as (serving, _), Listeners(serving.place) as listeners:
             ids = await _send(serving.place, clients)
-            idle = _connections(it) - own
+            idle = _connections(workbench) - own
             await listeners.add(ids[:FEW])
-            resident, few = serving.resident(), _connections(it) - own
+            resident, few = serving.resident(), _connections(workbench) - own
             await listeners.add(ids[FEW:])
             grown = serving.resident() - resident
-            everybody = _connections(it) - own
-            took = await _answered(it, listeners, clients)
+            everybody = _connections(workbench) - own
+            took = await _answered(workbench, listeners, clients)
     return Seen(grown / (clients - FEW), idle, few, everybody, took)
 
 
-def _connections(it: Bench) -> int:
-    return int(it.meter.info("clients")["connected_clients"])
+def _connections(workbench: Bench) -> int:
+    return int(workbench.meter.info("clients")["connected_clients"])
 
 
 async def _send(place: Place, clients: int) -> list[str]:
@@ -115,12 +118,14 @@ async def _send(place: Place, clients: int) -> list[str]:
     return ids
 
 
-async def _answered(it: Bench, listeners: Listeners, clients: int) -> float:
+async def _answered(workbench: Bench, listeners: Listeners, clients: int) -> float:
     """Complete every message; the seconds until each client has its answer."""
     began = perf_counter()
     for _ in range(0, clients, _BATCH):
-        leases = await it.engine.claim("messages", worker=WORKER, lease=minutes(5), count=_BATCH)
-        await it.engine.settle([Complete(lease, b'"here"') for lease in leases])
+        leases = await workbench.engine.claim(
+            "messages", worker=WORKER, lease=minutes(5), count=_BATCH
+        )
+        await workbench.engine.settle([Complete(lease, b'"here"') for lease in leases])
     await listeners.answered()
     return perf_counter() - began
 

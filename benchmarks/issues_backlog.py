@@ -28,14 +28,14 @@ async def run(plan: Plan) -> list[Figure]:
         for _ in range(plan.rounds):
             fast.append(await _times_ms(few, requests))
             slow.append(await _times_ms(crowded, requests))
-    beside = Beside(f"ms with {FEW} open issues", [percentile(it, 0.99) for it in fast])
+    beside = Beside(f"ms with {FEW} open issues", [percentile(times, 0.99) for times in fast])
     what = f"a request for a task with {many:,} open issues of {REPOSITORIES * ROLES} kinds"
     return [
         measured(
             "issues_backlog",
             f"{what}, p99",
             "ms",
-            [percentile(it, 0.99) for it in slow],
+            [percentile(times, 0.99) for times in slow],
             at_most(1.5, f"with {FEW}"),
             beside=beside,
         ),
@@ -43,8 +43,8 @@ async def run(plan: Plan) -> list[Figure]:
             "issues_backlog.p50",
             "the same, p50",
             "ms",
-            [percentile(it, 0.5) for it in slow],
-            beside=Beside(f"ms with {FEW}", [percentile(it, 0.5) for it in fast]),
+            [percentile(times, 0.5) for times in slow],
+            beside=Beside(f"ms with {FEW}", [percentile(times, 0.5) for times in fast]),
         ),
     ]
 
@@ -54,10 +54,10 @@ async def filled(issues: int) -> AsyncGenerator[Serving]:
     """A server that knows so many issues. It learned of them from a GitHub, and calls none now."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
-        async with bench() as it:
+        async with bench() as workbench:
             async with github_with(issues) as double:
-                await synced(it, database, double, issues)
-            async with served_with(it, database) as serving:
+                await synced(workbench, database, double, issues)
+            async with served_with(workbench, database) as serving:
                 yield serving
 
 

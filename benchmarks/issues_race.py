@@ -14,7 +14,7 @@ from benchmarks.web.serving import served
 async def run(plan: Plan) -> list[Figure]:
     agents, issues, rounds = plan.count(200, 40), plan.count(100, 20), plan.count(20, 3)
     rates, p99s, handed_out, busy = list[float](), list[float](), list[float](), list[float]()
-    async with bench() as it, served(it) as (serving, _):
+    async with bench() as workbench, served(workbench) as (serving, _):
         for number in range(rounds):
             numbers = range(number * issues + 1, (number + 1) * issues + 1)
             race = Race(serving.place, seed=number)

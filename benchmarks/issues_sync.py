@@ -38,9 +38,9 @@ class Seen(msgspec.Struct, frozen=True):
 
 async def run(plan: Plan) -> list[Figure]:
     issues = plan.count(50_000, 1_000)
-    async with bench() as it, github_with(issues) as double:
+    async with bench() as workbench, github_with(issues) as double:
         with TemporaryDirectory(prefix="towpath-bench-") as folder:
-            seen = await synced(it, f"sqlite:///{folder}/ledger.db", double, issues)
+            seen = await synced(workbench, f"sqlite:///{folder}/ledger.db", double, issues)
         requests = await _requests(double)
     what = f"{issues:,} issues of {REPOSITORIES} repositories, from the start of the server"
     return [
@@ -61,7 +61,7 @@ async def github_with(issues: int) -> AsyncGenerator[Double]:
         yield msgspec.json.decode(await process.said.readline(), type=Double)
 
 
-async def synced(it: Bench, database: str, double: Double, issues: int) -> Seen:
+async def synced(workbench: Bench, database: str, double: Double, issues: int) -> Seen:
     """A server that has just learned of all *issues*, and was ended then."""
     settings = {
         "TOWPATH_ISSUES__GITHUB_TOKEN": double.token,
@@ -70,10 +70,10 @@ async def synced(it: Bench, database: str, double: Double, issues: int) -> Seen:
         "TOWPATH_ISSUES__REPOSITORIES": ",".join(_repositories(issues)),
     }
     began = time.perf_counter()
-    async with served_with(it, database, **settings) as serving:
+    async with served_with(workbench, database, **settings) as serving:
         first = most = serving.resident()
         async with asyncio.timeout(_WITHIN):
-            while (await it.engine.inspect.counts("issues")).ready < issues:
+            while (await workbench.engine.inspect.counts("issues")).ready < issues:
                 await asyncio.sleep(_LOOK_EVERY)
                 most = max(most, serving.resident())
         return Seen(time.perf_counter() - began, most, most - first)

@@ -76,7 +76,7 @@ async def work(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
         for part in range(10):
             lane = f"lane{part}"
             await ledger.jobs.submit("mails", b"1", id=f"r{number}.{part}", lane=lane)
-        await ledger.write(lambda it: it.execute(due))
+        await ledger.write(lambda connection: connection.execute(due))
         await relay.look()
         await relay.reconcile()
         for lease in await engine.claim("mails", worker="w", lease=seconds(30), count=5):
@@ -99,7 +99,7 @@ async def main(rows: int) -> int:
             await ledger.migrate()
             for words in _FILL:
                 fill = text(words.format(rows=rows))
-                await ledger.write(lambda it, fill=fill: it.execute(fill))
+                await ledger.write(lambda connection, fill=fill: connection.execute(fill))
             watch = Stopwatch()
             await work(ledger, engine, server)
     slowest = watch.slowest()

@@ -15,12 +15,12 @@ async def run(plan: Plan) -> list[Figure]:
     taken, of_events = list[float](), list[float]()
     events = keys_of(queue_name(QUEUE)).events
     for _ in range(3):
-        async with bench() as it:
-            await it.clear()
-            before = it.meter.memory()
-            await it.submit(jobs, BATCH)
-            taken.append((it.meter.memory() - before) / jobs)
-            of_events.append(it.meter.size_of(events) / jobs)
+        async with bench() as workbench:
+            await workbench.clear()
+            before = workbench.meter.memory()
+            await workbench.submit(jobs, BATCH)
+            taken.append((workbench.meter.memory() - before) / jobs)
+            of_events.append(workbench.meter.size_of(events) / jobs)
     bound = f"of it {of_events[0]:.0f} bytes are the stream of events, which does not grow further"
     return [
         measured(

@@ -22,13 +22,13 @@ _PAUSE = 0.001
 async def run(plan: Plan) -> list[Figure]:
     samples = plan.count(1_000, 250)
     ours, raw, same = list[list[float]](), list[list[float]](), list[list[float]]()
-    async with bench() as it:
+    async with bench() as workbench:
         for _ in range(ROUNDS):
-            await it.clear()
-            seen, popped = await _two_processes(it, samples)
+            await workbench.clear()
+            seen, popped = await _two_processes(workbench, samples)
             ours.append(_times(seen))
             raw.append(_times(popped))
-            same.append(_times(await _one_process(it, samples // 4)))
+            same.append(_times(await _one_process(workbench, samples // 4)))
     return _figures(ours, raw, same)
 
 
@@ -62,36 +62,36 @@ def _at(share: float, rounds: list[list[float]]) -> list[float]:
     return [percentile(times, share) for times in rounds]
 
 
-async def _two_processes(it: Bench, samples: int) -> tuple[list[Seen], list[Seen]]:
+async def _two_processes(workbench: Bench, samples: int) -> tuple[list[Seen], list[Seen]]:
     """Jobs and bare list items in turns, each when both claimers wait again."""
-    raw: Any = Redis(unix_socket_path=it.socket, protocol=2)
+    raw: Any = Redis(unix_socket_path=workbench.socket, protocol=2)
     async with (
-        claimer("claim", it.server.url, QUEUE, samples) as ours,
-        claimer("blpop", it.socket, LIST, samples) as bare,
+        claimer("claim", workbench.server.url, QUEUE, samples) as ours,
+        claimer("blpop", workbench.socket, LIST, samples) as bare,
     ):
         for left in range(samples, 0, -1):
-            await _both_wait(it)
-            await it.engine.submit(QUEUE, stamp())
-            await it.meter.until_waiting(1 if left == 1 else 2)
+            await _both_wait(workbench)
+            await workbench.engine.submit(QUEUE, stamp())
+            await workbench.meter.until_waiting(1 if left == 1 else 2)
             await asyncio.sleep(_PAUSE)
             await raw.rpush(LIST, stamp())
         await raw.aclose()
         return await ours.seen(), await bare.seen()
 
 
-async def _both_wait(it: Bench) -> None:
-    await it.meter.until_waiting(2)
+async def _both_wait(workbench: Bench) -> None:
+    await workbench.meter.until_waiting(2)
     await asyncio.sleep(_PAUSE)
 
 
-async def _one_process(it: Bench, samples: int) -> list[Seen]:
+async def _one_process(workbench: Bench, samples: int) -> list[Seen]:
     """Two engines in one event loop."""
-    async with Engine(it.server.url) as other:
+    async with Engine(workbench.server.url) as other:
         claiming = asyncio.create_task(claim_all(other, QUEUE, samples))
         for _ in range(samples):
-            await it.meter.until_waiting(1)
+            await workbench.meter.until_waiting(1)
             await asyncio.sleep(_PAUSE)
-            await it.engine.submit(QUEUE, stamp())
+            await workbench.engine.submit(QUEUE, stamp())
         return await claiming
 
 

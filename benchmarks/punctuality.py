@@ -21,23 +21,25 @@ FIRST_MS = 300
 
 async def run(plan: Plan) -> list[Figure]:
     rounds, timers = list[list[Seen]](), list[list[float]]()
-    async with bench() as it:
+    async with bench() as workbench:
         for number in range(ROUNDS):
-            await it.clear()
+            await workbench.clear()
             bare: list[float] = []
             timer = asyncio.create_task(_bare_timer(bare))
-            rounds.append(await _round(it, plan, random.Random(number)))
+            rounds.append(await _round(workbench, plan, random.Random(number)))
             timer.cancel()
             timers.append(bare)
     return _figures(rounds, timers)
 
 
-async def _round(it: Bench, plan: Plan, chance: random.Random) -> list[Seen]:
+async def _round(workbench: Bench, plan: Plan, chance: random.Random) -> list[Seen]:
     count, longest = plan.count(300, 100), plan.count(6_000, 2_000)
-    async with claimer("claim", it.server.url, QUEUE, count) as waiting:
-        await it.meter.until_waiting(1)
+    async with claimer("claim", workbench.server.url, QUEUE, count) as waiting:
+        await workbench.meter.until_waiting(1)
         delays = [milliseconds(chance.randint(FIRST_MS, longest)) for _ in range(count)]
-        await it.engine.submit_many(QUEUE, [new_job(stamp(), delay=delay) for delay in delays])
+        await workbench.engine.submit_many(
+            QUEUE, [new_job(stamp(), delay=delay) for delay in delays]
+        )
         return await waiting.seen()
 
 

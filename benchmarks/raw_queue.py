@@ -60,8 +60,8 @@ for i = 1, tonumber(ARGV[1]) do made[i] = { id = 'job' .. i .. ARGV[2], number =
 class LuaTables:
     """A script that calls nothing and only makes tables, on the server of a bench."""
 
-    def __init__(self, it: Bench) -> None:
-        self._meter = it.meter
+    def __init__(self, workbench: Bench) -> None:
+        self._meter = workbench.meter
 
     async def cost(self, tables: int) -> Cost:
         return await self._meter.cost(tables, self._make(tables))
@@ -74,8 +74,8 @@ class LuaTables:
 class RawQueue:
     """A bare queue on the server of a bench, with a backlog of *size* entries."""
 
-    def __init__(self, it: Bench, size: int) -> None:
-        self._meter = it.meter
+    def __init__(self, workbench: Bench, size: int) -> None:
+        self._meter = workbench.meter
         self._last = 0
         for _ in range(size // _AT_ONCE):
             self._submit(_AT_ONCE)

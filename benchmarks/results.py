@@ -45,7 +45,7 @@ async def _gathered(jobs: int) -> tuple[float, float]:
     began = time.perf_counter()
     tickets = await asyncio.gather(*(double.submit(n) for n in range(jobs)))
     submitted = time.perf_counter()
-    results = await asyncio.gather(*(it.result(within=minutes(5)) for it in tickets))
+    results = await asyncio.gather(*(ticket.result(within=minutes(5)) for ticket in tickets))
     if results != [2 * n for n in range(jobs)]:
         raise AssertionError("results are wrong")
     return submitted - began, time.perf_counter() - submitted

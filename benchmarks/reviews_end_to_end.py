@@ -43,8 +43,8 @@ class Seen(NamedTuple):
 
 async def run(plan: Plan) -> list[Figure]:
     async def of(kind: Kind) -> list[Figure]:
-        async with database(kind) as it:
-            return _figures(kind, await _rounds(plan, it))
+        async with database(kind) as kept:
+            return _figures(kind, await _rounds(plan, kept))
 
     return await on_each(of, name=_NAME, what="webhook to reviewer", unit="tasks/s")
 
@@ -68,11 +68,11 @@ async def _rounds(plan: Plan, kept: Database) -> list[Seen]:
 async def _line(kept: Database) -> AsyncGenerator[Line]:
     """A server process and a worker process; at the end every task must be completed, once."""
     async with (
-        bench() as it,
-        served_with(it, kept.url) as serving,
-        reviewing(it.server.url, kept) as worker,
+        bench() as workbench,
+        served_with(workbench, kept.url) as serving,
+        reviewing(workbench.server.url, kept) as worker,
     ):
-        line = Line(serving, worker, it.meter, kept)
+        line = Line(serving, worker, workbench.meter, kept)
         yield line
         await _all_completed(kept, line.sent)
 
@@ -87,16 +87,16 @@ async def _all_completed(kept: Database, sent: int) -> None:
 
 
 def _figures(kind: Kind, seen: list[Seen]) -> list[Figure]:
-    name, most = f"{_NAME}.{kind}", [it.most for it in seen]
+    name, most = f"{_NAME}.{kind}", [round_.most for round_ in seen]
     what = f"{kind.said}: webhooks offered a second, p95 < 1 s and p99 < 2 s until the reviewer"
     return [
         measured(
             name,
             what,
             "tasks/s",
-            [it.rate for it in most],
+            [load.rate for load in most],
             at_least(TARGETS[kind]),
-            beside=Beside("requests/s, empty endpoint", [it.empty for it in seen]),
+            beside=Beside("requests/s, empty endpoint", [round_.empty for round_ in seen]),
             bound=_bound(seen[-1]),
         ),
         *_latencies(name, seen),
@@ -109,8 +109,8 @@ def _figures(kind: Kind, seen: list[Seen]) -> list[Figure]:
             f"{name}.raw",
             f"raw commits of one row; beside, of {BATCH} rows",
             "commits/s",
-            [it.commits.single for it in seen],
-            beside=Beside(f"commits/s of {BATCH} rows", [it.commits.joined for it in seen]),
+            [round_.commits.single for round_ in seen],
+            beside=Beside(f"commits/s of {BATCH} rows", [round_.commits.joined for round_ in seen]),
         ),
     ]
 
@@ -119,9 +119,9 @@ def _latencies(name: str, seen: list[Seen]) -> list[Figure]:
     figures: list[Figure] = []
     for word, target, value in (("p95", below(1000), _p95), ("p99", below(2000), _p99)):
         what = f"webhook sent to reviewer started, {word}, at {BAR} tasks/s; beside, at the most"
-        beside = Beside("ms at the highest rate", [value(it.most) for it in seen])
+        beside = Beside("ms at the highest rate", [value(round_.most) for round_ in seen])
         bound = _bound(seen[-1])
-        values = [value(it.bar) for it in seen]
+        values = [value(round_.bar) for round_ in seen]
         figures.append(
             measured(f"{name}.{word}", what, "ms", values, target, beside=beside, bound=bound)
         )
@@ -129,16 +129,16 @@ def _latencies(name: str, seen: list[Seen]) -> list[Figure]:
 
 
 _WHOSE: tuple[tuple[str, str, Callable[[Spent], float]], ...] = (
-    ("server", "the server process", lambda it: it.server),
-    ("worker", "the worker process", lambda it: it.worker),
-    ("database", "the database", lambda it: it.database),
-    ("store", "the store", lambda it: it.store),
-    ("client", "the load", lambda it: it.client),
+    ("server", "the server process", lambda spent: spent.server),
+    ("worker", "the worker process", lambda spent: spent.worker),
+    ("database", "the database", lambda spent: spent.database),
+    ("store", "the store", lambda spent: spent.store),
+    ("client", "the load", lambda spent: spent.client),
 )
 
 
 def _spent(steps: list[Step]) -> list[tuple[str, str, list[float]]]:
-    return [(word, whose, [value(it.spent) for it in steps]) for word, whose, value in _WHOSE]
+    return [(word, whose, [value(step.spent) for step in steps]) for word, whose, value in _WHOSE]
 
 
 def _bound(seen: Seen) -> str:

@@ -55,7 +55,7 @@ def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
             name,
             f"{tasks:,} tasks, {kind.said}: from the store's return until all are queued",
             "s",
-            [it.queued_s for it in seen],
+            [round_.queued_s for round_ in seen],
             at_most(WITHIN_S),
             bound=bound,
         ),
@@ -63,14 +63,14 @@ def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
             f"{name}.accepted",
             f"{tasks:,} webhooks taken while the store is down",
             "webhooks/s",
-            [it.during.cost.rate for it in seen],
-            beside=Beside("webhooks/s before that", [it.before.cost.rate for it in seen]),
+            [round_.during.cost.rate for round_ in seen],
+            beside=Beside("webhooks/s before that", [round_.before.cost.rate for round_ in seen]),
         ),
         measured(
             f"{name}.cpu",
             "CPU of the server process to queue one, after the outage",
             "µs",
-            [it.cpu_us for it in seen],
+            [round_.cpu_us for round_ in seen],
         ),
     ]
 
@@ -79,24 +79,30 @@ async def _outage(plan: Plan, kind: Kind, tasks: int) -> Seen:
     some = plan.count(1_000, 100)
     # That it is stuck while the store is down, it need not say.
     quiet = {"TOWPATH_LOG__LEVEL": "error"}
-    async with database(kind) as kept, bench() as it, served_with(it, kept.url, **quiet) as serving:
+    async with (
+        database(kind) as kept,
+        bench() as workbench,
+        served_with(workbench, kept.url, **quiet) as serving,
+    ):
         commits = await kept.commits(plan.count(200, 20))
         await _taken(serving, some // 2)
         before = await _taken(serving, some)
-        it.server.kill()
+        workbench.server.kill()
         during = await _taken(serving, tasks)
-        queued_s, cpu = await _back(it, kept, serving, tasks)
+        queued_s, cpu = await _back(workbench, kept, serving, tasks)
     return Seen(before, during, queued_s, cpu / tasks * 1e6, commits)
 
 
-async def _back(it: Bench, kept: Database, serving: Serving, tasks: int) -> tuple[float, float]:
+async def _back(
+    workbench: Bench, kept: Database, serving: Serving, tasks: int
+) -> tuple[float, float]:
     """Start the store again, empty as it is; the seconds until it has all, and of CPU for that."""
     expected = await _open_records(kept)
     assert expected >= tasks
-    it.server.start()
+    workbench.server.start()
     began, cpu = time.perf_counter(), serving.cpu()
     async with asyncio.timeout(_PATIENCE_S):
-        while (await it.engine.inspect.counts(_QUEUE)).ready < expected:  # noqa: ASYNC110 -- only the server knows
+        while (await workbench.engine.inspect.counts(_QUEUE)).ready < expected:  # noqa: ASYNC110 -- only the server knows
             await asyncio.sleep(_LOOK_S)
     took = time.perf_counter() - began
     return took, serving.cpu() - cpu

@@ -23,16 +23,16 @@ Of = Callable[[Trial], float]
 
 async def run(plan: Plan) -> list[Figure]:
     async def of(kind: Kind) -> list[Figure]:
-        async with database(kind) as it:
-            return await _measured(plan, it)
+        async with database(kind) as kept:
+            return await _measured(plan, kept)
 
     return await on_each(of, name=_NAME, what="POST /api/v1/webhooks/github", unit="webhooks/s")
 
 
-async def _measured(plan: Plan, it: Database) -> list[Figure]:
+async def _measured(plan: Plan, kept: Database) -> list[Figure]:
     webhooks = plan.count(3_000, 200)
     ours, nothing, commits = list[Trial](), list[Trial](), list[Commits]()
-    async with bench() as on, served_with(on, it.url) as serving, empty(it.url) as idle:
+    async with bench() as on, served_with(on, kept.url) as serving, empty(kept.url) as idle:
         for one in (serving, idle):
             await _taken(on.meter, one, _WARM)
 
@@ -45,10 +45,10 @@ async def _measured(plan: Plan, it: Database) -> list[Figure]:
 
         contenders = {"empty": contender(idle, nothing), "ours": contender(serving, ours)}
         for _ in range(plan.rounds):
-            commits.append(await it.commits(plan.count(200, 20)))
+            commits.append(await kept.commits(plan.count(200, 20)))
             await in_turns(1, contenders)
         await _queued(on.engine, _WARM + webhooks * plan.rounds)
-    return _figures(it.kind, ours, nothing, commits)
+    return _figures(kept.kind, ours, nothing, commits)
 
 
 async def _queued(engine: Engine, sent: int) -> None:
@@ -71,15 +71,17 @@ def _figures(
     name, rate = f"{_NAME}.{kind}", _with_unit("requests/s", nothing, _rate)
     what = f"POST /api/v1/webhooks/github, {kind.said}, {CONNECTIONS} connections"
     figures = [
-        measured(name, what, "webhooks/s", [_rate(it) for it in ours], beside=rate),
+        measured(name, what, "webhooks/s", [_rate(trial) for trial in ours], beside=rate),
         measured(
             f"{name}.raw",
             f"raw commits of one row; beside, of {BATCH} rows",
             "commits/s",
-            [it.single for it in commits],
-            beside=Beside(f"commits/s of {BATCH} rows", [it.joined for it in commits]),
+            [commit.single for commit in commits],
+            beside=Beside(f"commits/s of {BATCH} rows", [commit.joined for commit in commits]),
         ),
-        measured(f"{name}.store", "CPU of the store", "µs", [it.cost.server_us for it in ours]),
+        measured(
+            f"{name}.store", "CPU of the store", "µs", [trial.cost.server_us for trial in ours]
+        ),
     ]
     for word, whole, unit, value in (
         ("cpu", "CPU of the server process", "µs", _web),
@@ -88,13 +90,13 @@ def _figures(
         ("p99", "webhook to answer, p99", "ms", _p99),
     ):
         aside = _with_unit(unit, nothing, value)
-        values = [value(it) for it in ours]
+        values = [value(trial) for trial in ours]
         figures.append(measured(f"{name}.{word}", whole, unit, values, beside=aside))
     return figures
 
 
 def _with_unit(unit: str, trials: list[Trial], value: Of) -> Beside:
-    return Beside(f"{unit}, empty endpoint", [value(it) for it in trials])
+    return Beside(f"{unit}, empty endpoint", [value(trial) for trial in trials])
 
 
 def _rate(trial: Trial) -> float:

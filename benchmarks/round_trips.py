@@ -15,24 +15,24 @@ SCRIPTS = ("evalsha", "eval")
 async def run(plan: Plan) -> list[Figure]:
     jobs = plan.count(2_000, 1_000)
     figures: list[Figure] = []
-    async with bench() as it:
-        await it.submit(1, 1)  # the server learns the scripts, unmeasured
-        await exchange_all(it, 1, 1)
+    async with bench() as workbench:
+        await workbench.submit(1, 1)  # the server learns the scripts, unmeasured
+        await exchange_all(workbench, 1, 1)
         for batch in BATCHES:
             trips, inside = list[float](), list[float]()
             for _ in range(3):
-                await it.clear()
-                it.meter.forget_calls()
-                await it.submit(jobs, batch)
-                await exchange_all(it, jobs, batch)
-                trips.append(_round_trips(it.meter) / jobs)
-                inside.append(_all_calls(it.meter) / jobs)
+                await workbench.clear()
+                workbench.meter.forget_calls()
+                await workbench.submit(jobs, batch)
+                await exchange_all(workbench, jobs, batch)
+                trips.append(_round_trips(workbench.meter) / jobs)
+                inside.append(_all_calls(workbench.meter) / jobs)
             figures += _figures(batch, trips, inside, jobs)
         shared = list[float]()
         for _ in range(3):
-            it.meter.forget_calls()
-            await concurrent(it, jobs)
-            shared.append(_round_trips(it.meter) / jobs)
+            workbench.meter.forget_calls()
+            await concurrent(workbench, jobs)
+            shared.append(_round_trips(workbench.meter) / jobs)
     what = f"single submits by {TASKS} tasks at once"
     return [*figures, measured("round_trips.concurrent", what, "EVALSHA/job", shared)]
 

@@ -81,22 +81,22 @@ async def _compare(plan: Plan, load: Load, raw: Figure) -> list[Figure]:
         contenders: dict[str, Contender] = {}
         for size in (load.small, load.large):
             clock = ManualClock()
-            it = await stack.enter_async_context(bench(clock=clock))
-            await _fill(it, iter(load.backlog(size)))
-            cycles = _Cycles(it, clock, load.jobs(size))
+            workbench = await stack.enter_async_context(bench(clock=clock))
+            await _fill(workbench, iter(load.backlog(size)))
+            cycles = _Cycles(workbench, clock, load.jobs(size))
             await cycles.cost(BATCH)
             contenders[f"{size}"] = partial(cycles.cost, plan.count(3_000, 1_500))
-            contenders[f"{size} in Lua"] = partial(LuaTables(it).cost, 10_000)
+            contenders[f"{size} in Lua"] = partial(LuaTables(workbench).cost, 10_000)
         costs = await in_turns(plan.count(5, 3), contenders)
     return _figures(load, costs, raw)
 
 
-async def _fill(it: Bench, jobs: Iterator[NewJob]) -> None:
+async def _fill(workbench: Bench, jobs: Iterator[NewJob]) -> None:
     """Two at a time: while the server takes one batch in, the next one is made."""
 
     async def task() -> None:
         while batch := list(itertools.islice(jobs, 500)):
-            await it.engine.submit_many(QUEUE, batch)
+            await workbench.engine.submit_many(QUEUE, batch)
 
     await asyncio.gather(task(), task())
 
@@ -104,8 +104,8 @@ async def _fill(it: Bench, jobs: Iterator[NewJob]) -> None:
 class _Cycles:
     """Submit 50, let time pass, claim 50, complete 50: over and over on one server."""
 
-    def __init__(self, it: Bench, clock: ManualClock, jobs: Iterable[NewJob]) -> None:
-        self._it, self._clock, self._jobs = it, clock, iter(jobs)
+    def __init__(self, workbench: Bench, clock: ManualClock, jobs: Iterable[NewJob]) -> None:
+        self._it, self._clock, self._jobs = workbench, clock, iter(jobs)
 
     async def cost(self, jobs: int) -> Cost:
         return await self._it.meter.cost(jobs, self._run(jobs // BATCH))

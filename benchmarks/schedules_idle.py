@@ -18,17 +18,17 @@ _FEW = 10
 async def run(plan: Plan) -> list[Figure]:
     watched = 10.0 if plan.quick else 60.0
     many = 1_000
-    async with bench() as it:
-        none = await _rates(it, watched)
+    async with bench() as workbench:
+        none = await _rates(workbench, watched)
         began = steady()
         for n in range(many):
-            await it.engine.schedules.set(f"queue-{n}", "daily", Every(days(1)))
+            await workbench.engine.schedules.set(f"queue-{n}", "daily", Every(days(1)))
         made = (steady() - began) / many * 1000
-        one_each = await _rates(it, watched)
-        it.meter.empty()
+        one_each = await _rates(workbench, watched)
+        workbench.meter.empty()
         for n in range(many):
-            await it.engine.schedules.set("queue", f"daily-{n}", Every(days(1)))
-        together = await _rates(it, watched)
+            await workbench.engine.schedules.set("queue", f"daily-{n}", Every(days(1)))
+        together = await _rates(workbench, watched)
     return [
         measured("schedules_idle.none", "no schedule", "scripts/s", none, at_most(1.5)),
         measured(
@@ -41,20 +41,20 @@ async def run(plan: Plan) -> list[Figure]:
     ]
 
 
-async def _rates(it: Bench, watched: float) -> list[float]:
+async def _rates(workbench: Bench, watched: float) -> list[float]:
     """Scripts a second while nothing is due, once all queues were looked at: three looks."""
-    firing = asyncio.create_task(keep_firing(it.engine, Recurrences()))
+    firing = asyncio.create_task(keep_firing(workbench.engine, Recurrences()))
     found: list[float] = []
     try:
         last, now = -_FEW, 0
         while now - last >= _FEW:  # until all queues were looked at once
             last = now
             await asyncio.sleep(1)
-            now = _scripts(it)
+            now = _scripts(workbench)
         for _ in range(3):
-            it.meter.forget_calls()
+            workbench.meter.forget_calls()
             await asyncio.sleep(watched / 3)
-            found.append(_scripts(it) / (watched / 3))
+            found.append(_scripts(workbench) / (watched / 3))
     finally:
         firing.cancel()
         with suppress(asyncio.CancelledError):
@@ -62,6 +62,6 @@ async def _rates(it: Bench, watched: float) -> list[float]:
     return found
 
 
-def _scripts(it: Bench) -> int:
-    calls = it.meter.calls()
+def _scripts(workbench: Bench) -> int:
+    calls = workbench.meter.calls()
     return sum(calls.get(name, 0) for name in ("evalsha", "eval", "hlen"))

@@ -26,12 +26,12 @@ async def run(plan: Plan) -> list[Figure]:
     p99: dict[str, list[float]] = {}
     async with AsyncExitStack() as stack:
         small, large = [await stack.enter_async_context(bench()) for _ in "12"]
-        for it, jobs in ((small, SMALL), (large, plan.count(LARGE, 5_000))):
-            await _fill(it, jobs)
+        for workbench, jobs in ((small, SMALL), (large, plan.count(LARGE, 5_000))):
+            await _fill(workbench, jobs)
         for _ in range(plan.rounds):
-            for name, it in (("small", small), ("large", large)):
+            for name, workbench in (("small", small), ("large", large)):
                 for kind, most in (("named", NAMED), ("any", 0)):
-                    took = await _claims(it, claims, most)
+                    took = await _claims(workbench, claims, most)
                     p99.setdefault(f"{name} {kind}", []).append(percentile(took, 0.99) * 1000)
     return [figure for kind in ("named", "any") for figure in _figures(p99, kind)]
 
@@ -48,24 +48,24 @@ def _figures(p99: dict[str, list[float]], kind: str) -> list[Figure]:
     ]
 
 
-async def _fill(it: Bench, jobs: int) -> None:
-    await it.clear()
+async def _fill(workbench: Bench, jobs: int) -> None:
+    await workbench.clear()
     wanted = [new_job(PAYLOAD, selector=NAMES[n % SELECTORS]) for n in range(jobs)]
     for start in range(0, jobs, 500):
-        await it.engine.submit_many(QUEUE, wanted[start : start + 500])
+        await workbench.engine.submit_many(QUEUE, wanted[start : start + 500])
 
 
-async def _claims(it: Bench, count: int, named: int) -> list[float]:
+async def _claims(workbench: Bench, count: int, named: int) -> list[float]:
     """Seconds that each claim took."""
     chance, took = random.Random(7), list[float]()
     for _ in range(count):
         selectors = chance.sample(NAMES, named) if named else []
         began = perf_counter()
-        leases = await it.engine.claim(
+        leases = await workbench.engine.claim(
             QUEUE, worker=WORKER, lease=LEASE, selectors=selectors, max_held=5
         )
         took.append(perf_counter() - began)
         for lease in leases:
-            await it.engine.complete(lease)
-            await it.engine.submit(QUEUE, PAYLOAD, selector=lease.selector)
+            await workbench.engine.complete(lease)
+            await workbench.engine.submit(QUEUE, PAYLOAD, selector=lease.selector)
     return took

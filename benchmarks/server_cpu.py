@@ -17,15 +17,15 @@ LEASE = minutes(10)
 
 async def run(plan: Plan) -> list[Figure]:
     jobs, calls = plan.count(10_000, 2_500), plan.count(2_000, 500)
-    async with bench() as it, Raw(it) as raw:
+    async with bench() as workbench, Raw(workbench) as raw:
         costs = await in_turns(
             plan.rounds,
             {
-                "submit": lambda: _submit(it, jobs),
-                "run": lambda: _run(it, jobs),
-                "claim": lambda: _claim(it, jobs),
-                "settle": lambda: _settle(it, jobs),
-                "exchange": lambda: _exchange(it, jobs),
+                "submit": lambda: _submit(workbench, jobs),
+                "run": lambda: _run(workbench, jobs),
+                "claim": lambda: _claim(workbench, jobs),
+                "settle": lambda: _settle(workbench, jobs),
+                "exchange": lambda: _exchange(workbench, jobs),
                 "evalsha": lambda: raw.one_by_one(calls),
                 "set": lambda: raw.set_in_lua(1000, plan.count(50, 20)),
             },
@@ -54,71 +54,71 @@ def _figures(us: dict[str, list[float]]) -> list[Figure]:
     ]
 
 
-async def _submit(it: Bench, jobs: int) -> Cost:
-    await it.clear()
-    return await it.submit(jobs, BATCH)
+async def _submit(workbench: Bench, jobs: int) -> Cost:
+    await workbench.clear()
+    return await workbench.submit(jobs, BATCH)
 
 
-async def _run(it: Bench, jobs: int) -> Cost:
+async def _run(workbench: Bench, jobs: int) -> Cost:
     """Claim 50 and complete 50, until all are done."""
-    await _full(it, jobs)
+    await _full(workbench, jobs)
 
     async def work() -> None:
         for _ in range(jobs // BATCH):
-            await _complete(it, await _claim_batch(it))
+            await _complete(workbench, await _claim_batch(workbench))
 
-    return await it.meter.cost(jobs, work())
+    return await workbench.meter.cost(jobs, work())
 
 
-async def _claim(it: Bench, jobs: int) -> Cost:
-    await _full(it, jobs)
+async def _claim(workbench: Bench, jobs: int) -> Cost:
+    await _full(workbench, jobs)
 
     async def work() -> None:
         for _ in range(jobs // BATCH):
-            await _claim_batch(it)
+            await _claim_batch(workbench)
 
-    return await it.meter.cost(jobs, work())
+    return await workbench.meter.cost(jobs, work())
 
 
-async def _settle(it: Bench, jobs: int) -> Cost:
-    await _full(it, jobs)
-    batches = [await _claim_batch(it) for _ in range(jobs // BATCH)]
+async def _settle(workbench: Bench, jobs: int) -> Cost:
+    await _full(workbench, jobs)
+    batches = [await _claim_batch(workbench) for _ in range(jobs // BATCH)]
 
     async def work() -> None:
         for batch in batches:
-            await _complete(it, batch)
+            await _complete(workbench, batch)
 
-    return await it.meter.cost(jobs, work())
-
-
-async def _exchange(it: Bench, jobs: int) -> Cost:
-    await _full(it, jobs)
-    return await it.meter.cost(jobs, exchange_all(it, jobs, BATCH))
+    return await workbench.meter.cost(jobs, work())
 
 
-async def exchange_all(it: Bench, jobs: int, batch: int) -> None:
+async def _exchange(workbench: Bench, jobs: int) -> Cost:
+    await _full(workbench, jobs)
+    return await workbench.meter.cost(jobs, exchange_all(workbench, jobs, BATCH))
+
+
+async def exchange_all(workbench: Bench, jobs: int, batch: int) -> None:
     """Claim and complete all that waits, one round trip per batch."""
     held: list[Lease] = []
     done = 0
     while done < jobs:
         settled = [Complete(lease) for lease in held]
-        brought = await it.engine.exchange(
+        brought = await workbench.engine.exchange(
             QUEUE, settled, worker=WORKER, lease=LEASE, count=min(batch, jobs - done - len(held))
         )
         done, held = done + len(settled), brought.leases
         assert held or done == jobs, "the queue held fewer jobs than it was given"
 
 
-async def _full(it: Bench, jobs: int) -> None:
-    await it.clear()
-    await it.fill(jobs)
+async def _full(workbench: Bench, jobs: int) -> None:
+    await workbench.clear()
+    await workbench.fill(jobs)
 
 
-async def _claim_batch(it: Bench) -> list[Lease]:
-    leases = await it.engine.claim(QUEUE, worker=WORKER, lease=LEASE, count=BATCH)
+async def _claim_batch(workbench: Bench) -> list[Lease]:
+    leases = await workbench.engine.claim(QUEUE, worker=WORKER, lease=LEASE, count=BATCH)
     assert len(leases) == BATCH, "the queue held fewer jobs than it was given"
     return leases
 
 
-async def _complete(it: Bench, leases: list[Lease]) -> None:
-    await it.engine.settle([Complete(lease) for lease in leases])
+async def _complete(workbench: Bench, leases: list[Lease]) -> None:
+    await workbench.engine.settle([Complete(lease) for lease in leases])

@@ -13,20 +13,20 @@ BARE = "EVALSHA/s, 50 bare sockets"
 
 
 async def run(plan: Plan) -> list[Figure]:
-    async with bench() as it, Raw(it) as raw:
-        memory = await _in_memory(plan, it, raw)
-    async with bench(Kept.DISK) as it, Raw(it) as raw:
-        return [*memory, await _on_disk(plan, it, raw)]
+    async with bench() as workbench, Raw(workbench) as raw:
+        memory = await _in_memory(plan, workbench, raw)
+    async with bench(Kept.DISK) as workbench, Raw(workbench) as raw:
+        return [*memory, await _on_disk(plan, workbench, raw)]
 
 
-async def _in_memory(plan: Plan, it: Bench, raw: Raw) -> list[Figure]:
+async def _in_memory(plan: Plan, workbench: Bench, raw: Raw) -> list[Figure]:
     calls = plan.count(5_000, 1_500)
     costs = await in_turns(
         plan.rounds,
         {
             "raw": lambda: raw.pooled(calls),
             "bare": lambda: raw.bare(calls),
-            "ours": lambda: bulk(it, plan.count(20_000, 5_000)),
+            "ours": lambda: bulk(workbench, plan.count(20_000, 5_000)),
         },
     )
     ours = rates(costs["ours"])
@@ -50,12 +50,12 @@ async def _in_memory(plan: Plan, it: Bench, raw: Raw) -> list[Figure]:
     ]
 
 
-async def _on_disk(plan: Plan, it: Bench, raw: Raw) -> Figure:
+async def _on_disk(plan: Plan, workbench: Bench, raw: Raw) -> Figure:
     costs = await in_turns(
         3,
         {
             "raw": lambda: raw.pooled(plan.count(3_000, 1_000)),
-            "ours": lambda: bulk(it, plan.count(20_000, 5_000)),
+            "ours": lambda: bulk(workbench, plan.count(20_000, 5_000)),
         },
     )
     return measured(
@@ -67,7 +67,7 @@ async def _on_disk(plan: Plan, it: Bench, raw: Raw) -> Figure:
     )
 
 
-async def bulk(it: Bench, jobs: int) -> Cost:
+async def bulk(workbench: Bench, jobs: int) -> Cost:
     """What it costs to submit so many jobs in bulk, to an empty queue."""
-    await it.clear()
-    return await it.submit(jobs, BATCH)
+    await workbench.clear()
+    return await workbench.submit(jobs, BATCH)

@@ -18,10 +18,10 @@ async def run(plan: Plan) -> list[Figure]:
 
 async def _figure(plan: Plan, kept: Kept) -> Figure:
     jobs = plan.count(20_000, 5_000)
-    async with bench(kept) as it:
+    async with bench(kept) as workbench:
         costs = await in_turns(
             plan.rounds if kept is Kept.MEMORY else 3,
-            {"bulk": lambda: bulk(it, jobs), "ours": lambda: concurrent(it, jobs)},
+            {"bulk": lambda: bulk(workbench, jobs), "ours": lambda: concurrent(workbench, jobs)},
         )
     disk = kept is Kept.DISK
     return measured(
@@ -35,15 +35,15 @@ async def _figure(plan: Plan, kept: Kept) -> Figure:
     )
 
 
-async def concurrent(it: Bench, jobs: int) -> Cost:
+async def concurrent(workbench: Bench, jobs: int) -> Cost:
     """What it costs to submit so many jobs one at a time, by 200 tasks at once."""
 
     async def task() -> None:
         for _ in range(jobs // TASKS):
-            await it.engine.submit(QUEUE, PAYLOAD)
+            await workbench.engine.submit(QUEUE, PAYLOAD)
 
     async def work() -> None:
         await asyncio.gather(*(task() for _ in range(TASKS)))
 
-    await it.clear()
-    return await it.meter.cost(jobs, work())
+    await workbench.clear()
+    return await workbench.meter.cost(jobs, work())

@@ -15,10 +15,10 @@ async def run(plan: Plan) -> list[Figure]:
 async def _figure(plan: Plan, kept: Kept) -> Figure:
     disk = kept is Kept.DISK
     calls = plan.count(500, 200)
-    async with bench(kept) as it, Raw(it) as raw:
+    async with bench(kept) as workbench, Raw(workbench) as raw:
         costs = await in_turns(
             3 * plan.rounds if kept is Kept.MEMORY else plan.rounds,
-            {"raw": lambda: raw.one_by_one(calls), "ours": lambda: one_by_one(it, calls)},
+            {"raw": lambda: raw.one_by_one(calls), "ours": lambda: one_by_one(workbench, calls)},
         )
     return measured(
         "submit_single.disk" if disk else "submit_single",
@@ -31,12 +31,12 @@ async def _figure(plan: Plan, kept: Kept) -> Figure:
     )
 
 
-async def one_by_one(it: Bench, jobs: int) -> Cost:
+async def one_by_one(workbench: Bench, jobs: int) -> Cost:
     """What it costs to submit so many jobs, each after the answer to the one before."""
 
     async def work() -> None:
         for _ in range(jobs):
-            await it.engine.submit(QUEUE, PAYLOAD)
+            await workbench.engine.submit(QUEUE, PAYLOAD)
 
-    await it.clear()
-    return await it.meter.cost(jobs, work())
+    await workbench.clear()
+    return await workbench.meter.cost(jobs, work())

@@ -32,10 +32,10 @@ async def run(plan: Plan) -> list[Figure]:
     seconds = plan.count(20, 12)
     plugin, service = list[dict[str, float]](), list[dict[str, float]]()
     for _ in range(plan.count(3, 1)):
-        async with bench() as it:
-            plugin.append(await _plugin(it, seconds))
-        async with bench() as it:
-            service.append(await _service(it, seconds))
+        async with bench() as workbench:
+            plugin.append(await _plugin(workbench, seconds))
+        async with bench() as workbench:
+            service.append(await _service(workbench, seconds))
     return [
         *_figures("timers_idle", f"one worker, {TYPES:,} idle types", plugin),
         *_figures("timers_idle.service", f"one scheduler, {TYPES:,} idle types", service),
@@ -44,7 +44,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 def _figures(name: str, what: str, rounds: list[dict[str, float]]) -> list[Figure]:
     def of(field: str) -> list[float]:
-        return [it[field] for it in rounds]
+        return [seen[field] for seen in rounds]
 
     return [
         measured(f"{name}.connections", f"{what}: connections", "", of("connections"), at_most(60)),
@@ -54,8 +54,8 @@ def _figures(name: str, what: str, rounds: list[dict[str, float]]) -> list[Figur
     ]
 
 
-async def _plugin(it: Bench, seconds: int) -> dict[str, float]:
-    timers = Timers(it.server.url)
+async def _plugin(workbench: Bench, seconds: int) -> dict[str, float]:
+    timers = Timers(workbench.server.url)
 
     async def never() -> None: ...
 
@@ -68,17 +68,17 @@ async def _plugin(it: Bench, seconds: int) -> dict[str, float]:
         worker = Worker(timers.app, signals=())
         running = asyncio.create_task(worker.run())
         try:
-            return await _watched(it, seconds, time.process_time)
+            return await _watched(workbench, seconds, time.process_time)
         finally:
             worker.stop()
             await running
 
 
-async def _service(it: Bench, seconds: int) -> dict[str, float]:
+async def _service(workbench: Bench, seconds: int) -> dict[str, float]:
     settings = {"TOWPATH_CALLS__SECRETS": SECRET, "TOWPATH_TIMERS__ALLOW": "127.0.0.0/8"}
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
-        async with served_with(it, database, **settings) as serving:
+        async with served_with(workbench, database, **settings) as serving:
             each = TYPES // APPS
             ids = {
                 f"app-{app}": await register(
@@ -88,7 +88,7 @@ async def _service(it: Bench, seconds: int) -> dict[str, float]:
             }
             beating = asyncio.create_task(_beat(serving, ids))
             try:
-                return await _watched(it, seconds, serving.cpu)
+                return await _watched(workbench, seconds, serving.cpu)
             finally:
                 beating.cancel()
 
@@ -102,18 +102,18 @@ async def _beat(serving: Serving, ids: dict[str, str]) -> None:
                 assert (await one.ask(request("POST", path, KEY, b""))).status == 204
 
 
-async def _watched(it: Bench, seconds: int, cpu: Cpu) -> dict[str, float]:
+async def _watched(workbench: Bench, seconds: int, cpu: Cpu) -> dict[str, float]:
     """What idling costs, once everything has begun. Commands inside of scripts count, too."""
     await asyncio.sleep(_BEGUN_S)
-    before, store, own = _commands(it), it.meter.server_cpu(), cpu()
+    before, store, own = _commands(workbench), workbench.meter.server_cpu(), cpu()
     await asyncio.sleep(seconds)
     return {
-        "connections": float(it.meter.info("clients")["connected_clients"]),
-        "commands": (_commands(it) - before) / seconds,
-        "server": 100 * (it.meter.server_cpu() - store) / seconds,
+        "connections": float(workbench.meter.info("clients")["connected_clients"]),
+        "commands": (_commands(workbench) - before) / seconds,
+        "server": 100 * (workbench.meter.server_cpu() - store) / seconds,
         "client": 100 * (cpu() - own) / seconds,
     }
 
 
-def _commands(it: Bench) -> int:
-    return int(it.meter.info("stats")["total_commands_processed"])
+def _commands(workbench: Bench) -> int:
+    return int(workbench.meter.info("stats")["total_commands_processed"])

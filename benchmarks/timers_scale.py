@@ -62,23 +62,23 @@ def _delays(chance: random.Random, count: int) -> list[int]:
 class Ours:
     """Timers on a server of their own."""
 
-    def __init__(self, it: Bench) -> None:
-        self.it, self._chance = it, random.Random(1)
-        self._service = TimerService(lambda: it.engine, TimersOptions())
+    def __init__(self, workbench: Bench) -> None:
+        self.workbench, self._chance = workbench, random.Random(1)
+        self._service = TimerService(lambda: workbench.engine, TimersOptions())
         self._made: list[str] = []
 
     async def fill(self, size: int) -> float:
         """So many timers that wait; bytes of each."""
         await self._service.types.note(KEY)
-        before = self.it.meter.memory()
+        before = self.workbench.meter.memory()
         made = self._backlog(size)
 
         async def task() -> None:
             while batch := list(islice(made, _FILLED_AT_ONCE)):
-                await self.it.engine.submit_many(QUEUE, batch)
+                await self.workbench.engine.submit_many(QUEUE, batch)
 
         await asyncio.gather(task(), task())
-        return (self.it.meter.memory() - before) / size
+        return (self.workbench.meter.memory() - before) / size
 
     def _backlog(self, size: int) -> Iterator[NewJob]:
         # As the application makes them, but without its checks: a million of these take a while.
@@ -94,7 +94,9 @@ class Ours:
                 for _ in range(BATCH)
             ]
             answers = await self._service.submit_many(some)
-            self._made += [it.task_id for it in answers if not isinstance(it, TowpathError)]
+            self._made += [
+                answer.task_id for answer in answers if not isinstance(answer, TowpathError)
+            ]
 
     async def move(self, count: int) -> None:
         await self._each(
@@ -112,10 +114,12 @@ class Ours:
 
     async def late(self, count: int) -> list[float]:
         """By how many ms a claim that was waiting came back late, of each."""
-        async with claimer("claim", self.it.server.url, QUEUE, count) as waiting:
-            await self.it.meter.until_waiting(1)
-            delays = [milliseconds(it) for it in _delays(self._chance, count)]
-            await self.it.engine.submit_many(QUEUE, [new_job(stamp(), delay=it) for it in delays])
+        async with claimer("claim", self.workbench.server.url, QUEUE, count) as waiting:
+            await self.workbench.meter.until_waiting(1)
+            delays = [milliseconds(delay) for delay in _delays(self._chance, count)]
+            await self.workbench.engine.submit_many(
+                QUEUE, [new_job(stamp(), delay=delay) for delay in delays]
+            )
             seen = await waiting.seen()
         assert not [one for one in seen if one.claimed_ms < one.due_ms], "one was early"
         return [one.returned_ms - one.due_ms for one in seen]
@@ -179,15 +183,15 @@ _PAYLOAD = msgspec.json.encode({"params": PARAMS, "due": 10**12})
 class Bare:
     """A sorted set and two strings per entry, on a server of its own."""
 
-    def __init__(self, it: Bench) -> None:
-        self.it, self._chance = it, random.Random(1)
+    def __init__(self, workbench: Bench) -> None:
+        self.workbench, self._chance = workbench, random.Random(1)
         self._made: list[str] = []
 
     async def fill(self, size: int) -> float:
-        before = self.it.meter.memory()
+        before = self.workbench.meter.memory()
         for _ in range(size // _FILLED_AT_ONCE):
             self._run(_SUBMIT, [new_job_id() for _ in range(_FILLED_AT_ONCE)])
-        return (self.it.meter.memory() - before) / size
+        return (self.workbench.meter.memory() - before) / size
 
     async def submit(self, count: int) -> None:
         for _ in range(count // BATCH):
@@ -208,14 +212,16 @@ class Bare:
         entries: list[str | int] = []
         for number, id in enumerate(ids):
             entries += [id, dues[number] if dues else _far(self._chance)]
-        self.it.meter.ask("EVAL", script, 1, "{raw}:delayed", _RECORD_BYTES, _PAYLOAD, *entries)
+        self.workbench.meter.ask(
+            "EVAL", script, 1, "{raw}:delayed", _RECORD_BYTES, _PAYLOAD, *entries
+        )
 
     async def late(self, count: int) -> list[float]:
         """The same of a client that sleeps until the first due time, and takes one entry."""
         now = wall_ms()
-        dues = [now + it for it in _delays(self._chance, count)]
+        dues = [now + delay for delay in _delays(self._chance, count)]
         self._run(_SUBMIT, [new_job_id() for _ in range(count)], dues)
-        client: Any = Redis(unix_socket_path=self.it.socket, protocol=2)
+        client: Any = Redis(unix_socket_path=self.workbench.socket, protocol=2)
         late: list[float] = []
         try:
             for due in sorted(dues):
@@ -270,7 +276,7 @@ async def run(plan: Plan) -> list[Figure]:
 async def _verbs(site: Site, seen: Seen, count: int) -> None:
     for verb in VERBS:
         work: Awaitable[None] = getattr(site, verb)(count)
-        seen.costs[verb].append(await site.it.meter.cost(count, work))
+        seen.costs[verb].append(await site.workbench.meter.cost(count, work))
 
 
 def _figures(small: int, large: int, seen: dict[tuple[str, int], Seen]) -> list[Figure]:

@@ -70,15 +70,15 @@ async def run(plan: Plan) -> list[Figure]:
     cpu, opened = list[float](), list[float]()
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         async with (
-            bench() as it,
-            served_with(it, f"sqlite:///{folder}/ledger.db", **settings) as serving,
+            bench() as workbench,
+            served_with(workbench, f"sqlite:///{folder}/ledger.db", **settings) as serving,
             callee(calls) as instance,
             registered(serving, instance),
         ):
-            last = await _fired(it, serving, instance, calls)  # so that everything is warm
+            last = await _fired(workbench, serving, instance, calls)  # so that everything is warm
             for _ in range(plan.rounds):
                 before = serving.cpu()
-                seen = await _fired(it, serving, instance, calls)
+                seen = await _fired(workbench, serving, instance, calls)
                 ours.append(calls / seen.seconds)
                 cpu.append((serving.cpu() - before) / calls * 1e6)
                 opened.append(seen.connections - last.connections)
@@ -101,9 +101,9 @@ async def run(plan: Plan) -> list[Figure]:
     ]
 
 
-async def _fired(it: Bench, serving: Serving, instance: Callee, calls: int) -> Round:
+async def _fired(workbench: Bench, serving: Serving, instance: Callee, calls: int) -> Round:
     """So many timers that are due at once; when the instance was called for all of them."""
-    service = TimerService(lambda: it.engine, TimersOptions())
+    service = TimerService(lambda: workbench.engine, TimersOptions())
     due = wall_ms() + 2_000 + calls
     for at in range(0, calls, 500):
         count = min(500, calls - at)

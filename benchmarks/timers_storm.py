@@ -44,12 +44,12 @@ async def run(plan: Plan) -> list[Figure]:
     [peer, ours] = contenders(PEER)
     seen: dict[str, list[Storm]] = {peer.name: [], ours.name: []}
     why = ""
-    async with stage() as it:
+    async with stage() as rig:
         for number in range(1 if plan.quick else 3):
             for row in (ours, peer) if number % 2 == 0 else (peer, ours):
                 try:
                     prepare(row)
-                    storm = await storm_of(it, row, count, f"storm-{number}", lead=lead)
+                    storm = await storm_of(rig, row, count, f"storm-{number}", lead=lead)
                 except (NotInstalled, NotMeasured) as problem:
                     why = f"{row.label}: {problem}"
                     continue
@@ -60,21 +60,21 @@ async def run(plan: Plan) -> list[Figure]:
     return _figures(count, seen[ours.name], seen[peer.name], why)
 
 
-async def storm_of(it: Stage, row: Peer, count: int, name: str, *, lead: float) -> Storm:
+async def storm_of(rig: Stage, row: Peer, count: int, name: str, *, lead: float) -> Storm:
     """So many timers that fall due within a second, *lead* seconds from now. Raises NotMeasured."""
-    it.clear()
-    told = Reports(it.report)
-    async with producing(it, row) as producer, running(it, row, row.worker) as worker:
+    rig.clear()
+    told = Reports(rig.report)
+    async with producing(rig, row) as producer, running(rig, row, row.worker) as worker:
         await producer.order("pickup")
         await told.next("pickup", within=_STARTS_WITHIN, worker=worker)
         order = {"run": name, "count": count, "lead_s": lead, "span_s": SPAN_S}
         answer = await producer.order("storm", within=2 * lead, **order)
         if not answer["in_time"]:
             raise NotMeasured(f"its producer took longer than {lead:.0f} s to submit them")
-        before = it.reading()
+        before = rig.reading()
         done = await told.next("storm", within=lead + _RUN_WITHIN, worker=worker)
         await asyncio.sleep(_SETTLED_AFTER)
-        used = it.reading().cpu - before.cpu
+        used = rig.reading().cpu - before.cpu
     return Storm(
         (done["at"] - answer["first_ms"]) / 1000,
         done["behind"],
@@ -89,8 +89,8 @@ def _figures(count: int, ours: list[Storm], peers: list[Storm], why: str) -> lis
     both = min(len(ours), len(peers))
 
     def of(name: str, about: str, unit: str, field: str) -> Figure:
-        mine = [getattr(it, field) for it in ours]
-        theirs = [getattr(it, field) for it in peers][:both]
+        mine = [getattr(storm, field) for storm in ours]
+        theirs = [getattr(storm, field) for storm in peers][:both]
         beside = Beside(f"{unit}, {label}", theirs) if both else None
         return measured(
             name, f"{what}: {about}", unit, mine[:both] if both else mine, beside=beside
@@ -102,12 +102,16 @@ def _figures(count: int, ours: list[Storm], peers: list[Storm], why: str) -> lis
             "timers_storm.behind",
             f"{what}: began after one that was due later",
             "timers",
-            [it.behind for it in ours],
+            [storm.behind for storm in ours],
             at_most(0),
-            bound=f"of {label}, {median([it.behind for it in peers] or [0]):,.0f} began so",
+            bound=f"of {label}, {median([storm.behind for storm in peers] or [0]):,.0f} began so",
         ),
         measured(
-            "timers_storm.early", f"{what}: early", "timers", [it.early for it in ours], at_most(0)
+            "timers_storm.early",
+            f"{what}: early",
+            "timers",
+            [storm.early for storm in ours],
+            at_most(0),
         ),
         of("timers_storm.cpu", "CPU of the server", "µs/timer", "cpu_us"),
     ]

@@ -26,11 +26,11 @@ async def run(plan: Plan) -> list[Figure]:
     figures: list[Figure] = []
     for kept in (Kept.MEMORY, Kept.DISK):
         ours, theirs = list[list[float]](), list[list[float]]()
-        async with stage(kept) as it, dropping() as nothing:
+        async with stage(kept) as rig, dropping() as nothing:
             for _ in range(rounds):
-                ours.append(await to_thread(_acknowledged, it, body, chunks))
+                ours.append(await to_thread(_acknowledged, rig, body, chunks))
                 theirs.append(await to_thread(_dropped, nothing.place, body, chunks))
-                await it.clear()
+                await rig.clear()
         for word, share in (("p50", 0.5), ("p99", 0.99)):
             figures.append(
                 measured(
@@ -47,8 +47,8 @@ async def run(plan: Plan) -> list[Figure]:
     return figures
 
 
-def _acknowledged(it: Stage, body: bytes, chunks: int) -> list[float]:
-    connection = http.client.HTTPConnection(*it.serving.place)
+def _acknowledged(rig: Stage, body: bytes, chunks: int) -> list[float]:
+    connection = http.client.HTTPConnection(*rig.serving.place)
     wanted = json.dumps({"name": "a", "size": chunks * CHUNK, "chunk_size": CHUNK})
     json_type = {**_HEADERS, "Content-Type": "application/json"}
     connection.request("POST", "/api/v1/uploads", wanted, json_type)

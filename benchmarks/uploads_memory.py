@@ -19,21 +19,21 @@ async def run(plan: Plan) -> list[Figure]:
     size, times = plan.count(512, 64) * MIB, plan.count(20, 3)
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
-        async with stage(Kept.MEMORY, TOWPATH_UPLOADS__BUDGET=str(BUDGET)) as it:
-            await it.uploaded(file, "8m")
-            peaks = await _flowing(it, file, times)
+        async with stage(Kept.MEMORY, TOWPATH_UPLOADS__BUDGET=str(BUDGET)) as rig:
+            await rig.uploaded(file, "8m")
+            peaks = await _flowing(rig, file, times)
     total = size * times / MIB / 1024
     what = f"while {total:.1f} GiB flow through, budget {BUDGET // MIB} MiB"
     first, last = peaks[0], peaks[-1]
-    bound = f"Redis itself had at most {max(it[1] for it in peaks):.0f} MiB"
+    bound = f"Redis itself had at most {max(peak[1] for peak in peaks):.0f} MiB"
     return [
         measured(
             "uploads_memory.redis", f"memory of Redis {what}: highest of each file", "MiB",
-            [it[1] for it in peaks], at_most(2 * BUDGET / MIB), bound=bound,
+            [peak[1] for peak in peaks], at_most(2 * BUDGET / MIB), bound=bound,
         ),
         measured(
             "uploads_memory.server", f"memory of server and workers (one process) {what}", "MiB",
-            [it[0] for it in peaks],
+            [peak[0] for peak in peaks],
         ),
         measured(
             "uploads_memory.growth", "the same, of the last file beside the first", "MiB",
@@ -42,18 +42,18 @@ async def run(plan: Plan) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _flowing(it: Stage, file: Path, times: int) -> list[tuple[float, float]]:
+async def _flowing(rig: Stage, file: Path, times: int) -> list[tuple[float, float]]:
     """The highest memory of server and Redis, in MiB, for each file that flowed through."""
     peaks: list[tuple[float, float]] = []
     for number in range(times):
-        sending = asyncio.create_task(it.uploaded(file, "8m"))
+        sending = asyncio.create_task(rig.uploaded(file, "8m"))
         server = redis = 0.0
         while not sending.done():
-            server = max(server, it.serving.resident() / MIB)
-            redis = max(redis, it.bench.meter.memory() / MIB)
+            server = max(server, rig.serving.resident() / MIB)
+            redis = max(redis, rig.bench.meter.memory() / MIB)
             await asyncio.wait([sending], timeout=_EVERY)
         await sending
-        await it.clear()
+        await rig.clear()
         peaks.append((server, redis))
         sys.stderr.write(f"file {number + 1}: server {server:.0f} MiB, Redis {redis:.0f} MiB\n")
     return peaks

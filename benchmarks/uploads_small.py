@@ -26,13 +26,13 @@ async def run(plan: Plan) -> list[Figure]:
             file.write_bytes(os.urandom(SIZE))
         for kept in (Kept.MEMORY, Kept.DISK):
             ours, theirs = list[float](), list[float]()
-            async with stage(kept) as it:
+            async with stage(kept) as rig:
                 for _ in range(rounds):
                     began = time.perf_counter()
-                    await it.told(files, "--parallel", str(AT_ONCE))
+                    await rig.told(files, "--parallel", str(AT_ONCE))
                     ours.append(count / (time.perf_counter() - began))
-                    theirs.append(count / await _put(it, files))
-                    await it.clear()
+                    theirs.append(count / await _put(rig, files))
+                    await rig.clear()
                     sys.stderr.write(f"{kept}: {ours[-1]:.0f} beside {theirs[-1]:.0f} files/s\n")
             figures.append(
                 measured(
@@ -47,14 +47,14 @@ async def run(plan: Plan) -> list[Figure]:
     return figures
 
 
-async def _put(it: Stage, files: list[Path]) -> float:
+async def _put(rig: Stage, files: list[Path]) -> float:
     """Seconds for a `put_object` of each, as many at once."""
     room = asyncio.Semaphore(AT_ONCE)
     bodies = {file.name: file.read_bytes() for file in files}
 
     async def put(file: Path) -> None:
         async with room:
-            await it.s3.put_object(Bucket=BUCKET, Key=file.name, Body=bodies[file.name])
+            await rig.s3.put_object(Bucket=BUCKET, Key=file.name, Body=bodies[file.name])
 
     began = time.perf_counter()
     await asyncio.gather(*map(put, files))

@@ -20,22 +20,22 @@ async def run(plan: Plan) -> list[Figure]:
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
         for kept in (Kept.MEMORY, Kept.DISK):
-            async with stage(kept) as it:
-                await it.uploaded(file, "8m")
-                await it.direct(file)
+            async with stage(kept) as rig:
+                await rig.uploaded(file, "8m")
+                await rig.direct(file)
                 times: dict[str, list[float]] = {name: [] for name in ("direct", *CHUNKS)}
                 spent = 0.0
                 for number in range(rounds):
                     order = list(times)
                     for name in order if number % 2 == 0 else reversed(order):
-                        before = cpu_of([it.serving.pid])
+                        before = cpu_of([rig.serving.pid])
                         if name == "direct":
-                            times[name].append(await it.direct(file))
+                            times[name].append(await rig.direct(file))
                         else:
-                            times[name].append(await it.uploaded(file, name))
+                            times[name].append(await rig.uploaded(file, name))
                         if name == "8m":
-                            spent = cpu_of([it.serving.pid]) - before
-                    await it.clear()
+                            spent = cpu_of([rig.serving.pid]) - before
+                    await rig.clear()
                     told = ", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items())
                     sys.stderr.write(f"{kept}, round {number + 1}: {told}\n")
                 figures += _figures(kept, size, times, spent)

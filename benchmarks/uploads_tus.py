@@ -29,24 +29,24 @@ async def run(plan: Plan) -> list[Figure]:
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
         for kept in (Kept.MEMORY, Kept.DISK) if not plan.quick else (Kept.MEMORY,):
-            async with stage(kept) as it, aclosing(_server(it, modules)) as server:
+            async with stage(kept) as rig, aclosing(_server(rig, modules)) as server:
                 port = (await anext(server))["port"]
                 for chunk in CHUNKS:
                     ours, theirs = list[float](), list[float]()
                     for _ in range(rounds):
-                        here = (f"{it.url}/files", KEY)
-                        ours.append(await _sent(it, file, chunk, here, modules))
+                        here = (f"{rig.url}/files", KEY)
+                        ours.append(await _sent(rig, file, chunk, here, modules))
                         there = (f"http://127.0.0.1:{port}/files", "")
-                        theirs.append(await _sent(it, file, chunk, there, modules))
-                        await it.clear()
+                        theirs.append(await _sent(rig, file, chunk, there, modules))
+                        await rig.clear()
                         told = f"ours {ours[-1]:.1f} s, @tus/server {theirs[-1]:.1f} s"
                         sys.stderr.write(f"{kept} {chunk} MiB: {told}\n")
                     figures.append(_figure(kept, size, chunk, ours, theirs))
     return figures
 
 
-def _server(it: Stage, modules: Path) -> Any:
-    objects = it.objects
+def _server(rig: Stage, modules: Path) -> Any:
+    objects = rig.objects
     told = {
         "bucket": BUCKET,
         "endpoint": objects.url,
@@ -56,14 +56,14 @@ def _server(it: Stage, modules: Path) -> Any:
     return node("tus_server.js", told, modules)
 
 
-async def _sent(it: Stage, file: Path, chunk: int, where: tuple[str, str], modules: Path) -> float:
+async def _sent(rig: Stage, file: Path, chunk: int, where: tuple[str, str], modules: Path) -> float:
     """Seconds until the client is told that it is done; with us, until the object is there."""
     endpoint, key = where
     told = {"file": str(file), "endpoint": endpoint, "chunk": chunk * MIB, "key": key}
     async with aclosing(node("tus_send.js", told, modules)) as said:
         answer = await anext(said)
     assert "seconds" in answer, answer
-    return answer["seconds"] + (await it.stored(answer["url"]) if key else 0.0)
+    return answer["seconds"] + (await rig.stored(answer["url"]) if key else 0.0)
 
 
 def _figure(kept: Kept, size: int, chunk: int, ours: list[float], theirs: list[float]) -> Figure:

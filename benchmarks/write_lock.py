@@ -129,7 +129,7 @@ class Clerk:
 
     async def begun(self, many: int) -> list[Lease]:
         ids = await self.made(many)
-        return [await it for it in [asyncio.create_task(self.begin(id)) for id in ids]]
+        return [await task for task in [asyncio.create_task(self.begin(id)) for id in ids]]
 
 
 async def _all(things: Any) -> None:
@@ -147,20 +147,20 @@ async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
     done, failing = await clerk.begun(many), await clerk.begun(many)
     mixed = clerk.ids(many), await clerk.made(many), await clerk.begun(many)
     due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
-    await ledger.write(lambda it: it.execute(due))
+    await ledger.write(lambda connection: connection.execute(due))
     taken: list[Any] = []
 
     async def take() -> None:
-        taken[:] = as_read(await ledger.write(lambda it: take_due(it, "mails")))
+        taken[:] = as_read(await ledger.write(lambda connection: take_due(connection, "mails")))
 
     async def complete(leases: list[Lease]) -> None:
-        await _all(clerk.end(it, Complete(it)) for it in leases)
+        await _all(clerk.end(lease, Complete(lease)) for lease in leases)
 
     async def everything() -> None:
         new, waiting, running = mixed
         await _all(
             [*map(clerk.create, new), *map(clerk.begin, waiting)]
-            + [clerk.end(it, Complete(it)) for it in running]
+            + [clerk.end(lease, Complete(lease)) for lease in running]
         )
 
     parcels = [NewEvent(type="t", key=f"k{n}", data=b"{}") for n in range(many)]
@@ -171,15 +171,15 @@ async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
         ),
         "begin": lambda: _all(clerk.begin(id) for id in waiting),
         "end": lambda: complete(done),
-        "fail": lambda: _all(clerk.end(it, Fail(it, "no")) for it in failing),
+        "fail": lambda: _all(clerk.end(lease, Fail(lease, "no")) for lease in failing),
         "cancel": lambda: _all(jobs.cancel("mails", id) for id in again),
         "retry": lambda: _all(jobs.retry("mails", id) for id in again),
         "create, begin, end": everything,
         "relay takes": take,
         "relay writes": lambda: ledger.decide(
-            lambda it: write_down(it, [at.record for at in taken], [], jobs.tell)
+            lambda connection: write_down(connection, [at.record for at in taken], [], jobs.tell)
         ),
-        "outbox": lambda: ledger.write(lambda it: ledger.outbox.put(it, parcels)),
+        "outbox": lambda: ledger.write(lambda connection: ledger.outbox.put(connection, parcels)),
         "keys": lambda: _all(ledger.keys.create("k", scopes=["read"]) for _ in range(many)),
     }
 
@@ -221,8 +221,8 @@ async def main() -> None:
         for many in (1, MANY):
             sys.stdout.write(f"\n{many} at once          lock ms   SQLite   Python  statements\n")
             for name, held in (await measure(ledger, many)).items():
-                lock, inside = (median(it[place] for it in held) * 1000 for place in (0, 1))
-                count = median(it.statements for it in held)
+                lock, inside = (median(sample[place] for sample in held) * 1000 for place in (0, 1))
+                count = median(sample.statements for sample in held)
                 line = f"{name:24}{lock:8.3f} {inside:8.3f} {lock - inside:8.3f} {count:6g}\n"
                 sys.stdout.write(line)
         sqlite3.connect = real

@@ -41,8 +41,10 @@ class _Told(msgspec.Struct):
 class Stage:
     """One object store, one server before it, one client of each."""
 
-    def __init__(self, it: Bench, objects: EmbeddedObjects, serving: Serving, s3: Any) -> None:
-        self.bench, self.objects, self.serving, self.s3 = it, objects, serving, s3
+    def __init__(
+        self, workbench: Bench, objects: EmbeddedObjects, serving: Serving, s3: Any
+    ) -> None:
+        self.bench, self.objects, self.serving, self.s3 = workbench, objects, serving, s3
         self._number = 0
 
     @property
@@ -134,11 +136,11 @@ async def stage(kept: Kept, **settings: str) -> AsyncGenerator[Stage]:
                 "TOWPATH_UPLOADS__SECRET_KEY": objects.secret_key,
                 **settings,
             }
-            async with client as s3, bench(kept) as it:
+            async with client as s3, bench(kept) as workbench:
                 await s3.create_bucket(Bucket=BUCKET)
                 database = f"sqlite:///{folder}/ledger.db"
-                async with served_with(it, database, **given) as serving:
-                    yield Stage(it, objects, serving, s3)
+                async with served_with(workbench, database, **given) as serving:
+                    yield Stage(workbench, objects, serving, s3)
 
 
 def new_file(folder: str, size: int) -> Path:

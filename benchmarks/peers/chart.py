@@ -78,7 +78,11 @@ def panels(page: str) -> list[dict[str, Any]]:
     recovered = _rows(page, "crash")
     rows = {label: row | recovered.get(label, {}) for label, row in _rows(page, "peers").items()}
     return [
-        {"title": title, "better": better, "bars": [_bar(it, rows[it], column) for it in rows]}
+        {
+            "title": title,
+            "better": better,
+            "bars": [_bar(peer, rows[peer], column) for peer in rows],
+        }
         for column, title, better in COLUMNS
     ]
 
@@ -100,7 +104,7 @@ def _cell(bar: dict[str, Any], panel: dict[str, Any]) -> str:
     words = (
         bar["words"].rpartition("= ")[2].replace("not within", "not in").replace("no bulk", "none")
     )
-    values = [it["value"] for it in panel["bars"] if it["value"] is not None]
+    values = [drawn["value"] for drawn in panel["bars"] if drawn["value"] is not None]
     best = (max if panel["better"] == "more" else min)(values, default=None)
     return f"**{words}**" if bar["value"] == best else words
 
@@ -127,8 +131,8 @@ def _rows(page: str, part: str) -> dict[str, dict[str, str]]:
         if line.startswith("|")
     ] or [[], []]
     named = [
-        f"{head[at - 1].split()[0].strip(',')} p99" if it == "p99" else it
-        for at, it in enumerate(head)
+        f"{head[at - 1].split()[0].strip(',')} p99" if title == "p99" else title
+        for at, title in enumerate(head)
     ]
     return {cells[0]: dict(zip(named, cells, strict=True)) for cells in lines}
 

@@ -27,10 +27,10 @@ async def compare(plan: Plan, peers: list[Peer]) -> Comparison:
     made_with = await versions()
     standings = {peer.name: _prepared(peer, made_with.towpath) for peer in peers}
     able = [peer for peer in peers if not standings[peer.name].not_measured]
-    async with stage() as it:
+    async with stage() as rig:
         for number in range(1 if plan.quick else 3):
             for peer in able if number % 2 == 0 else reversed(able):
-                await _round(it, peer, plan, number, standings[peer.name])
+                await _round(rig, peer, plan, number, standings[peer.name])
     today = datetime.now(UTC).date().isoformat()
     return Comparison(today, str(made_with), plan.quick, list(standings.values()))
 
@@ -44,12 +44,12 @@ def _prepared(peer: Peer, version: str) -> Standing:
     return standing
 
 
-async def _round(it: Stage, peer: Peer, plan: Plan, number: int, standing: Standing) -> None:
+async def _round(rig: Stage, peer: Peer, plan: Plan, number: int, standing: Standing) -> None:
     began = time.monotonic()
     counts = Counts.of(plan).for_(peer)
-    seen = await visit(it, peer, counts, seed=number)
+    seen = await visit(rig, peer, counts, seed=number)
     if number == 0 and not seen.stopped:
-        await watch_wire(it, peer, counts, seen)
+        await watch_wire(rig, peer, counts, seen)
     standing.visits.append(seen)
     trouble = f", {seen.stopped}" if seen.stopped else ""
     say(f"round {number + 1}: {peer.label} {time.monotonic() - began:.0f} s{trouble}")

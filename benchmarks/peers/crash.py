@@ -31,37 +31,37 @@ async def crash_all(plan: Plan, peers: list[Peer]) -> Recoveries:
     """One after the other: each has the machine for itself."""
     made_with = await versions()
     found: list[Recovery] = []
-    async with stage() as it:
+    async with stage() as rig:
         for peer in peers:
-            found.append(await _recovery(it, peer, plan.watch, made_with.towpath))
+            found.append(await _recovery(rig, peer, plan.watch, made_with.towpath))
             one = found[-1]
             say(f"{peer.label}: {told(one, plan.watch)}")
     today = datetime.now(UTC).date().isoformat()
     return Recoveries(today, str(made_with), plan.quick, plan.watch, found)
 
 
-async def _recovery(it: Stage, peer: Peer, watch: float, version: str) -> Recovery:
+async def _recovery(rig: Stage, peer: Peer, watch: float, version: str) -> Recovery:
     recovery = Recovery(Who.of(peer, version))
     try:
         prepare(peer)
-        recovery.seconds = await _crash(it, peer, watch)
+        recovery.seconds = await _crash(rig, peer, watch)
     except (NotInstalled, NotMeasured) as problem:
         recovery.not_measured = str(problem)
     return recovery
 
 
-async def _crash(it: Stage, peer: Peer, watch: float) -> float | None:
+async def _crash(rig: Stage, peer: Peer, watch: float) -> float | None:
     """Kill a worker 3 s into a job, start another at once, and see when the job runs again."""
-    it.clear()
-    told = Reports(it.report)
-    async with producing(it, peer) as producer:
-        async with running(it, peer, peer.worker) as first:
+    rig.clear()
+    told = Reports(rig.report)
+    async with producing(rig, peer) as producer:
+        async with running(rig, peer, peer.worker) as first:
             await producer.order("long", seconds=JOB_SECONDS)
             began = await told.next("long", within=_STARTS_WITHIN, worker=first)
             await asyncio.sleep(max(0.0, began["at"] + KILLED_AFTER - time.monotonic()))
             first.kill()
             killed = time.monotonic()
-        async with running(it, peer, peer.worker) as second:
+        async with running(rig, peer, peer.worker) as second:
             try:
                 again = await told.next("long", within=watch, worker=second)
             except NotMeasured:

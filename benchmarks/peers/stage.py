@@ -93,11 +93,11 @@ async def stage() -> AsyncGenerator[Stage]:
         TemporaryDirectory(prefix="towpath-peers-") as folder,
         EmbeddedServer(listen=Listen.BOTH) as server,
     ):
-        it = Stage(server, Path(folder))
+        rig = Stage(server, Path(folder))
         try:
-            yield it
+            yield rig
         finally:
-            it.meter.close()
+            rig.meter.close()
 
 
 # -- a worker -------------------------------------------------------------------------------------

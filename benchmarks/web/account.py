@@ -42,48 +42,48 @@ class Account:
     def done(self) -> int:
         return len(self._completed)
 
-    def given(self, it: Given) -> None:
+    def given(self, given: Given) -> None:
         """A consumer got a message. Raises Violation if the one before it can't be done yet."""
-        self._given.append(it)
-        if it.number and (it.user, it.number - 1) not in self._completing:
-            raise Violation(f"{_named(it)} was given before its forerunner was done")
+        self._given.append(given)
+        if given.number and (given.user, given.number - 1) not in self._completing:
+            raise Violation(f"{_named(given)} was given before its forerunner was done")
 
-    def completing(self, it: Given) -> None:
+    def completing(self, given: Given) -> None:
         """A consumer is about to say that it is done."""
-        self._completing.add((it.user, it.number))
+        self._completing.add((given.user, given.number))
 
-    def completed(self, it: Given) -> None:
+    def completed(self, given: Given) -> None:
         """The server said yes."""
-        self._completed.append(it)
+        self._completed.append(given)
 
     def check(self, totals: Mapping[str, int]) -> None:
         """Raises Violation unless all were completed once, in order; *totals* are the server's."""
         last = self._last_of_each()
         if len(last) != self.total:
             raise Violation(f"{self.total - len(last)} of {self.total} messages were never given")
-        numbers = {(it.user, it.number) for it in self._completed}
+        numbers = {(given.user, given.number) for given in self._completed}
         if len(numbers) != len(self._completed):
             raise Violation(f"{self.done - len(numbers)} messages were completed twice")
         if len(numbers) != self.total:
             raise Violation(f"{self.total - len(numbers)} messages were not completed")
-        for it in self._completed:
-            if it != last[it.user, it.number]:
-                raise Violation(f"{_named(it)} was given again after it was completed")
+        for given in self._completed:
+            if given != last[given.user, given.number]:
+                raise Violation(f"{_named(given)} was given again after it was completed")
         if totals["completed"] != self.total:
             raise Violation(f"the server counts {totals['completed']} of {self.total} completions")
 
     def _last_of_each(self) -> dict[tuple[str, int], Given]:
         """The last claim of each message. Raises Violation if a user's came out of order."""
         by_user: defaultdict[str, list[Given]] = defaultdict(list)
-        for it in sorted(self._given, key=lambda it: it.token):
-            by_user[it.user].append(it)
+        for given in sorted(self._given, key=lambda given: given.token):
+            by_user[given.user].append(given)
         for mine in by_user.values():
-            for before, it in zip([None, *mine], mine, strict=False):
+            for before, given in zip([None, *mine], mine, strict=False):
                 expected = {0} if before is None else {before.number, before.number + 1}
-                if it.number not in expected:
-                    raise Violation(f"{_named(it)} was given out of order")
-        return {(it.user, it.number): it for mine in by_user.values() for it in mine}
+                if given.number not in expected:
+                    raise Violation(f"{_named(given)} was given out of order")
+        return {(given.user, given.number): given for mine in by_user.values() for given in mine}
 
 
-def _named(it: Given) -> str:
-    return f"message {it.number} of {it.user}"
+def _named(given: Given) -> str:
+    return f"message {given.number} of {given.user}"

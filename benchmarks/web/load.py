@@ -47,10 +47,10 @@ class Costs(Protocol):
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost: ...
 
 
-async def load(it: Bench, serving: Serving, bodies: Iterable[bytes]) -> Trial:
+async def load(workbench: Bench, serving: Serving, bodies: Iterable[bytes]) -> Trial:
     """Post each of *bodies* as a message, as fast as they are answered."""
     requests = [request("POST", "/api/v1/message", KEY, body) for body in bodies]
-    return await send(it.meter, serving, iter(requests), len(requests))
+    return await send(workbench.meter, serving, iter(requests), len(requests))
 
 
 async def send(meter: Costs, serving: Serving, requests: Iterator[bytes], count: int) -> Trial:

@@ -62,14 +62,14 @@ class Reviewing:
 async def reviewing(url: str, database: Database) -> AsyncGenerator[Reviewing]:
     """A worker process on that store and database; it ends with the block."""
     words = (sys.executable, "-m", "benchmarks.web.reviewing", url, database.url, str(CONCURRENCY))
-    it = Reviewing()
+    worker = Reviewing()
     settings = {"TOWPATH_LOG__LEVEL": "warning"}
     async with started(words, settings, longest_line=_LONGEST_LINE) as process:
         await process.said.readline()
-        it.pid = process.pid
-        listening = asyncio.create_task(it.listen(process.said))
+        worker.pid = process.pid
+        listening = asyncio.create_task(worker.listen(process.said))
         try:
-            yield it
+            yield worker
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)

@@ -57,18 +57,18 @@ class Serving:
 
 
 @asynccontextmanager
-async def served(it: Bench) -> AsyncGenerator[tuple[Serving, str]]:
+async def served(workbench: Bench) -> AsyncGenerator[tuple[Serving, str]]:
     """`towpath serve` on the bench's store, and the database that it made for it."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
-        async with served_with(it, database) as serving:
+        async with served_with(workbench, database) as serving:
             yield serving, database
 
 
 @asynccontextmanager
-async def served_with(it: Bench, database: str, **settings: str) -> AsyncGenerator[Serving]:
+async def served_with(workbench: Bench, database: str, **settings: str) -> AsyncGenerator[Serving]:
     """`towpath serve` on the bench's store and that database, with more settings if there are."""
-    words = (str(_COMMAND), "serve", "--url", it.server.url, "--database", database)
+    words = (str(_COMMAND), "serve", "--url", workbench.server.url, "--database", database)
     async with _serving([*words, "--port", "0", "--json"], settings) as serving:
         yield serving
 

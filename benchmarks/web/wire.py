@@ -93,9 +93,9 @@ class Client:
 @asynccontextmanager
 async def client(place: Place) -> AsyncGenerator[Client]:
     """A connection of its own. At the end it is cut off, as that of a process that is killed."""
-    it = Client(lambda self: Wire(self.heard, self.lost))
-    await asyncio.get_running_loop().create_connection(lambda: it.wire, *place)
+    made = Client(lambda self: Wire(self.heard, self.lost))
+    await asyncio.get_running_loop().create_connection(lambda: made.wire, *place)
     try:
-        yield it
+        yield made
     finally:
-        it.wire.close()
+        made.wire.close()

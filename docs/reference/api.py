@@ -67,18 +67,26 @@ def promised(page: str) -> dict[str, list[str]]:
 
 
 def _entry(module: str, name: str) -> str:
-    it = getattr(import_module(module), name)
+    offered = getattr(import_module(module), name)
     title = f"\n### {name}\n"
-    if inspect.isclass(it):
-        return title + _class(name, it)
-    if inspect.isroutine(it):
-        return f"{title}\n{_fenced(_signature(name, it))}{_docs(it)}"
-    return f"{title}\n{_fenced(f'{name} = {it!r}')}" if isinstance(it, int) else title + _ALIAS
+    if inspect.isclass(offered):
+        return title + _class(name, offered)
+    if inspect.isroutine(offered):
+        return f"{title}\n{_fenced(_signature(name, offered))}{_docs(offered)}"
+    return (
+        f"{title}\n{_fenced(f'{name} = {offered!r}')}"
+        if isinstance(offered, int)
+        else title + _ALIAS
+    )
 
 
 def _class(name: str, kind: type) -> str:
     if issubclass(kind, Enum):
-        return _docs(kind) + "\n" + "".join(f"- `{it.name}` = `{it.value!r}`\n" for it in kind)
+        return (
+            _docs(kind)
+            + "\n"
+            + "".join(f"- `{member.name}` = `{member.value!r}`\n" for member in kind)
+        )
     members = "".join(_member(name, *one) for one in members_of(kind))
     return f"\n{_fenced(_shape(name, kind))}{_docs(kind)}{members}"
 
@@ -92,8 +100,8 @@ def _shape(name: str, kind: Any) -> str:
     said: dict[str, Any] = {}
     for each in (kind,) if is_table else reversed(kind.__mro__):
         said |= inspect.get_annotations(each)
-    names = [it for it in said if is_table or it in fields]
-    return _lines(name, [f"{it}: {_text(said[it])}" for it in names], "")
+    names = [field for field in said if is_table or field in fields]
+    return _lines(name, [f"{field}: {_text(said[field])}" for field in names], "")
 
 
 def _text(annotation: Any) -> str:
@@ -102,10 +110,10 @@ def _text(annotation: Any) -> str:
     return written if isinstance(written, str) else inspect.formatannotation(written)
 
 
-def _member(owner: str, name: str, it: Any) -> str:
-    if isinstance(it, property | cached_property):
-        return f"\n#### {owner}.{name}\n\n{_docs(it)}"
-    inner = it.__func__ if isinstance(it, classmethod | staticmethod) else it
+def _member(owner: str, name: str, member: Any) -> str:
+    if isinstance(member, property | cached_property):
+        return f"\n#### {owner}.{name}\n\n{_docs(member)}"
+    inner = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     waits = "await " if inspect.iscoroutinefunction(inner) else ""
     return f"\n#### {owner}.{name}\n\n{_fenced(_signature(waits + name, inner))}{_docs(inner)}"
 
@@ -115,18 +123,24 @@ def members_of(kind: type) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
     for each in kind.__mro__:
         if each.__module__.startswith("towpath"):
-            for name, it in vars(each).items():
-                is_known = isinstance(it, property | cached_property | classmethod | staticmethod)
-                if name.startswith("_") or name in seen or not (is_known or inspect.isfunction(it)):
+            for name, member in vars(each).items():
+                is_known = isinstance(
+                    member, property | cached_property | classmethod | staticmethod
+                )
+                if (
+                    name.startswith("_")
+                    or name in seen
+                    or not (is_known or inspect.isfunction(member))
+                ):
                     continue
                 seen.add(name)
-                yield name, it
+                yield name, member
 
 
-def _signature(name: str, it: Any) -> str:
+def _signature(name: str, function: Any) -> str:
     """As one would write it; `self` is nobody's business."""
     try:
-        said = inspect.signature(it)
+        said = inspect.signature(function)
     except (TypeError, ValueError):
         return name
     known = [one for one in said.parameters.values() if one.name not in ("self", "cls")]
@@ -153,8 +167,8 @@ def _fenced(text: str) -> str:
     return f"```py\n{text}\n```\n"
 
 
-def _docs(it: Any) -> str:
-    text = inspect.getdoc(it)
+def _docs(documented: Any) -> str:
+    text = inspect.getdoc(documented)
     return f"\n{text}\n" if text else ""
 
 

@@ -76,7 +76,9 @@ def commands_page() -> str:
     root: Any = typer.main.get_command(app)
     common = {name: param for param in root.params for name in param.opts if name in _COMMON}
     page = COMMANDS + "".join(f"| {code} | {text} |\n" for code, text in exits.MEANINGS.items())
-    page += COMMON + "".join(f"| `{_names(it)}` | {_help(it)} |\n" for it in common.values())
+    page += COMMON + "".join(
+        f"| `{_names(param)}` | {_help(param)} |\n" for param in common.values()
+    )
     return page + "".join(_section(words, command) for words, command in _verbs(root, "towpath"))
 
 
@@ -93,12 +95,12 @@ def _verbs(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 def _section(words: str, command: Any) -> str:
     text, _, examples = command.help.partition("\b\nExamples:\n")
     shown = command.get_params(typer.Context(command))
-    params = [it for it in shown if not set(it.opts) & {*_COMMON, "--help"}]
+    params = [param for param in shown if not set(param.opts) & {*_COMMON, "--help"}]
     lines = [f"\n## {words}\n", *map(_paragraph, text.strip().split("\n\n"))]
     lines += ["    " + line.strip().removeprefix("$ ") for line in examples.strip().splitlines()]
     if params:
         lines += ["", "| | |", "|---|---|"]
-        lines += [f"| `{_names(it)}` | {_help(it)}{_default(it)} |" for it in params]
+        lines += [f"| `{_names(param)}` | {_help(param)}{_default(param)} |" for param in params]
     return "\n".join(lines) + "\n"
 
 

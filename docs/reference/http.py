@@ -52,27 +52,29 @@ def description() -> dict[str, Any]:
 
 def _operation(name: str, operation: dict[str, Any]) -> str:
     lines = [f"\n### `{name}`\n", f"{operation['description']}\n"]
-    asked = [f"`{_shape(it['schema'])}`" for it in _contents(operation.get("requestBody", {}))]
+    asked = [
+        f"`{_shape(content['schema'])}`" for content in _contents(operation.get("requestBody", {}))
+    ]
     if asked:
         lines.append(f"Body: {', '.join(asked)}.\n")
-    params = [it for it in operation.get("parameters", []) if it["in"] != "path"]
+    params = [param for param in operation.get("parameters", []) if param["in"] != "path"]
     if params:
         lines += ["| parameter | | meaning |", "|---|---|---|", *map(_parameter, params), ""]
-    answers = [it for it in operation["responses"].items() if it[0] not in SHARED]
+    answers = [response for response in operation["responses"].items() if response[0] not in SHARED]
     lines += ["| answer | body | meaning |", "|---|---|---|"]
     lines += [_answer(status, answer) for status, answer in answers]
     return "\n".join(lines) + "\n"
 
 
-def _parameter(it: dict[str, Any]) -> str:
-    need = "needed" if it.get("required") else _default(it["schema"])
-    told = it.get("description") or it["schema"].get("description", "")
-    return f"| `{it['name']}` ({it['in']}) | {need} | {told} |"
+def _parameter(param: dict[str, Any]) -> str:
+    need = "needed" if param.get("required") else _default(param["schema"])
+    told = param.get("description") or param["schema"].get("description", "")
+    return f"| `{param['name']}` ({param['in']}) | {need} | {told} |"
 
 
 def _answer(status: str, answer: dict[str, Any]) -> str:
-    shapes = [_shape(it.get("schema", {})) for it in _contents(answer)]
-    shape = ", ".join(f"`{it}`" for it in shapes if it)
+    shapes = [_shape(content.get("schema", {})) for content in _contents(answer)]
+    shape = ", ".join(f"`{shape}`" for shape in shapes if shape)
     told = answer["description"].replace("Successful Response", "")
     return f"| {status} | {shape} | {told} |"
 
@@ -90,10 +92,12 @@ def _bodies(schemas: dict[str, Any]) -> str:
         page += f"\n### {name}\n" + (f"\n{about}\n" if about else "")
         page += "\n| field | type | | meaning |\n|---|---|---|---|\n"
         needed = schema.get("required", [])
-        for field, it in schema["properties"].items():
-            need = "needed" if field in needed else _default(it)
-            told = _flat(it.get("description", ""))
-            page += f"| `{field}` | {_shape(it)}{_bounds(it)} | {need} | {told} |\n"
+        for field, field_schema in schema["properties"].items():
+            need = "needed" if field in needed else _default(field_schema)
+            told = _flat(field_schema.get("description", ""))
+            page += (
+                f"| `{field}` | {_shape(field_schema)}{_bounds(field_schema)} | {need} | {told} |\n"
+            )
     return page
 
 
@@ -116,7 +120,7 @@ def _shape(schema: dict[str, Any]) -> str:
     if schema.get("type") == "array":
         return f"list of {_shape(schema['items'])}"
     if "enum" in schema or "const" in schema:
-        return ", ".join(str(it) for it in schema.get("enum", [schema.get("const")]))
+        return ", ".join(str(value) for value in schema.get("enum", [schema.get("const")]))
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"{_shape(schema['additionalProperties'])} by name"
     kind: str = schema.get("type", "")
@@ -138,9 +142,9 @@ def _bounds(schema: dict[str, Any]) -> str:
     """What the type does not say."""
     parts = [schema, *schema.get("anyOf", [])]
     told = [
-        _WORDS[word].format(it[word])
-        for it in parts
+        _WORDS[word].format(part[word])
+        for part in parts
         for word in _WORDS
-        if 0 < it.get(word, 0) < _ALL
+        if 0 < part.get(word, 0) < _ALL
     ]
     return f", {', '.join(told)}" if told else ""

@@ -104,8 +104,10 @@ def _errors() -> list[type[TowpathError]]:
     for info in walk_packages(towpath.__path__, "towpath."):
         if not info.name.endswith("__main__"):
             kinds = vars(import_module(info.name)).values()
-            found += [it for it in kinds if inspect.isclass(it) and it.__module__ == info.name]
-    return [it for it in found if issubclass(it, TowpathError) and it is not TowpathError]
+            found += [
+                kind for kind in kinds if inspect.isclass(kind) and kind.__module__ == info.name
+            ]
+    return [kind for kind in found if issubclass(kind, TowpathError) and kind is not TowpathError]
 
 
 def _error(kind: type[TowpathError]) -> str:
@@ -125,9 +127,9 @@ def options_page() -> str:
 def log_events_page() -> str:
     """One row per event, and one per field."""
     rows = [
-        f"| `{it.name}` | {logging.getLevelName(it.level).lower()} | {it.sentence} "
-        f"| {_code(it.fields)} |\n"
-        for it in events.CATALOGUE
+        f"| `{event.name}` | {logging.getLevelName(event.level).lower()} | {event.sentence} "
+        f"| {_code(event.fields)} |\n"
+        for event in events.CATALOGUE
     ]
     fields = [f"| `{name}` | {meaning} |\n" for name, meaning in events.FIELDS.items()]
     return "".join([LOG_EVENTS, *rows, LOG_FIELDS, *fields])
@@ -136,8 +138,9 @@ def log_events_page() -> str:
 def metrics_page() -> str:
     """One row per metric, with its question."""
     return METRICS + "".join(
-        f"| `{it.name}` | {it.kind} | {_code(it.labels)} | {it.sentence} | {it.question} |\n"
-        for it in (*measures.CATALOGUE, *(own for app in applications() for own in app.metrics))
+        f"| `{spec.name}` | {spec.kind} | {_code(spec.labels)} | {spec.sentence} "
+        f"| {spec.question} |\n"
+        for spec in (*measures.CATALOGUE, *(own for app in applications() for own in app.metrics))
     )
 
 

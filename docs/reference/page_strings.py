@@ -27,8 +27,8 @@ def template_strings(path: Path) -> list[str]:
 
 def script_strings(path: Path) -> list[str]:
     """What a script of a page may show: its texts of more than one word."""
-    found = (_FILLED_IN.sub("{…}", it[1:-1]) for it in _SCRIPT_TEXT.findall(path.read_text()))
-    return list(dict.fromkeys(it for it in found if " " in it.strip() and _is_said(it)))
+    found = (_FILLED_IN.sub("{…}", text[1:-1]) for text in _SCRIPT_TEXT.findall(path.read_text()))
+    return list(dict.fromkeys(text for text in found if " " in text.strip() and _is_said(text)))
 
 
 class _PageText(HTMLParser):

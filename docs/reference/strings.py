@@ -55,11 +55,14 @@ def strings_page(source: Path = SOURCE, api: dict[str, Any] | None = None) -> st
         ("Errors and their remedies", list(error_strings(source))),
         ("Refusals, rules and reasons", list(call_strings(source))),
         ("Help of the command line", list(help_strings(source))),
-        ("Settings", [Told(it.name, it.about) for it in leaves(groups(Core()))]),
-        ("Queue options", [Told(*it) for it in sentences_of(QueueOptions).items()]),
-        ("Job options", [Told(it, field.about) for it, field in declared(JobOptions).items()]),
-        ("Log events", [Told(it.name, it.sentence) for it in events.CATALOGUE]),
-        ("Fields of log events", [Told(*it) for it in events.FIELDS.items()]),
+        ("Settings", [Told(leaf.name, leaf.about) for leaf in leaves(groups(Core()))]),
+        ("Queue options", [Told(*option) for option in sentences_of(QueueOptions).items()]),
+        (
+            "Job options",
+            [Told(option, field.about) for option, field in declared(JobOptions).items()],
+        ),
+        ("Log events", [Told(event.name, event.sentence) for event in events.CATALOGUE]),
+        ("Fields of log events", [Told(*field) for field in events.FIELDS.items()]),
         ("Metrics", list(metric_strings())),
         ("HTTP API", list(http_strings(api or description()))),
         ("Dashboard", list(page_strings(source))),
@@ -78,7 +81,7 @@ def figures() -> str:
 
 
 def _lengths(told: Iterable[Told]) -> str:
-    sentences = [text for it in told for text in _SENTENCE.split(it.text) if text]
+    sentences = [text for entry in told for text in _SENTENCE.split(entry.text) if text]
     lengths = [len(text.split()) for text in sentences]
     longest = max(sentences, key=lambda text: len(text.split()))
     return (
@@ -92,7 +95,7 @@ def error_strings(source: Path = SOURCE) -> Iterator[Told]:
     for _, tree in _modules(source):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and _is_error(node):
-                yield from (Told(node.name, it) for it in _literals(node) if _is_prose(it))
+                yield from (Told(node.name, text) for text in _literals(node) if _is_prose(text))
 
 
 def call_strings(source: Path = SOURCE) -> Iterator[Told]:
@@ -126,9 +129,9 @@ def other_strings(source: Path = SOURCE) -> Iterator[Told]:
 
 def metric_strings() -> Iterator[Told]:
     """What each metric counts, and the question that it answers."""
-    own = [it for app in applications() for it in app.metrics]
-    for it in (*measures.CATALOGUE, *own):
-        yield from (Told(it.name, text) for text in (it.sentence, it.question))
+    own = [spec for app in applications() for spec in app.metrics]
+    for spec in (*measures.CATALOGUE, *own):
+        yield from (Told(spec.name, text) for text in (spec.sentence, spec.question))
 
 
 def http_strings(api: dict[str, Any]) -> Iterator[Told]:
@@ -140,8 +143,8 @@ def http_strings(api: dict[str, Any]) -> Iterator[Told]:
     yield from _once(_parameters_and_answers(api))
     for name, schema in sorted(api["components"]["schemas"].items()):
         yield Told(name, schema.get("description", ""))
-        for field, it in schema.get("properties", {}).items():
-            yield Told(f"{name}.{field}", it.get("description", ""))
+        for field, inner in schema.get("properties", {}).items():
+            yield Told(f"{name}.{field}", inner.get("description", ""))
 
 
 def page_strings(source: Path = SOURCE) -> Iterator[Told]:
@@ -164,7 +167,7 @@ def document_titles() -> Iterator[Told]:
 
 
 def _part(title: str, told: list[Told]) -> str:
-    lines = [f"- `{it.of}`: {_plain(it.text)}\n" for it in told if it.text]
+    lines = [f"- `{entry.of}`: {_plain(entry.text)}\n" for entry in told if entry.text]
     return "".join([f"\n## {title}\n\n", *lines])
 
 
@@ -176,18 +179,18 @@ def _plain(text: str) -> str:
 def _once(told: Iterable[Told]) -> Iterator[Told]:
     """Each text under the first name that has it."""
     seen: set[str] = set()
-    for it in told:
-        if it.text not in seen:
-            seen.add(it.text)
-            yield it
+    for entry in told:
+        if entry.text not in seen:
+            seen.add(entry.text)
+            yield entry
 
 
 def _parameters_and_answers(api: dict[str, Any]) -> Iterator[Told]:
     for methods in api["paths"].values():
         for operation in methods.values():
-            for it in operation.get("parameters", []):
-                about = it.get("description") or it["schema"].get("description", "")
-                yield Told(f"{it['name']} ({it['in']})", about)
+            for param in operation.get("parameters", []):
+                about = param.get("description") or param["schema"].get("description", "")
+                yield Told(f"{param['name']} ({param['in']})", about)
             for status, answer in operation["responses"].items():
                 yield Told(status, answer["description"].replace("Successful Response", ""))
 
@@ -213,10 +216,10 @@ def _literals(node: ast.AST) -> Iterator[str]:
 def _is_error(node: ast.ClassDef) -> bool:
     """A class with a code of its own: what all errors have, and nothing else."""
     return any(
-        isinstance(it, ast.Assign)
-        and isinstance(it.value, ast.Constant)
-        and ast.unparse(it.targets[0]) == "code"
-        for it in node.body
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and ast.unparse(statement.targets[0]) == "code"
+        for statement in node.body
     )
 
 
@@ -231,7 +234,8 @@ def _given(node: ast.AST) -> Iterator[str]:
 
 def _is_command(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:
     return any(
-        "verb(" in ast.unparse(it) or ".command(" in ast.unparse(it) for it in node.decorator_list
+        "verb(" in ast.unparse(decorator) or ".command(" in ast.unparse(decorator)
+        for decorator in node.decorator_list
     )
 
 
@@ -245,7 +249,9 @@ def _text(node: ast.expr) -> str:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=values):
-            return "".join(_text(it) if isinstance(it, ast.Constant) else "{…}" for it in values)
+            return "".join(
+                _text(part) if isinstance(part, ast.Constant) else "{…}" for part in values
+            )
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _text(left) + _text(right)
         case ast.IfExp(body=body, orelse=other):

@@ -109,9 +109,11 @@ class Clone:
     def _write(self, commit: str, place: Path) -> None:
         place.mkdir()
         listed = self._git("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
-        files = [it for it in _files_of(listed) if it.size <= LARGEST_FILE and _is_harmless(it)]
+        files = [
+            file for file in _files_of(listed) if file.size <= LARGEST_FILE and _is_harmless(file)
+        ]
         with tempfile.TemporaryFile() as wanted:
-            wanted.write(b"".join(b"%s\n" % it.blob for it in files))
+            wanted.write(b"".join(b"%s\n" % file.blob for file in files))
             wanted.seek(0)
             with self._started("cat-file", "--batch", "--buffer", stdin=wanted) as git:
                 try:

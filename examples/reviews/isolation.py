@@ -59,14 +59,14 @@ def isolated(command: Sequence[str]) -> list[str]:
         if rest[:1] != [tool.verb]:
             raise NotIsolated(f"only `{name} {tool.verb}` looks without changing anything")
         head, rest = [*head, tool.verb], rest[1:]
-    own = [it for it in _values(rest, tool.config) if not (tool.verb and "=" in it)]
+    own = [value for value in _values(rest, tool.config) if not (tool.verb and "=" in value)]
     for path in own:
         if path and not Path(path).is_absolute():
             raise NotIsolated(
                 f"{tool.config} must be a whole path: {path} would be a file of the commit"
             )
     added = tool.always if own else (tool.without, *tool.always)
-    return [*head, *(it for it in added if it not in rest), *rest]
+    return [*head, *(word for word in added if word not in rest), *rest]
 
 
 def _values(words: Sequence[str], option: str) -> Iterator[str]:

@@ -92,12 +92,12 @@ def reviewed(
     are too large, and names that can't be shown. Raises Unready, GitFailed, LinterFailed.
     """
     clone = Clone.below(clones, task.repository)
-    files = [it for it in clone.changed(task) if not suffixes or it.endswith(tuple(suffixes))]
+    files = [path for path in clone.changed(task) if not suffixes or path.endswith(tuple(suffixes))]
     name = Path(command[0]).name
     if not files:
         return Review(summary=f"{name}: no changed files to look at.", verdict=Verdict.APPROVE)
     with clone.checked_out(task.head) as tree:
-        seen = [it for it in files if is_path(it) and (tree / it).is_file()]
+        seen = [path for path in files if is_path(path) and (tree / path).is_file()]
         return _review(name, seen, _linted(command, seen, tree), unseen=len(files) - len(seen))
 
 
@@ -165,7 +165,7 @@ def _run(command: Sequence[str], tree: Path) -> Iterator[Finding]:
 
 def _with_files(command: Sequence[str], files: Sequence[str]) -> list[str]:
     # A name that begins with a hyphen would be an option, one with @ a file of arguments.
-    named = [it if it[0].isalnum() or it[0] in "._" else f"./{it}" for it in files]
+    named = [path if path[0].isalnum() or path[0] in "._" else f"./{path}" for path in files]
     if _FILES not in command:
         return [*command, *named]
     place = list(command).index(_FILES)
@@ -176,13 +176,13 @@ def _review(name: str, files: Sequence[str], findings: Iterable[Finding], *, uns
     """All findings are counted; as many as a review may have are kept."""
     changed, touched, count, size = frozenset(files), set[str](), 0, 0
     kept: list[Comment] = []
-    for it in findings:
-        if it.path not in changed:
+    for told in findings:
+        if told.path not in changed:
             continue
         count += 1
-        touched.add(it.path)
+        touched.add(told.path)
         if count == len(kept) + 1 <= _MOST_COMMENTS:  # none was left out yet
-            comment = it.comment()
+            comment = told.comment()
             size += len(msgspec.json.encode(comment)) + 1
             kept += [comment] if size <= _LARGEST_COMMENTS else []
     rest = f" Not looked at, for name or size: {_counted(unseen, 'file')}." if unseen else ""

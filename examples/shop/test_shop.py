@@ -80,6 +80,6 @@ async def test_a_thumbnail_is_cancelled(bench: Bench, client: httpx.AsyncClient)
 async def test_the_report_comes_every_day(bench: Bench) -> None:
     bench.advance("24h")
     ran = await bench.drain()
-    assert [it.state for it in ran] == [State.DONE, State.DONE]
-    assert [it.subject[:6] for it in bench.submitted(send_mail)] == ["Report"]
+    assert [job.state for job in ran] == [State.DONE, State.DONE]
+    assert [mail.subject[:6] for mail in bench.submitted(send_mail)] == ["Report"]
     assert daily_report.queue == "recurring"
