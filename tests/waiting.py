@@ -4,8 +4,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
+from towpath.clock import seconds
+from towpath.engine.channel import Limits
+
 WITHIN = 30.0
 """Seconds: machines that run tests are busy."""
+PATIENT = Limits(answer=seconds(5), give_up=seconds(15), channels=16)
+"""For a server whose test is not about a store that is away: by itself it says 503 after 1.5 s."""
 
 
 def eventually(fact: Callable[[], object], *, within: float = WITHIN) -> None:

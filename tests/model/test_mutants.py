@@ -28,6 +28,7 @@ ALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.timeout(600)  # some are found late, and a busy machine makes few programs a second
 @pytest.mark.parametrize("mutant", ALL, ids=str)
 def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]

@@ -11,6 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from tests.server.messaging import client_of, key_of, listening, started
+from tests.waiting import PATIENT
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import TABLES
 from towpath.engine.engine import Engine
@@ -70,7 +71,7 @@ async def issues_served(
     async with Ledger(database, tables=[TABLES]) as ledger:
         await ledger.migrate()
     parts = Parts(
-        connect=lambda limits: Engine(url, limits=limits),
+        connect=lambda _: Engine(url, limits=PATIENT),
         ledger=Ledger(database, tables=[TABLES]),
         limits=ServerLimits(),
         metrics=Metrics(),

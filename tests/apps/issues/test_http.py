@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from tests.server.messaging import client_of, key_of, listening, started
 from tests.server.serving import problem
-from tests.waiting import eventually_async
+from tests.waiting import PATIENT, eventually_async
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import TABLES
 from towpath.embedded import EmbeddedServer
@@ -31,7 +31,7 @@ async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[F
     async with ledger:
         await ledger.migrate()
     parts = Parts(
-        connect=lambda limits: Engine(server.url, limits=limits),
+        connect=lambda _: Engine(server.url, limits=PATIENT),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=Metrics(),

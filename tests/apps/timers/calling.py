@@ -9,6 +9,7 @@ import msgspec
 from fastapi import FastAPI
 
 from tests.server.messaging import client_of, key_of, started
+from tests.waiting import PATIENT
 from towpath.app.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.timers.options import TimersOptions
@@ -33,7 +34,7 @@ def scheduling_on(url: str, ledger: Ledger, options: TimersOptions = OPTIONS) ->
         return app
 
     parts = Parts(
-        connect=lambda limits: Engine(url, limits=limits),
+        connect=lambda _: Engine(url, limits=PATIENT),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=metrics,

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from tests.server.messaging import started
+from tests.waiting import PATIENT
 from towpath import Towpath
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.tables import TABLES
@@ -40,7 +41,7 @@ async def uploads_app(
         return app
 
     parts = Parts(
-        connect=lambda limits: Engine(server.url, limits=limits),
+        connect=lambda _: Engine(server.url, limits=PATIENT),
         ledger=ledger,
         limits=ServerLimits(),
         metrics=metrics,
